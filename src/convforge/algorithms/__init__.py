@@ -1,0 +1,57 @@
+"""The one list of every method. Adding one is a folder or file here, and a line below.
+
+Tests, bench, report, command line and tables take the methods from this list.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, precision_refusal
+from convforge.algorithms.direct import DirectNaive, DirectRows
+from convforge.backends.facts import DeviceFacts
+from convforge.problem import Problem
+
+AnyAlgorithm = Algorithm[Any, Any]
+
+# In the order of the ladder.
+OURS: tuple[AnyAlgorithm, ...] = (
+    DirectNaive(),
+    DirectRows(),
+)
+
+
+@cache
+def algorithms() -> tuple[AnyAlgorithm, ...]:
+    """Every method of every operation and backend: ours in the order of the ladder, then the peers."""
+    from convforge.peers import PEERS
+
+    return (*OURS, *PEERS)
+
+
+def find(operation: str, backend: str, name: str) -> AnyAlgorithm:
+    """The method with this registry key.
+
+    Raises
+    ------
+    ValueError
+        There is none; the text names the nearest.
+    """
+    known = {a.name: a for a in algorithms() if a.operation == operation and a.backend == backend}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{operation} has no algorithm {name!r} on {backend}{hint} It has: {', '.join(known)}")
+
+
+def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> str | None:
+    """Why a method cannot be used for a problem on a device; None if it can."""
+    if algorithm.operation != problem.operation:
+        return f"it computes {algorithm.operation}"
+    if algorithm.backend != facts.backend:
+        return f"it runs on {algorithm.backend}"
+    reason = algorithm.refuses(problem, facts)
+    return reason if reason is not None else precision_refusal(algorithm, getattr(problem, "precision", "strict"))

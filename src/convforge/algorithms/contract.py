@@ -1,0 +1,275 @@
+"""The contract of a method: Algorithm -> Config -> Plan -> output.
+
+An algorithm says whether it can do a problem and in which configs. A config becomes a plan, whose weights are prepared
+once or on every call, and which is then called many times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import WorkspaceTooSmall
+from convforge.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run an algorithm. Families add fields: tile sizes, block shapes, a child's config."""
+
+    def __str__(self) -> str:
+        """Text form, ``field=value`` joined by commas: the key under which results are stored."""
+        return ",".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
+
+
+P = TypeVar("P", bound=Problem)
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """FLOPs that the direct method would do (nominal), and the fewest bytes that must move."""
+
+    flops: int
+    least_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Tensors of the epilogue, and further inputs: None where the problem has none.
+
+    Attributes
+    ----------
+    scale : array of shape () or (K,), or None
+    bias : array of shape (K,), or None
+    residual : array of the output's shape, or None
+    """
+
+    scale: Any = None
+    bias: Any = None
+    residual: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFilter:
+    """Everything that a plan made of the weights: flipped, cast, transformed or packed. It owns its copies.
+
+    Attributes
+    ----------
+    tensors : dict of str to array
+    nbytes : int
+        Memory that it holds.
+    note : str
+        What the weights turned out to be, such as a rank and the error of the factors.
+    """
+
+    tensors: dict[str, Any]
+    nbytes: int
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Frame:
+    """The buffers of one call, as its steps see them; each call has its own, so plans are re-entrant.
+
+    `x` and `out` are in the problem's physical layout; `workspace` is a flat run of bytes that the plan's steps share.
+    """
+
+    x: Any
+    prepared: PreparedFilter
+    operands: Operands
+    out: Any
+    workspace: Any
+    stream: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A step that runs one kernel over a grid."""
+
+    info: LaunchInfo
+    run: Callable[[Frame], None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A step that runs another plan on part of the frame, such as the matrix product inside im2col."""
+
+    plan: Plan
+    bind: Callable[[Frame], Frame] = field(repr=False)
+
+    def run(self, frame: Frame) -> None:
+        """Run the child's steps on its own view of the buffers."""
+        self.plan.execute(self.bind(frame))
+
+
+Step = Launch | Child
+
+
+class Plan:
+    """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
+
+    Parameters
+    ----------
+    algorithm, problem, config, runtime
+        What it is a plan of.
+    steps : sequence of Launch or Child
+        Run in order.
+    prepare : callable
+        Weights as users give them -> :class:`PreparedFilter`.
+    workspace_bytes : int
+        Bytes of scratch memory that a call needs from its caller, known before it runs.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        problem: Any,
+        config: Config,
+        runtime: Runtime,
+        *,
+        steps: Sequence[Step],
+        prepare: Callable[[Any], PreparedFilter],
+        workspace_bytes: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.problem = problem
+        self.config = config
+        self.runtime = runtime
+        self.steps = tuple(steps)
+        self.workspace_bytes = workspace_bytes
+        self._prepare = prepare
+
+    def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """Flip, cast, transform or pack the weights for this plan.
+
+        Parameters
+        ----------
+        w : array of the problem's `w_shape`
+            For a matrix product, B; ignored where there are no weights.
+        """
+        return self._prepare(w)
+
+    def __call__(
+        self,
+        x: Any,
+        prepared: PreparedFilter,
+        operands: Operands | None = None,
+        out: Any = None,
+        workspace: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """Compute ``out``. The caller owns `out` and the workspace; the latter is allocated here where it is None.
+
+        Raises
+        ------
+        WorkspaceTooSmall
+            The workspace has fewer than `workspace_bytes` bytes.
+        """
+        if self.workspace_bytes:
+            if workspace is None:
+                workspace = self.runtime.allocate(self.workspace_bytes, stream)
+            elif workspace.nbytes < self.workspace_bytes:
+                raise WorkspaceTooSmall(
+                    f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
+                )
+        self.execute(Frame(x, prepared, operands or Operands(), out, workspace, stream))
+        return out
+
+    def execute(self, frame: Frame) -> None:
+        """Run the steps on buffers that are already in place."""
+        for step in self.steps:
+            step.run(frame)
+
+    @property
+    def launches(self) -> tuple[LaunchInfo, ...]:
+        """Every launch of a call in order, those of child plans included."""
+
+        def walk(plan: Plan) -> Iterator[LaunchInfo]:
+            for step in plan.steps:
+                if isinstance(step, Launch):
+                    yield step.info
+                else:
+                    yield from walk(step.plan)
+
+        return tuple(walk(self))
+
+    @property
+    def cost(self) -> Cost:
+        """Nominal FLOPs and least bytes of the problem."""
+        return Cost(self.problem.flops, self.problem.least_bytes)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.algorithm.name} [{self.config}] of {self.problem} on {self.runtime.facts.name}>"
+
+
+class Algorithm(ABC, Generic[P, C]):
+    """A method. Its registry key is (operation, backend, name); it holds no state.
+
+    Attributes
+    ----------
+    name : str
+        Lower case, unique for its operation and backend.
+    summary : str
+        One line.
+    operation : str
+        "conv2d", "max_pool2d", "gemm" or "relu".
+    backend : str
+        "cpu" or "cuda".
+    since : str or None
+        The step of the ladder that it builds on.
+    precision : str
+        Its class: a key of :data:`convforge.problem.PRECISIONS`.
+    nan_spread : {"exact", "tile", "picture"}
+        How far a NaN or Inf in x reaches: the outputs whose window holds it, its tile, or its whole picture.
+    ours : bool
+        False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
+    sources : tuple of str
+        Files of the package whose text decides what the kernels do; their digest marks stored results as stale.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    operation: ClassVar[str]
+    backend: ClassVar[str] = "cpu"
+    since: ClassVar[str | None] = None
+    precision: ClassVar[str] = "strict"
+    nan_spread: ClassVar[str] = "exact"
+    ours: ClassVar[bool] = True
+    sources: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Registry key: operation, backend, name."""
+        return (self.operation, self.backend, self.name)
+
+    @abstractmethod
+    def refuses(self, problem: P, facts: DeviceFacts) -> str | None:
+        """Why it cannot do the problem on the device, in words; None if it can."""
+
+    @abstractmethod
+    def configs(self, problem: P, facts: DeviceFacts) -> Sequence[C]:
+        """The configs worth trying, the default first. Called only for problems that it does not refuse."""
+
+    @abstractmethod
+    def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:
+        """Make a config ready: kernels compiled, workspace known."""
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that do the work, by name: stored with every result."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"<{self.operation}/{self.backend}/{self.name}>"
+
+
+def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | None:
+    """Why an algorithm's arithmetic is not what the problem allows; None if it is."""
+    if algorithm.precision in ("strict", precision):
+        return None
+    return f"its arithmetic is {algorithm.precision!r}; the problem allows {precision!r}: ask for it by name"

@@ -1,0 +1,242 @@
+"""Kernel pieces: read a row of the padded picture into a tile, store a row of sums through the epilogue.
+
+Borders, element types, layouts and strides are dealt with here and nowhere else, so that the loops of each method stay
+plain. All functions are compiled by Numba and inlined into the kernels that call them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convforge.backends.cpu.jit import jit
+
+
+@jit
+def half_to_float(bits: Any) -> Any:
+    """float16, given as its 16 bits, to float32: exact, subnormals, Inf and NaN included."""
+    magnitude = np.uint32(bits) & np.uint32(0x7FFF)
+    # Shifted into float32's fields the exponent is too small by 112: a multiplication by 2^112 mends it, exactly.
+    value = np.float32(np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(5.192296858534828e33))
+    if magnitude >= np.uint32(0x7C00):
+        value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
+    return -value if np.uint32(bits) & np.uint32(0x8000) else value
+
+
+@jit
+def float_to_half(value: Any) -> Any:
+    """float32 to the 16 bits of float16, rounded half to even; too large becomes Inf."""
+    bits = np.float32(value).view(np.uint32)
+    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    magnitude = bits & np.uint32(0x7FFFFFFF)
+    if magnitude > np.uint32(0x7F800000):
+        return np.uint16(sign | np.uint32(0x7E00))
+    if magnitude >= np.uint32(0x477FF000):  # rounds to 65520 or more
+        return np.uint16(sign | np.uint32(0x7C00))
+    if magnitude < np.uint32(0x38800000):  # subnormal: let float32's adder round at the bit that float16 keeps
+        shifted = np.float32(np.uint32(magnitude).view(np.float32) + np.float32(0.5))
+        return np.uint16(sign | (np.float32(shifted).view(np.uint32) - np.uint32(0x3F000000)))
+    rounded = magnitude + np.uint32(0xFFF) + ((magnitude >> np.uint32(13)) & np.uint32(1))
+    return np.uint16(sign | ((rounded - np.uint32(0x38000000)) >> np.uint32(13)))
+
+
+@jit
+def gather_row(
+    row: Any,
+    offset: Any,
+    pitch: Any,
+    flat: Any,
+    start: Any,
+    step: Any,
+    columns: Any,
+    first: Any,
+    left: Any,
+    width: Any,
+    count: Any,
+    stride: Any,
+    phases: Any,
+    outside: Any,
+    zero: Any,
+    half: Any,
+) -> None:
+    """Read `count` padded positions, from `first` on, of one row into ``row[offset:]``, cast to the tile's type.
+
+    Position j lands at ``offset + (j % stride) * pitch + j // stride``: with a stride, positions of one phase lie side
+    by side, so that the loop over outputs always has unit stride. Phases from `phases` on are used by no tap.
+
+    Parameters
+    ----------
+    row : 1-D array
+        The tile.
+    offset, pitch : int
+        Where the row begins, and elements from one phase to the next.
+    flat : 1-D array; start, step : int
+        Element w of the picture's row is ``flat[start + w * step]``; a negative `start` says that the whole row
+        lies outside the picture.
+    columns : 1-D int array
+        The border's table of indices.
+    left, width : int
+        Columns of padding at the left, columns of the picture.
+    outside, zero : number
+        The value outside the picture, and what is subtracted from every element.
+    half : bool
+        The elements are the bits of float16.
+    """
+    for phase in range(phases):
+        n = (count - phase + stride - 1) // stride
+        at = offset + phase * pitch
+        # Positions [a, b) of this phase read inside the picture, where the table is the identity.
+        a = min(max((left - first - phase + stride - 1) // stride, 0), n)
+        b = min(max((left + width - first - phase + stride - 1) // stride, a), n)
+        if start < 0:
+            a = b = n
+        for j in range(a):
+            _gather_outer(row, at + j, flat, start, step, columns[first + phase + j * stride], outside, half)
+        # Slices first: the compiler then knows that no index is negative, and vectorises the loops.
+        inside = row[at + a : at + b]
+        jump = stride * step
+        if a == b:
+            pass
+        elif half:
+            for j in range(a, b):
+                row[at + j] = half_to_float(np.uint16(flat[start + (first + phase - left) * step + j * jump]))
+        elif jump < 0:
+            for j in range(a, b):
+                row[at + j] = flat[start + (first + phase - left) * step + j * jump]
+        else:
+            source = flat[start + (first + phase - left) * step + a * jump :]
+            if jump == 1:
+                for j in range(b - a):
+                    inside[j] = source[j]
+            elif jump == 2:
+                for j in range(b - a):
+                    inside[j] = source[2 * j]
+            elif jump == 3:
+                for j in range(b - a):
+                    inside[j] = source[3 * j]
+            else:
+                for j in range(b - a):
+                    inside[j] = source[j * jump]
+        for j in range(b, n):
+            _gather_outer(row, at + j, flat, start, step, columns[first + phase + j * stride], outside, half)
+        if zero != 0:
+            for j in range(n):
+                row[at + j] -= zero
+
+
+@jit
+def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: Any, outside: Any, half: Any) -> None:
+    """One position at the border; index -1 stands for the value outside."""
+    if start < 0 or index < 0:
+        row[at] = outside
+    elif half:
+        row[at] = half_to_float(np.uint16(flat[start + index * step]))
+    else:
+        row[at] = flat[start + index * step]
+
+
+@jit
+def activate_row(row: Any, n: Any, code: Any, alpha: Any) -> None:
+    """The activation of this number, in the order of :data:`convforge.problem.ACTIVATIONS`; NaN stays NaN."""
+    if code == 1:
+        for q in range(n):
+            row[q] = 0 if row[q] < 0 else row[q]
+    elif code == 2:
+        for q in range(n):
+            row[q] = row[q] * alpha if row[q] < 0 else row[q]
+    elif code == 3:
+        for q in range(n):
+            row[q] = 0 if row[q] < 0 else (alpha if row[q] > alpha else row[q])
+    elif code == 4:
+        for q in range(n):
+            row[q] = 1 / (1 + math.exp(-row[q]))
+    elif code == 5:
+        for q in range(n):
+            row[q] = math.tanh(row[q])
+    elif code == 6:
+        for q in range(n):
+            row[q] = row[q] / (1 + math.exp(-row[q]))
+    elif code == 7:
+        for q in range(n):
+            row[q] = row[q] * (1 + math.erf(row[q] * 0.7071067811865476)) / 2
+
+
+@jit
+def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, start: Any, step: Any, ends: Any,
+              residual_start: Any, residual_step: Any) -> None:  # fmt: skip
+    """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
+
+    Parameters
+    ----------
+    sums : 1-D array
+        In the accumulation type.
+    values : 1-D array
+        Scratch for `n` values in the type that the epilogue works in.
+    ends : Ends
+        The epilogue as kernels see it.
+    residual_start, residual_step : int
+        Where the row of the residual lies, if there is one.
+    """
+    if ends.plain:
+        _store_plain(sums, first, n, out, start, step, ends)
+        return
+    source = sums[first : first + n]
+    for q in range(n):
+        values[q] = source[q]
+    if ends.scale.size:
+        factor = ends.scale[k if ends.scale.size > 1 else 0]
+        for q in range(n):
+            values[q] *= factor
+    if ends.bias.size:
+        bias = ends.bias[k]
+        for q in range(n):
+            values[q] += bias
+    if ends.residual.size:
+        if ends.half:
+            for q in range(n):
+                values[q] += half_to_float(np.uint16(ends.residual[residual_start + q * residual_step]))
+        else:
+            for q in range(n):
+                values[q] += ends.residual[residual_start + q * residual_step]
+    activate_row(values, n, ends.code, ends.alpha)
+    _store_plain(values, 0, n, out, start, step, ends)
+
+
+@jit
+def _store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, ends: Any) -> None:
+    """Cast and store: float16 and integers rounded half to even, integers saturated, NaN stored as integer 0."""
+    if ends.half:
+        for q in range(n):
+            out[start + q * step] = float_to_half(values[first + q])
+        return
+    # Slices first, as in gather_row; a reversed output takes the same loop through its last element.
+    source, target = values[first : first + n], out[min(start, start + (n - 1) * step) :]
+    low, high = ends.low, ends.high
+    if step != 1:
+        for q in range(n):
+            at = q * step if step > 0 else (q - n + 1) * step
+            if ends.whole:
+                target[at] = min(max(source[q], low), high)
+            elif ends.integer:
+                value = np.rint(source[q])
+                value = low if value < low else value
+                value = high if value > high else value
+                target[at] = value if value == value else 0
+            else:
+                target[at] = source[q]
+    elif ends.whole:
+        for q in range(n):
+            whole = source[q]
+            whole = low if whole < low else whole
+            target[q] = high if whole > high else whole
+    elif ends.integer:
+        for q in range(n):
+            value = np.rint(source[q])
+            value = low if value < low else value
+            value = high if value > high else value
+            target[q] = value if value == value else 0
+    else:
+        for q in range(n):
+            target[q] = source[q]

@@ -1,0 +1,59 @@
+"""Any strided array as one flat run of elements with an offset and strides: what kernels take pointers to.
+
+Kernels see the logical order N, C, H, W whatever the physical layout, so one kernel serves NCHW, NHWC, pitched views of
+a larger picture and reversed axes, without a copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class View(NamedTuple):
+    """A flat array and where element (n, c, h, w) lies in it.
+
+    Attributes
+    ----------
+    flat : 1-D array
+        float16 is seen as its bits, uint16.
+    place : tuple of five int
+        Offset of (0, 0, 0, 0), then the strides of n, c, h and w, all in elements.
+    half : bool
+        Whether the elements are the bits of float16.
+    """
+
+    flat: NDArray[np.generic]
+    place: tuple[int, int, int, int, int]
+    half: bool
+
+
+def logical(array: NDArray[np.generic], layout: str) -> NDArray[np.generic]:
+    """The array with its axes in the order N, C, H, W; a view."""
+    return array if layout == "NCHW" else array.transpose(0, 3, 1, 2)
+
+
+def view(array: NDArray[np.generic], layout: str) -> View:
+    """See a 4-D array as a flat run of elements; a copy is made only where its strides are no whole elements.
+
+    Examples
+    --------
+    >>> x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
+    >>> view(x[:, ::-1, 1:], "NCHW").place
+    (12, 24, -12, 4, 1)
+    """
+    a = logical(array, layout)
+    size = a.itemsize
+    if any(stride % size for stride in a.strides) or a.ctypes.data % size:
+        a = np.ascontiguousarray(a)
+    half = a.dtype == np.float16
+    if not a.size:
+        return View(np.empty(0, np.uint16 if half else a.dtype), (0, 0, 0, 0, 0), half)
+    steps = [stride // size for stride in a.strides]
+    lowest = a[tuple(slice(None, None, -1) if step < 0 else slice(None) for step in steps)]
+    length = 1 + sum((n - 1) * abs(step) for n, step in zip(a.shape, steps, strict=True))
+    flat = np.lib.stride_tricks.as_strided(lowest, (length,), (size,), writeable=a.flags.writeable)
+    base = sum((n - 1) * -step for n, step in zip(a.shape, steps, strict=True) if step < 0)
+    return View(flat.view(np.uint16) if half else flat, (base, steps[0], steps[1], steps[2], steps[3]), half)

@@ -1,0 +1,59 @@
+"""Numba's compiler, as all CPU kernels use it: no interpreter lock, FMA allowed, compiled once a machine.
+
+Numba's own cache does not notice a change in a function that a kernel calls from another file. The cache therefore
+lives in a folder named by a digest of every kernel source, so that no stale code is ever run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from platformdirs import user_cache_dir
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+# "contract" lets a product and a sum become one FMA; nothing is reordered, NaN and Inf keep their meaning.
+FASTMATH = {"contract"}
+
+
+@cache
+def cache_folder() -> Path:
+    """Where compiled CPU kernels are kept; CONVFORGE_CACHE_DIR moves it."""
+    root = os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False)
+    return Path(root) / "numba" / _source_digest()
+
+
+@cache
+def _source_digest() -> str:
+    digest = hashlib.sha256(f"numba {numba.__version__}".encode())
+    package = Path(__file__).parents[2]
+    for source in sorted([*package.glob("algorithms/**/*.py"), *package.glob("check/*.py"), Path(__file__)]):
+        digest.update(source.relative_to(package).as_posix().encode())
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def jit(function: Kernel) -> Kernel:
+    """Compile a kernel on its first call for each set of argument types, and keep it on disk."""
+    return _compiled(function, FASTMATH)
+
+
+def jit_exact(function: Kernel) -> Kernel:
+    """Like :func:`jit`, but every product and every sum is rounded by itself, as error-free arithmetic needs."""
+    return _compiled(function, False)
+
+
+def _compiled(function: Kernel, fastmath: Any) -> Kernel:
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(cache_folder())  # read once, here, by the decorator
+    try:
+        compiled: Kernel = numba.njit(function, cache=True, nogil=True, fastmath=fastmath, error_model="numpy")
+    finally:
+        numba.config.CACHE_DIR = before
+    return compiled

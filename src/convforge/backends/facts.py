@@ -1,0 +1,61 @@
+"""What a device is: the figures that algorithms size their tiles by, and that a table can stand in for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Figures of one device.
+
+    Attributes
+    ----------
+    backend : str
+        "cpu", "cuda" or "emulator".
+    name : str
+        What the maker calls it.
+    cores : int
+        Processors that run at once: cores of a CPU that this process may use, multiprocessors of a GPU.
+    l1_bytes, l2_bytes, l3_bytes : int
+        Cache of one core (L1, L2) and of all (L3); 0 where unknown or absent.
+    memory_bytes : int
+        Main memory of the device.
+    vector_bytes : int
+        Bytes of the widest vector registers; 0 where it has no meaning.
+    architecture : str
+        "x86_64", "aarch64", "sm_90", ...
+    """
+
+    backend: str
+    name: str
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    memory_bytes: int
+    vector_bytes: int
+    architecture: str
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:
+        """Facts from a mapping, such as a stored result's; unknown names are refused.
+
+        Raises
+        ------
+        ValueError
+            A field is missing or unknown.
+        """
+        names = {f.name for f in dataclasses.fields(cls)}
+        if unknown := set(table) - names:
+            raise ValueError(f"device facts have no field {', '.join(sorted(unknown))}")
+        if missing := names - set(table):
+            raise ValueError(f"device facts lack {', '.join(sorted(missing))}")
+        return cls(**table)
+
+    def to_table(self) -> dict[str, Any]:
+        """The facts as a mapping that JSON can hold."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,67 @@
+"""The contract of a runtime: compile, launch, allocate, stream, time. One maker per backend stands beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from convforge.backends.facts import DeviceFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInfo:
+    """What one launch of a plan takes: read by `explain`, the bench and the studies.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the kernel.
+    grid : tuple of int
+        Blocks of a GPU grid; on the CPU, (work items,).
+    block : tuple of int
+        Threads of a GPU block; on the CPU, (work items handed to a thread at once,).
+    scratch_bytes : int
+        Shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
+    registers, spills : int or None
+        Per thread, where the backend knows.
+    occupancy : float or None
+        Resident warps over the most that fit, where the backend knows.
+    """
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    scratch_bytes: int = 0
+    registers: int | None = None
+    spills: int | None = None
+    occupancy: float | None = None
+
+
+class Runtime(Protocol):
+    """What a plan asks of the device it is bound to."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the device is."""
+        ...
+
+    def compile(self, kernel: Any) -> Any:
+        """A callable form of a kernel for this device; cached on disk between processes."""
+        ...
+
+    def launch(self, kernel: Any, info: LaunchInfo, args: tuple[Any, ...], stream: Any = None) -> None:
+        """Run a compiled kernel over a grid, in the order of `stream`."""
+        ...
+
+    def allocate(self, nbytes: int, stream: Any = None) -> Any:
+        """A workspace of at least `nbytes` bytes, aligned to 64."""
+        ...
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until everything launched on `stream` has ended."""
+        ...
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Seconds that `repeats` calls of `run` take on the device, by the device's own clock."""
+        ...

@@ -1,0 +1,48 @@
+"""The application: its subcommands, and how a user's mistake ends (one line on stderr, exit code 2; 1 for a failure)."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+app = typer.Typer(
+    name="convforge",
+    help="2D convolution by every method the field knows, checked before it is timed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Failure(Exception):
+    """The work itself failed (exit code 1), in one line; a bad argument is a ``ValueError`` (exit code 2)."""
+
+
+def main() -> None:
+    """Run the command line; the entry point of the package."""
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as mistake:
+        _say(mistake.format_message())
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        sys.exit(130)
+    except Failure as failure:
+        _say(str(failure))
+        sys.exit(1)
+    except (ValueError, TypeError) as mistake:
+        _say(str(mistake))
+        sys.exit(2)
+    except OSError as failure:
+        _say(f"{failure.filename or ''}: {failure.strerror or failure}".removeprefix(": "))
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    print(f"convforge: {text}", file=sys.stderr)

@@ -1,0 +1,32 @@
+"""What is asked: frozen, hashable, validated descriptions. This room knows no algorithm and no device."""
+
+from convforge.problem.borders import PADDING_MODES, border_indices
+from convforge.problem.conv2d import Conv2dProblem
+from convforge.problem.elementwise import ElementwiseProblem
+from convforge.problem.epilogue import ACTIVATIONS, Epilogue
+from convforge.problem.gemm import GemmProblem
+from convforge.problem.keys import compile_key, parse_problem, result_key, tuning_key
+from convforge.problem.partition import Tile
+from convforge.problem.pool2d import Pool2dProblem
+from convforge.problem.types import DTYPES, PRECISIONS
+
+Problem = Conv2dProblem | Pool2dProblem | GemmProblem | ElementwiseProblem
+
+__all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
+    "PADDING_MODES",
+    "PRECISIONS",
+    "Conv2dProblem",
+    "ElementwiseProblem",
+    "Epilogue",
+    "GemmProblem",
+    "Pool2dProblem",
+    "Problem",
+    "Tile",
+    "border_indices",
+    "compile_key",
+    "parse_problem",
+    "result_key",
+    "tuning_key",
+]

@@ -1,0 +1,65 @@
+"""What lies outside the picture: six border modes, each one table of indices per axis.
+
+Every method reads its input through these tables, so a border costs nothing inside the picture.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+# mode -> (what scipy.ndimage calls it, what happens to `a b c d` three pixels beyond either side)
+PADDING_MODES: dict[str, tuple[str, str]] = {
+    "zeros": ("constant, cval=0", "0 0 0 | a b c d | 0 0 0"),
+    "constant": ("constant", "v v v | a b c d | v v v"),
+    "reflect": ("mirror", "d c b | a b c d | c b a"),
+    "symmetric": ("reflect", "c b a | a b c d | d c b"),
+    "replicate": ("nearest", "a a a | a b c d | d d d"),
+    "circular": ("wrap", "b c d | a b c d | a b c"),
+}
+
+
+@lru_cache(maxsize=256)
+def border_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
+    """Index into the picture for each position of one padded axis; -1 where the padding value stands.
+
+    Parameters
+    ----------
+    size : int
+        Pixels of the axis, at least 1.
+    before, after : int
+        Pixels of padding on either side; they may exceed `size`, the pattern then goes on.
+    mode : str
+        A key of :data:`PADDING_MODES`.
+
+    Returns
+    -------
+    array of int64, shape (before + size + after,), read-only
+
+    Examples
+    --------
+    >>> border_indices(4, 3, 3, "reflect").tolist()
+    [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]
+    >>> border_indices(4, 2, 1, "zeros").tolist()
+    [-1, -1, 0, 1, 2, 3, -1]
+    """
+    i = np.arange(-before, size + after, dtype=np.int64)
+    if mode in ("zeros", "constant"):
+        i[(i < 0) | (i >= size)] = -1
+    elif mode == "replicate":
+        i = np.clip(i, 0, size - 1)
+    elif mode == "circular":
+        i %= size
+    elif mode == "symmetric":
+        i %= 2 * size
+        i = np.where(i >= size, 2 * size - 1 - i, i)
+    elif mode == "reflect":
+        period = max(2 * size - 2, 1)
+        i %= period
+        i = np.where(i >= size, period - i, i)
+    else:
+        raise ValueError(f"padding_mode={mode!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
+    i.flags.writeable = False
+    return i

@@ -1,0 +1,284 @@
+"""The 2D convolution problem: everything that decides the result and the speed, except the numbers themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from convforge.problem.borders import PADDING_MODES
+from convforge.problem.epilogue import Epilogue
+from convforge.problem.partition import Tile, split
+from convforge.problem.types import (
+    PRECISIONS,
+    accumulation_dtype,
+    check_dtype,
+    is_integer,
+    itemsize,
+    magnitude,
+    output_dtype,
+)
+
+MODES = ("cross-correlation", "convolution")
+LAYOUTS = ("NCHW", "NHWC")
+FILTER_LAYOUTS = ("KCRS", "KRSC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv2dProblem:
+    """One 2D convolution, validated when it is made.
+
+    out[n,k,p,q] = epilogue(sum over c,r,s of x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left] * w[k,c,r,s])
+
+    Parameters
+    ----------
+    n, c, h, w : int
+        Batch (0 or more), channels, height and width of x, in pixels.
+    k, r, s : int
+        Output channels, height and width of the filter, in pixels.
+    stride, dilation : pair of int
+        Per axis (vertical, horizontal).
+    padding : four int
+        Top, bottom, left, right, in pixels.
+    groups : int
+        Divides c and k; the filter has c / groups channels.
+    padding_mode : str
+        A key of :data:`convforge.problem.PADDING_MODES`.
+    padding_value : float
+        What stands outside the picture in mode "constant".
+    mode : {"cross-correlation", "convolution"}
+        The latter flips the filter along both axes.
+    direction : {"fprop"}
+        Forward propagation.
+    x_dtype, w_dtype, out_dtype, acc_dtype : str
+        NumPy names of the element types; the last two default to what :mod:`convforge.problem.types` says.
+    x_layout, out_layout : {"NCHW", "NHWC"}
+        Physical order of the axes. `out_layout` defaults to x's.
+    w_layout : {"KCRS", "KRSC"}
+    precision : str
+        The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
+    epilogue : Epilogue
+
+    Raises
+    ------
+    ValueError
+        A field breaks a rule; the text names field, value and rule.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=3, h=1024, w=1024, k=3, r=3, s=3, padding=(1, 1, 1, 1))
+    >>> str(problem), problem.p, problem.q
+    ('n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw', 1024, 1024)
+    """
+
+    operation: ClassVar[str] = "conv2d"
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    padding_mode: str = "zeros"
+    padding_value: float = 0.0
+    mode: str = "cross-correlation"
+    direction: str = "fprop"
+    x_dtype: str = "float32"
+    w_dtype: str = ""
+    out_dtype: str = ""
+    acc_dtype: str = ""
+    x_layout: str = "NCHW"
+    w_layout: str = "KCRS"
+    out_layout: str = ""
+    precision: str = "strict"
+    epilogue: Epilogue = field(default_factory=Epilogue)
+
+    def __post_init__(self) -> None:
+        self._fill_defaults()
+        self._check_sizes()
+        self._check_words()
+        self._check_types()
+
+    def _fill_defaults(self) -> None:
+        w_dtype = self.w_dtype or self.x_dtype
+        defaults = {
+            "w_dtype": w_dtype,
+            "out_dtype": self.out_dtype or output_dtype(self.x_dtype, w_dtype),
+            "acc_dtype": self.acc_dtype or accumulation_dtype(self.x_dtype, w_dtype),
+            "out_layout": self.out_layout or self.x_layout,
+        }
+        for name, value in defaults.items():
+            object.__setattr__(self, name, value)
+
+    def _check_sizes(self) -> None:
+        if self.n < 0:
+            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
+        for name in ("c", "h", "w", "k", "r", "s", "groups"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("stride", "dilation"):
+            if min(getattr(self, name)) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
+        if min(self.padding) < 0:
+            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+        if self.c % self.groups or self.k % self.groups:
+            raise ValueError(
+                f"groups={self.groups} must divide the {self.c} channels of x and the {self.k} output channels"
+            )
+        for axis, size, filter_size in (
+            ("height", self.padded_h, self.extent_h),
+            ("width", self.padded_w, self.extent_w),
+        ):
+            if filter_size > size:
+                raise ValueError(
+                    f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's {size}; "
+                    "add padding or use a smaller filter"
+                )
+
+    def _check_words(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {
+            "padding_mode": tuple(PADDING_MODES),
+            "mode": MODES,
+            "direction": ("fprop",),
+            "x_layout": LAYOUTS,
+            "out_layout": LAYOUTS,
+            "w_layout": FILTER_LAYOUTS,
+            "precision": tuple(PRECISIONS),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
+        if self.padding_mode != "constant" and self.padding_value != 0:
+            raise ValueError(f"padding_value={self.padding_value} goes with padding_mode='constant' alone")
+        if not math.isfinite(self.padding_value):
+            raise ValueError(f"padding_value={self.padding_value} must be finite")
+
+    def _check_types(self) -> None:
+        for name in ("x_dtype", "w_dtype", "out_dtype", "acc_dtype"):
+            check_dtype(getattr(self, name), name)
+        if is_integer(self.w_dtype) and not is_integer(self.x_dtype):
+            raise ValueError(f"w_dtype={self.w_dtype} with x_dtype={self.x_dtype}: cast the filter to {self.x_dtype}")
+        if self.acc_dtype not in ("int32", "float32", "float64"):
+            raise ValueError(f"acc_dtype={self.acc_dtype} must be int32, float32 or float64")
+        integers = is_integer(self.x_dtype) and is_integer(self.w_dtype)
+        if is_integer(self.acc_dtype):
+            if not integers:
+                raise ValueError(
+                    f"acc_dtype={self.acc_dtype} needs integer x and w; they are {self.x_dtype}, {self.w_dtype}"
+                )
+            if self.largest_sum > 2**31 - 1:
+                raise ValueError(
+                    f"{self.taps} products of {self.x_dtype} and {self.w_dtype} can exceed int32; convert x and w to "
+                    "float32 or float64"
+                )
+            if self.padding_value != int(self.padding_value) or abs(self.padding_value) > magnitude(self.x_dtype):
+                raise ValueError(f"padding_value={self.padding_value} must be a value of {self.x_dtype}")
+        if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
+            raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")
+
+    # Sizes that follow from the fields.
+
+    @property
+    def extent_h(self) -> int:
+        """Height of the filter in pixels of x, dilation included."""
+        return self.dilation[0] * (self.r - 1) + 1
+
+    @property
+    def extent_w(self) -> int:
+        """Width of the filter in pixels of x, dilation included."""
+        return self.dilation[1] * (self.s - 1) + 1
+
+    @property
+    def padded_h(self) -> int:
+        """Height of the padded picture."""
+        return self.h + self.padding[0] + self.padding[1]
+
+    @property
+    def padded_w(self) -> int:
+        """Width of the padded picture."""
+        return self.w + self.padding[2] + self.padding[3]
+
+    @property
+    def p(self) -> int:
+        """Height of the output."""
+        return (self.padded_h - self.extent_h) // self.stride[0] + 1
+
+    @property
+    def q(self) -> int:
+        """Width of the output."""
+        return (self.padded_w - self.extent_w) // self.stride[1] + 1
+
+    @property
+    def c_per_group(self) -> int:
+        """Channels of one filter."""
+        return self.c // self.groups
+
+    @property
+    def k_per_group(self) -> int:
+        """Output channels of one group."""
+        return self.k // self.groups
+
+    @property
+    def taps(self) -> int:
+        """Products in one output."""
+        return self.c_per_group * self.r * self.s
+
+    @property
+    def largest_sum(self) -> int:
+        """Bound of the absolute value of an integer sum."""
+        x = magnitude(self.x_dtype) + abs(self.epilogue.x_zero_point)
+        return self.taps * x * magnitude(self.w_dtype)
+
+    @property
+    def x_shape(self) -> tuple[int, int, int, int]:
+        """Shape of x in the order of `x_layout`."""
+        n, c, h, w = self.n, self.c, self.h, self.w
+        return (n, c, h, w) if self.x_layout == "NCHW" else (n, h, w, c)
+
+    @property
+    def w_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the filter as users give it: always (K, C / groups, R, S)."""
+        return (self.k, self.c_per_group, self.r, self.s)
+
+    @property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the output in the order of `out_layout`."""
+        n, k, p, q = self.n, self.k, self.p, self.q
+        return (n, k, p, q) if self.out_layout == "NCHW" else (n, p, q, k)
+
+    @property
+    def outside(self) -> float:
+        """The value that stands outside the picture, where the border mode has one."""
+        return self.epilogue.x_zero_point if self.padding_mode == "zeros" else self.padding_value
+
+    @property
+    def flops(self) -> int:
+        """Nominal floating-point operations: two a product, as the direct method does them."""
+        return 2 * self.n * self.k * self.p * self.q * self.taps
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of x, w and the output, each moved once."""
+        x = self.n * self.c * self.h * self.w * itemsize(self.x_dtype)
+        w = self.k * self.taps * itemsize(self.w_dtype)
+        return x + w + self.n * self.k * self.p * self.q * itemsize(self.out_dtype)
+
+    def split(self, tile_p: int, tile_q: int | None = None) -> Iterator[Tile]:
+        """Cut the output into tiles of at most `tile_p` by `tile_q` pixels; see :class:`convforge.problem.Tile`."""
+        return split(self, tile_p, self.q if tile_q is None else tile_q)
+
+    def replace(self, **changes: Any) -> Conv2dProblem:
+        """The same problem with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def __str__(self) -> str:
+        from convforge.problem.keys import result_key
+
+        return result_key(self)

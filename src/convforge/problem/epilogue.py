@@ -1,0 +1,121 @@
+"""What happens to each sum before it is stored: scale, bias, residual, activation, rounding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# Name -> (formula, default alpha or None where there is no parameter). Codes of compiled kernels follow this order.
+ACTIVATIONS: dict[str, tuple[str, float | None]] = {
+    "identity": ("y", None),
+    "relu": ("max(y, 0)", None),
+    "leaky_relu": ("y if y > 0 else alpha * y", 0.01),
+    "clipped_relu": ("min(max(y, 0), alpha)", 6.0),
+    "sigmoid": ("1 / (1 + exp(-y))", None),
+    "tanh": ("tanh(y)", None),
+    "silu": ("y / (1 + exp(-y))", None),
+    "gelu": ("y * (1 + erf(y / sqrt(2))) / 2", None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """y = activation(scale * sum + bias + residual), rounded and saturated to the output's type.
+
+    The tensors themselves (scale, bias, residual) arrive as operands of the call; here stands which there are.
+
+    Parameters
+    ----------
+    scale : {"none", "tensor", "channel"}
+        One float factor for the tensor, or one for each output channel.
+    bias : bool
+        A vector of shape (K,).
+    residual : bool
+        An array of the output's shape.
+    activation : str
+        A key of :data:`ACTIVATIONS`.
+    alpha : float
+        The activation's parameter: slope of leaky_relu, upper limit of clipped_relu. None means its default.
+    x_zero_point : int
+        Subtracted from integer x before it is multiplied; padding then stands for this value.
+
+    Examples
+    --------
+    >>> str(Epilogue(bias=True, activation="leaky_relu"))
+    '+bias+leakyrelu:0.01'
+    """
+
+    scale: str = "none"
+    bias: bool = False
+    residual: bool = False
+    activation: str = "identity"
+    alpha: float | None = None
+    x_zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("none", "tensor", "channel"):
+            raise ValueError(f"scale={self.scale!r} is unknown; choose none, tensor or channel")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation={self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
+        default = ACTIVATIONS[self.activation][1]
+        if default is None and self.alpha is not None:
+            raise ValueError(f"activation={self.activation!r} takes no alpha; got {self.alpha}")
+        if default is not None:
+            alpha = float(default if self.alpha is None else self.alpha)
+            if not math.isfinite(alpha):
+                raise ValueError(f"alpha={alpha} of {self.activation} must be finite")
+            if self.activation == "clipped_relu" and alpha < 0:
+                raise ValueError(f"alpha={alpha} of clipped_relu, its upper limit, must not be negative")
+            object.__setattr__(self, "alpha", alpha)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether nothing departs from the plain convolution."""
+        return self == Epilogue()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether sums are stored as they are; a zero point belongs to the sum itself."""
+        return self.scale == "none" and not self.bias and not self.residual and self.activation == "identity"
+
+    @property
+    def activation_code(self) -> int:
+        """The number by which compiled kernels know the activation."""
+        return list(ACTIVATIONS).index(self.activation)
+
+    def __str__(self) -> str:
+        """Text form: empty for the identity."""
+        parts = []
+        if self.x_zero_point:
+            parts.append(f"zero:{self.x_zero_point}")
+        if self.scale != "none":
+            parts.append(f"scale:{self.scale}")
+        if self.bias:
+            parts.append("bias")
+        if self.residual:
+            parts.append("residual")
+        if self.activation != "identity":
+            name = self.activation.replace("_", "")
+            parts.append(name if self.alpha is None else f"{name}:{self.alpha!r}")
+        return "".join(f"+{part}" for part in parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Epilogue:
+        """Read the text form back. Raises ``ValueError`` naming the part that is unknown."""
+        names = {name.replace("_", ""): name for name in ACTIVATIONS}
+        fields: dict[str, object] = {}
+        for part in text.removeprefix("+").split("+") if text else ():
+            head, _, tail = part.partition(":")
+            if head == "zero":
+                fields["x_zero_point"] = int(tail)
+            elif head == "scale":
+                fields["scale"] = tail
+            elif part in ("bias", "residual"):
+                fields[part] = True
+            elif head in names:
+                fields["activation"] = names[head]
+                if tail:
+                    fields["alpha"] = float(tail)
+            else:
+                raise ValueError(f"{part!r} in epilogue {text!r} is unknown")
+        return cls(**fields)  # type: ignore[arg-type]

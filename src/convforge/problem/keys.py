@@ -1,0 +1,260 @@
+"""Text forms and the three keys.
+
+The text form is total: parsing it gives the same problem back. It is the command line's argument, a test's name and
+a result's key at once. Tokens that say the default are left out.
+
+    n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw                     conv2d
+    n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu
+    max_n1c64h112w112_r3s3_st2_p1_f32_nchw                    max_pool2d
+    m512n256k128_tb_f32                                       gemm
+    relu4096_f32                                              relu
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from convforge.problem.conv2d import Conv2dProblem
+from convforge.problem.elementwise import ElementwiseProblem
+from convforge.problem.epilogue import Epilogue
+from convforge.problem.gemm import GemmProblem
+from convforge.problem.pool2d import Pool2dProblem
+from convforge.problem.types import DTYPES, PRECISIONS, SHORT_NAMES, accumulation_dtype, output_dtype
+
+if TYPE_CHECKING:
+    from convforge.problem import Problem
+
+_CONV2D = re.compile(r"n(\d+)c(\d+)h(\d+)w(\d+)_k(\d+)r(\d+)s(\d+)(?=_|$)")
+_POOL2D = re.compile(r"max_n(\d+)c(\d+)h(\d+)w(\d+)_r(\d+)s(\d+)(?=_|$)")
+_GEMM = re.compile(r"m(\d+)n(\d+)k(\d+)(?=_|$)")
+_RELU = re.compile(r"relu(\d+)(?=_|$)")
+_PAIR = re.compile(r"(st|d)(\d+)(?:x(\d+))?")
+_PADDING = re.compile(r"p(\d+)(?:x(\d+)(?:x(\d+)x(\d+))?)?")
+_CONSTANT = re.compile(r"constant(.+)")
+_LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
+
+
+def result_key(problem: Problem) -> str:
+    """The exact key of a result: the problem's whole text form."""
+    if isinstance(problem, Conv2dProblem):
+        size = f"n{problem.n}c{problem.c}h{problem.h}w{problem.w}_k{problem.k}r{problem.r}s{problem.s}"
+        return "_".join([size, *_conv2d_tokens(problem)])
+    if isinstance(problem, Pool2dProblem):
+        size = f"max_n{problem.n}c{problem.c}h{problem.h}w{problem.w}_r{problem.r}s{problem.s}"
+        return "_".join([size, *_pool2d_tokens(problem)])
+    if isinstance(problem, GemmProblem):
+        return "_".join([f"m{problem.m}n{problem.n}k{problem.k}", *_gemm_tokens(problem)])
+    return f"relu{problem.size}_{SHORT_NAMES[problem.dtype]}"
+
+
+def tuning_key(problem: Problem) -> str:
+    """The key under which a choice is remembered: batch, height and width fall into powers of two.
+
+    Examples
+    --------
+    >>> tuning_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
+    'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw'
+    """
+    if isinstance(problem, Conv2dProblem):
+        size = f"n{_bucket(problem.n)}c{problem.c}h{_bucket(problem.h)}w{_bucket(problem.w)}"
+        return "_".join([f"{size}_k{problem.k}r{problem.r}s{problem.s}", *_conv2d_tokens(problem)])
+    if isinstance(problem, Pool2dProblem):
+        size = f"max_n{_bucket(problem.n)}c{problem.c}h{_bucket(problem.h)}w{_bucket(problem.w)}"
+        return "_".join([f"{size}_r{problem.r}s{problem.s}", *_pool2d_tokens(problem)])
+    if isinstance(problem, GemmProblem):
+        size = f"m{_bucket(problem.m)}n{_bucket(problem.n)}k{_bucket(problem.k)}"
+        return "_".join([size, *_gemm_tokens(problem)])
+    return f"relu{_bucket(problem.size)}_{SHORT_NAMES[problem.dtype]}"
+
+
+def compile_key(problem: Problem) -> str:
+    """What a kernel may be specialised to: all but batch, height, width and padding, which are run-time arguments.
+
+    Examples
+    --------
+    >>> compile_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
+    'c3_k3r3s3_st1_f32_nchw'
+    """
+    if isinstance(problem, Conv2dProblem):
+        tokens = [t for t in _conv2d_tokens(problem) if not _PADDING.fullmatch(t)]
+        return "_".join([f"c{problem.c}_k{problem.k}r{problem.r}s{problem.s}", *tokens])
+    if isinstance(problem, Pool2dProblem):
+        tokens = [t for t in _pool2d_tokens(problem) if not _PADDING.fullmatch(t) and t != "ceil"]
+        return "_".join([f"max_r{problem.r}s{problem.s}", *tokens])
+    if isinstance(problem, GemmProblem):
+        return "_".join(["gemm", *_gemm_tokens(problem)])
+    return f"relu_{SHORT_NAMES[problem.dtype]}"
+
+
+def parse_problem(text: str) -> Problem:
+    """Read any problem's text form back.
+
+    Raises
+    ------
+    ValueError
+        The text is no problem, or a token of it is unknown, or the problem breaks a rule.
+
+    Examples
+    --------
+    >>> text = "n1c3h64w48_k8r3s5_st2x1_p1x0x2x2_g1_f32_nchw"
+    >>> parse_problem(text).padding
+    (1, 0, 2, 2)
+    """
+    if match := _CONV2D.match(text):
+        return _parse_conv2d(text, match)
+    if match := _POOL2D.match(text):
+        return _parse_pool2d(text, match)
+    if match := _GEMM.match(text):
+        return _parse_gemm(text, match)
+    if match := _RELU.match(text):
+        dtypes = _tokens(text, match)
+        if len(dtypes) > 1 or any(t not in DTYPES for t in dtypes):
+            raise ValueError(f"{text!r} is not a problem: after relu4096 comes one element type, as in relu4096_f32")
+        return ElementwiseProblem(size=int(match[1]), dtype=DTYPES[dtypes[0]] if dtypes else "float32")
+    raise ValueError(
+        f"{text!r} is not a problem; a convolution reads n1c3h64w64_k8r3s3_st1_p1_f32_nchw, a matrix product "
+        "m512n512k512_f32, pooling max_n1c64h112w112_r3s3_st2_p1_f32_nchw"
+    )
+
+
+def _bucket(size: int) -> int:
+    """The next power of two; 0 and 1 stay."""
+    return size if size < 2 else 1 << (size - 1).bit_length()
+
+
+def _pair(prefix: str, pair: tuple[int, int]) -> str:
+    return f"{prefix}{pair[0]}" if pair[0] == pair[1] else f"{prefix}{pair[0]}x{pair[1]}"
+
+
+def _padding(padding: tuple[int, int, int, int]) -> str:
+    top, bottom, left, right = padding
+    if top == bottom and left == right:
+        return _pair("p", (top, left))
+    return f"p{top}x{bottom}x{left}x{right}"
+
+
+def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
+    tokens = [_pair("st", problem.stride), _padding(problem.padding)]
+    if problem.dilation != (1, 1):
+        tokens.append(_pair("d", problem.dilation))
+    if problem.groups != 1:
+        tokens.append(f"g{problem.groups}")
+    if problem.padding_mode == "constant":
+        tokens.append(f"constant{problem.padding_value!r}")
+    elif problem.padding_mode != "zeros":
+        tokens.append(problem.padding_mode)
+    if problem.mode == "convolution":
+        tokens.append("flip")
+    tokens.append(_dtype_token(problem))
+    layouts = (problem.x_layout, problem.w_layout, problem.out_layout)
+    default = (problem.x_layout, "KCRS", problem.x_layout)
+    tokens.append((problem.x_layout if layouts == default else "-".join(layouts)).lower())
+    if problem.precision != "strict":
+        tokens.append(problem.precision)
+    if not problem.epilogue.is_identity:
+        tokens.append(str(problem.epilogue))
+    return tokens
+
+
+def _dtype_token(problem: Conv2dProblem) -> str:
+    x, w = problem.x_dtype, problem.w_dtype
+    dtypes = (x, w, problem.out_dtype, problem.acc_dtype)
+    if dtypes == (x, x, output_dtype(x, x), accumulation_dtype(x, x)):
+        return SHORT_NAMES[x]
+    return "-".join(SHORT_NAMES[d] for d in dtypes)
+
+
+def _pool2d_tokens(problem: Pool2dProblem) -> list[str]:
+    tokens = [_pair("st", problem.stride), _padding(problem.padding)]
+    if problem.dilation != (1, 1):
+        tokens.append(_pair("d", problem.dilation))
+    tokens += [SHORT_NAMES[problem.dtype], problem.layout.lower()]
+    return [*tokens, "ceil"] if problem.ceil_mode else tokens
+
+
+def _gemm_tokens(problem: GemmProblem) -> list[str]:
+    tokens = ["ta"] if problem.transpose_a else []
+    if problem.transpose_b:
+        tokens.append("tb")
+    tokens.append(SHORT_NAMES[problem.dtype])
+    return tokens if problem.precision == "strict" else [*tokens, problem.precision]
+
+
+def _tokens(text: str, match: re.Match[str]) -> list[str]:
+    rest = text[match.end() :].removeprefix("_")
+    return rest.split("_") if rest else []
+
+
+def _common(token: str, fields: dict[str, object]) -> bool:
+    """Read a token that convolution and pooling share."""
+    if match := _PAIR.fullmatch(token):
+        name = "stride" if match[1] == "st" else "dilation"
+        fields[name] = (int(match[2]), int(match[3] or match[2]))
+    elif match := _PADDING.fullmatch(token):
+        a, b, c, d = match.groups()
+        if c is not None:
+            fields["padding"] = (int(a), int(b), int(c), int(d))
+        else:
+            fields["padding"] = (int(a), int(a), int(b or a), int(b or a))
+    else:
+        return False
+    return True
+
+
+def _parse_conv2d(text: str, match: re.Match[str]) -> Conv2dProblem:
+    fields: dict[str, object] = dict(zip("nchwkrs", map(int, match.groups()), strict=True))
+    for token in _tokens(text, match):
+        if _common(token, fields):
+            continue
+        if token.startswith("+"):
+            fields["epilogue"] = Epilogue.parse(token)
+        elif layouts := _LAYOUTS.fullmatch(token):
+            x, w, out = layouts.groups()
+            fields |= {"x_layout": x.upper(), "w_layout": (w or "kcrs").upper(), "out_layout": (out or x).upper()}
+        elif re.fullmatch(r"g\d+", token):
+            fields["groups"] = int(token[1:])
+        elif constant := _CONSTANT.fullmatch(token):
+            fields |= {"padding_mode": "constant", "padding_value": float(constant[1])}
+        elif token in ("reflect", "symmetric", "replicate", "circular"):
+            fields["padding_mode"] = token
+        elif token == "flip":
+            fields["mode"] = "convolution"
+        elif token in PRECISIONS:
+            fields["precision"] = token
+        elif all(part in DTYPES for part in token.split("-")) and token.count("-") in (0, 3):
+            names = ("x_dtype", "w_dtype", "out_dtype", "acc_dtype")
+            fields |= dict(zip(names, (DTYPES[part] for part in token.split("-")), strict=False))
+        else:
+            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
+    return Conv2dProblem(**fields)  # type: ignore[arg-type]
+
+
+def _parse_pool2d(text: str, match: re.Match[str]) -> Pool2dProblem:
+    fields: dict[str, object] = dict(zip("nchwrs", map(int, match.groups()), strict=True))
+    for token in _tokens(text, match):
+        if _common(token, fields):
+            continue
+        if token in DTYPES:
+            fields["dtype"] = DTYPES[token]
+        elif token in ("nchw", "nhwc"):
+            fields["layout"] = token.upper()
+        elif token == "ceil":
+            fields["ceil_mode"] = True
+        else:
+            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
+    return Pool2dProblem(**fields)  # type: ignore[arg-type]
+
+
+def _parse_gemm(text: str, match: re.Match[str]) -> GemmProblem:
+    fields: dict[str, object] = dict(zip("mnk", map(int, match.groups()), strict=True))
+    for token in _tokens(text, match):
+        if token in ("ta", "tb"):
+            fields["transpose_a" if token == "ta" else "transpose_b"] = True
+        elif token in DTYPES:
+            fields["dtype"] = DTYPES[token]
+        elif token in PRECISIONS:
+            fields["precision"] = token
+        else:
+            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
+    return GemmProblem(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Partition: one problem cut into sub-problems, each with the halo that its filter reaches into.
+
+im2col's chunks, the FFT's overlap-save tiles and (later) pictures larger than memory all use this one cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from convforge.problem.borders import border_indices
+
+if TYPE_CHECKING:
+    from convforge.problem.conv2d import Conv2dProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A rectangle of the output, with what of the picture it needs.
+
+    Attributes
+    ----------
+    p0, p1, q0, q1 : int
+        The output rows [p0, p1) and columns [q0, q1).
+    h0, h1, w0, w1 : int
+        Rows and columns of the picture that the tile reads, halo included: ``x[..., h0:h1, w0:w1]`` is a view whose
+        pitch (elements from row to row) stays that of the whole picture.
+    problem : Conv2dProblem
+        The sub-problem over that view, with the edge padding that is left to it: none inside the picture.
+    gathered : bool
+        True where no view will do, because the border mode reads elsewhere (a mirrored or wrapped row) or the tile
+        lies outside the picture: the sub-problem then has no padding, and its input is to be gathered through
+        :func:`convforge.problem.border_indices` at `padded_rows` and `padded_columns`.
+    """
+
+    p0: int
+    p1: int
+    q0: int
+    q1: int
+    h0: int
+    h1: int
+    w0: int
+    w1: int
+    problem: Conv2dProblem
+    gathered: bool
+
+    @property
+    def padded_rows(self) -> tuple[int, int]:
+        """First and past-the-last row that the tile reads, counted in the padded picture of the whole problem."""
+        first = self.p0 * self.problem.stride[0]
+        return first, first + (self.p1 - self.p0 - 1) * self.problem.stride[0] + self.problem.extent_h
+
+    @property
+    def padded_columns(self) -> tuple[int, int]:
+        """First and past-the-last column that the tile reads, counted in the padded picture of the whole problem."""
+        first = self.q0 * self.problem.stride[1]
+        return first, first + (self.q1 - self.q0 - 1) * self.problem.stride[1] + self.problem.extent_w
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """One axis of a tile: the slice of the picture, what padding is left, and whether a view is enough."""
+
+    start: int
+    stop: int
+    before: int
+    after: int
+    view: bool
+
+
+def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
+    """Cut the output of `problem` into tiles, row by row; the last of each axis may be smaller.
+
+    Raises
+    ------
+    ValueError
+        A tile has no pixel.
+
+    Examples
+    --------
+    >>> from convforge.problem import Conv2dProblem
+    >>> problem = Conv2dProblem(n=1, c=1, h=8, w=8, k=1, r=3, s=3, padding=(1, 1, 1, 1))
+    >>> [(t.h0, t.h1, t.problem.padding) for t in problem.split(4)]
+    [(0, 5, (1, 0, 1, 1)), (3, 8, (0, 1, 1, 1))]
+    """
+    if tile_p < 1 or tile_q < 1:
+        raise ValueError(f"a tile of {tile_p} x {tile_q} outputs has no pixel; both must be at least 1")
+    top, bottom, left, right = problem.padding
+    for p0 in range(0, problem.p, tile_p):
+        p1 = min(p0 + tile_p, problem.p)
+        first = p0 * problem.stride[0]
+        rows = _span(
+            problem.h, top, bottom, first, first + (p1 - p0 - 1) * problem.stride[0] + problem.extent_h, problem
+        )
+        for q0 in range(0, problem.q, tile_q):
+            q1 = min(q0 + tile_q, problem.q)
+            first = q0 * problem.stride[1]
+            stop = first + (q1 - q0 - 1) * problem.stride[1] + problem.extent_w
+            columns = _span(problem.w, left, right, first, stop, problem)
+            yield _tile(problem, (p0, p1, q0, q1), rows, columns)
+
+
+def _tile(problem: Conv2dProblem, box: tuple[int, int, int, int], rows: _Span, columns: _Span) -> Tile:
+    p0, p1, q0, q1 = box
+    if rows.view and columns.view:
+        inner = problem.replace(
+            h=rows.stop - rows.start,
+            w=columns.stop - columns.start,
+            padding=(rows.before, rows.after, columns.before, columns.after),
+        )
+    else:
+        inner = problem.replace(
+            h=(p1 - p0 - 1) * problem.stride[0] + problem.extent_h,
+            w=(q1 - q0 - 1) * problem.stride[1] + problem.extent_w,
+            padding=(0, 0, 0, 0),
+            padding_mode="zeros",
+            padding_value=0.0,
+        )
+    return Tile(
+        p0, p1, q0, q1, rows.start, rows.stop, columns.start, columns.stop, inner, not (rows.view and columns.view)
+    )  # fmt: skip
+
+
+def _span(size: int, before: int, after: int, first: int, stop: int, problem: Conv2dProblem) -> _Span:
+    """The part of one axis that padded positions [first, stop) read."""
+    begin, end = first - before, stop - before
+    if begin >= 0 and end <= size:
+        return _Span(begin, end, 0, 0, True)
+    inside = max(begin, 0), min(end, size)
+    # A padding of the sub-problem means the same as in the whole one only where it does not look back inside.
+    if problem.padding_mode in ("zeros", "constant", "replicate") and inside[0] < inside[1]:
+        return _Span(inside[0], inside[1], max(-begin, 0), max(end - size, 0), True)
+    read = border_indices(size, before, after, problem.padding_mode)[first:stop]
+    read = read[read >= 0]
+    if not read.size:
+        return _Span(0, 0, 0, 0, False)
+    return _Span(int(read.min()), int(read.max()) + 1, 0, 0, False)
