@@ -1,0 +1,259 @@
+"""TIFF through tifffile: any sample type, any number of bands, pages, strips or tiles, contiguous or planar."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from convforge.images.jpeg import matching_profile
+from convforge.images.picture import (
+    SAMPLE_DTYPES,
+    Array,
+    Metadata,
+    Picture,
+    PictureError,
+    Unit,
+    alpha_as,
+    check_proportion,
+    check_size,
+    is_sample_dtype,
+    upright,
+)
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage
+
+MIN_IS_WHITE, RGB, PALETTE, YCBCR = 0, 2, 3, 6
+STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
+CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
+
+# The most that a compression can shrink: none, LZW (a table of growing strings), Deflate, PackBits. The rest
+# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB told in 4 bytes.
+BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
+LOOSEST_RATIO = 2**15
+
+BIG = 2**32 - 2**25  # above this the 32-bit offsets of classic TIFF end
+
+
+def read(path: Path, max_pixels: int) -> Picture:
+    """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
+    from tifffile import TiffFile
+
+    with _page_chain_faults() as faults, TiffFile(path) as file:
+        pages = [page.aspage() for page in file.pages]
+        if faults or not pages:
+            raise PictureError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
+        pages = [page for page in pages if not int(page.subfiletype) & 0b101] or pages
+        _check_alike(path, pages)
+        first = pages[0]
+        stack = _undivided_stack(file, first)
+        count = stack or len(pages)
+        _check_page(path, first)
+        height, width = first.shaped[2:4]
+        bands = first.shaped[0] * first.shaped[4]
+        check_size(path, height, width, bands=bands, pages=count, max_pixels=max_pixels)
+        for page in pages:
+            _check_segments(path, page, len(file.pages) == 1 and stack is not None)
+        if stack is not None:
+            raw = [np.asarray(file.series[0].asarray()).reshape(-1, *first.shaped)[i] for i in range(stack)]
+            parts = [_finish(first, one) for one in raw]
+        else:
+            parts = [_finish(page, np.asarray(page.asarray(squeeze=False))) for page in pages]
+        metadata = _metadata(file, first)
+        orientation = _tag(first, "Orientation", 1)
+    return _assemble(parts, metadata, int(orientation))
+
+
+def write(file: BinaryIO, picture: Picture) -> None:
+    """Write a TIFF page by page: RGB for three bands, else gray with further bands; integers deflated."""
+    from tifffile import TiffWriter
+
+    pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+    pixels = pixels if pixels.ndim == 4 else pixels[..., np.newaxis]
+    colours = 3 if pixels.shape[-1] == 3 else 1
+    extra = ["unspecified"] * (pixels.shape[-1] - colours)
+    if picture.alpha is not None:
+        alpha = picture.alpha if picture.pages else picture.alpha[np.newaxis]
+        pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
+        extra.append("assocalpha" if picture.metadata.premultiplied else "unassalpha")
+    options = _write_options(picture)
+    options["photometric"] = "rgb" if colours == 3 else "minisblack"
+    if pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+    else:
+        options["planarconfig"] = "contig"
+    if extra:
+        options["extrasamples"] = extra
+    if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
+        options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
+    # bands can be sub-byte in no writer of ours, so the bytes of the pixels bound those of the file
+    with TiffWriter(file, bigtiff=pixels.nbytes + 2**16 * len(pixels) > BIG) as writer:
+        for index, page in enumerate(pixels):
+            text = picture.metadata.description if index == 0 else ""
+            writer.write(np.ascontiguousarray(page), description=text.encode() or None, **options)
+
+
+def _write_options(picture: Picture) -> dict[str, Any]:
+    metadata = picture.metadata
+    options: dict[str, Any] = {"metadata": None, "software": False}
+    if metadata.resolution is not None:
+        options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
+    profile = matching_profile(metadata, picture.bands)
+    if profile is not None:
+        options["iccprofile"] = profile
+    return options
+
+
+@contextmanager
+def _page_chain_faults() -> Iterator[list[str]]:
+    """Collect what tifffile only logs: that the chain of pages is broken, which would lose pages without a word."""
+    faults: list[str] = []
+    thread = threading.get_ident()
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if record.thread == thread and record.levelno >= logging.ERROR and "TiffPages" in message:
+                faults.append(message)
+
+    logger = logging.getLogger("tifffile")
+    collector = Collector()
+    logger.addHandler(collector)
+    try:
+        yield faults
+    finally:
+        logger.removeHandler(collector)
+
+
+def _check_alike(path: Path, pages: list[TiffPage]) -> None:
+    def kind(page: TiffPage) -> tuple[object, ...]:
+        return (page.shaped[2:4], page.shaped[0] * page.shaped[4], page.dtype)
+
+    def words(page: TiffPage) -> str:
+        bands = page.shaped[0] * page.shaped[4]
+        return f"{page.shaped[3]} x {page.shaped[2]} pixels of {bands} x {page.dtype}"
+
+    for number, page in enumerate(pages[1:], start=2):
+        if kind(page) != kind(pages[0]):
+            raise PictureError(
+                f"{path}: pages of different shapes, page 1 is {words(pages[0])} and page {number} is {words(page)}; "
+                "split the file and read each kind by itself"
+            )
+
+
+def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
+    """Pages behind a single directory: how ImageJ writes stacks beyond 4 GB, and tifffile with truncate=True."""
+    if len(file.pages) > 1 or not (file.is_imagej or file.is_shaped):
+        return None
+    count = file.series[0].size // first.size if first.size else 0
+    return count if count > 1 else None
+
+
+def _check_page(path: Path, page: TiffPage) -> None:
+    if page.shaped[1] > 1:
+        raise PictureError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
+    if page.dtype is None or not (is_sample_dtype(page.dtype) or page.dtype.kind == "b"):
+        what = page.dtype or f"{page.bitspersample} bits of format {page.sampleformat}"
+        raise PictureError(f"{path}: samples are {what}; convert the picture to {SAMPLE_DTYPES} first")
+    colours = int(page.photometric)
+    name = STRANGE_COLOURS.get(colours)
+    if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
+        name = "YCbCr"
+    if name is not None:
+        raise PictureError(f"{path}: {name} colours; convert the picture to RGB or gray first")
+
+
+def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
+    """Every strip or tile must lie inside the file, and the declared pixels be in proportion to them."""
+    size = path.stat().st_size
+    segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
+    if any(offset + count > size for offset, count in segments):
+        raise PictureError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
+    depth, height, width = page.shaped[1:4]
+    bits = depth * height * width * page.shaped[0] * page.shaped[4] * int(page.bitspersample)
+    stored = sum(count for _, count in segments)
+    # An empty tile stands for zeros (GDAL's sparse files): only the others need bytes; a file of empty ones is a trap.
+    share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
+    check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
+
+
+def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
+    """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W)."""
+    planes = raw[:, 0]
+    pixels = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
+    pixels = np.asarray(pixels, dtype=pixels.dtype.newbyteorder("="))
+    colours = int(page.photometric)
+    if pixels.dtype.kind == "b":
+        pixels = pixels.astype(np.uint8) * np.uint8(255)
+        pixels = np.uint8(255) - pixels if colours == MIN_IS_WHITE else pixels
+    elif colours == MIN_IS_WHITE and pixels.dtype.kind == "u":
+        pixels = pixels.dtype.type(2 ** int(page.bitspersample) - 1) - pixels
+    elif colours == PALETTE and page.colormap is not None:
+        # Colours have 16 bits by the standard, though some writers store 8: libtiff tells them apart the same way.
+        table = page.colormap if page.colormap.max() < 256 else page.colormap >> 8
+        pixels = np.moveaxis(table.astype(np.uint8)[:, pixels[..., 0]], 0, -1)
+    alpha = None
+    at = _alpha_band(page, pixels.shape[-1])
+    if at is not None:
+        alpha = np.ascontiguousarray(pixels[..., at])
+        pixels = np.delete(pixels, at, axis=-1)
+    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), alpha
+
+
+def _alpha_band(page: TiffPage, bands: int) -> int | None:
+    extra = [int(kind) for kind in page.extrasamples]
+    first = next((i for i, kind in enumerate(extra) if kind in (1, 2)), None)
+    base = bands - len(extra)
+    return None if first is None or base < 1 else base + first
+
+
+def _metadata(file: TiffFile, page: TiffPage) -> Metadata:
+    # tifffile's own note on the array's shape, and OME-XML, tell of axes and types that a filter changes: left out
+    description = "" if file.is_shaped or file.is_ome else page.description
+    extra = [int(kind) for kind in page.extrasamples]
+    alpha = next((kind for kind in extra if kind in (1, 2)), None)
+    profile = _tag(page, "InterColorProfile", None)
+    return Metadata(
+        *_resolution(page),
+        description=description,
+        icc_profile=bytes(profile) if profile is not None else None,
+        premultiplied=alpha == 1,
+    )
+
+
+def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
+    units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
+    unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
+    x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
+    if x is None or y is None or (unit == "none" and x == y == 1):
+        return None, "inch"
+    swapped = int(_tag(page, "Orientation", 1)) in (5, 6, 7, 8)
+    return ((y, x) if swapped else (x, y)), unit
+
+
+def _tag(page: TiffPage, name: str, default: Any) -> Any:
+    value = page.tags.valueof(name, default=default)
+    return default if value is None else value
+
+
+def _rational(value: Any) -> float | None:
+    if not isinstance(value, tuple) or len(value) != 2 or 0 in value:
+        return None
+    return float(value[0] / value[1])
+
+
+def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata, orientation: int) -> Picture:
+    if len(parts) == 1:
+        pixels, alpha = parts[0]
+        turned = None if alpha is None else upright(alpha, orientation)
+        return Picture(upright(pixels, orientation), turned, metadata)
+    stack = upright(np.stack([pixels for pixels, _ in parts]), orientation, pages=True)
+    masks = [alpha for _, alpha in parts if alpha is not None]
+    alphas = upright(np.stack(masks), orientation, pages=True) if len(masks) == len(parts) else None
+    return Picture(stack, alphas, metadata, pages=True)
