@@ -1,1 +1,24 @@
 """convforge: 2D convolution by every method the field knows, checked against float64 before it is timed."""
+
+from convforge.api import Filter, algorithms, conv2d, gemm, max_pool2d, relu
+from convforge.errors import UnsupportedProblem
+from convforge.filtering import filter  # noqa: A004
+from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, parse_problem
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Conv2dProblem",
+    "Epilogue",
+    "Filter",
+    "GemmProblem",
+    "Pool2dProblem",
+    "UnsupportedProblem",
+    "algorithms",
+    "conv2d",
+    "filter",
+    "gemm",
+    "max_pool2d",
+    "parse_problem",
+    "relu",
+]

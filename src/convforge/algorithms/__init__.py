@@ -11,6 +11,10 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, precision_refusal
 from convforge.algorithms.direct import DirectNaive, DirectRows
+from convforge.algorithms.elementwise import Relu
+from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
+from convforge.algorithms.im2col import Im2col
+from convforge.algorithms.pool import MaxPoolRows
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem
 
@@ -20,6 +24,13 @@ AnyAlgorithm = Algorithm[Any, Any]
 OURS: tuple[AnyAlgorithm, ...] = (
     DirectNaive(),
     DirectRows(),
+    GemmLoops(),
+    GemmBlocked(),
+    GemmBlas(),
+    Gemm1x1(),
+    Im2col(),
+    MaxPoolRows(),
+    Relu(),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -98,14 +98,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A step that runs another plan on part of the frame, such as the matrix product inside im2col."""
+    """A step that runs another plan on parts of the frame, such as the matrix product inside im2col."""
 
     plan: Plan
-    bind: Callable[[Frame], Frame] = field(repr=False)
+    frames: Callable[[Frame], Iterable[Frame]] = field(repr=False)
 
     def run(self, frame: Frame) -> None:
-        """Run the child's steps on its own view of the buffers."""
-        self.plan.execute(self.bind(frame))
+        """Run the child's steps on each of its own views of the buffers."""
+        for part in self.frames(frame):
+            self.plan.execute(part)
 
 
 Step = Launch | Child

@@ -1,11 +1,14 @@
-"""The application: its subcommands, and how a user's mistake ends (one line on stderr, exit code 2; 1 for a failure)."""
+"""The application: its subcommands, and how a user's mistake ends: one line on stderr, and the exit code.
+
+0: done. 2: bad use. 1: the work itself failed. 130: interrupted.
+"""
 
 from __future__ import annotations
 
 import sys
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 app = typer.Typer(
     name="convforge",
@@ -25,12 +28,12 @@ def main() -> None:
     """Run the command line; the entry point of the package."""
     try:
         app(standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as mistake:
+    except TyperException as mistake:
         _say(mistake.format_message())
         sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
     except Failure as failure:

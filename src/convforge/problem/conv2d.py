@@ -30,7 +30,8 @@ FILTER_LAYOUTS = ("KCRS", "KRSC")
 class Conv2dProblem:
     """One 2D convolution, validated when it is made.
 
-    out[n,k,p,q] = epilogue(sum over c,r,s of x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left] * w[k,c,r,s])
+    out[n,k,p,q] = epilogue(sum over c,r,s of x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left]
+                            * w[k,c,r,s])
 
     Parameters
     ----------
@@ -138,8 +139,8 @@ class Conv2dProblem:
         ):
             if filter_size > size:
                 raise ValueError(
-                    f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's {size}; "
-                    "add padding or use a smaller filter"
+                    f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's "
+                    f"{size}; add padding or use a smaller filter"
                 )
 
     def _check_words(self) -> None:

@@ -68,13 +68,14 @@ class Pool2dProblem:
         ):
             if max(pads) >= extent:
                 raise ValueError(
-                    f"padding={self.padding}: a window's {axis} of {extent} (dilation included) must exceed the padding, "
-                    "or a window would hold no pixel"
+                    f"padding={self.padding}: a window's {axis} of {extent} (dilation included) must exceed the "
+                    "padding, or a window would hold no pixel"
                 )
         if self.extent_h > self.h + sum(self.padding[:2]) or self.extent_w > self.w + sum(self.padding[2:]):
             raise ValueError(
-                f"the window of {self.extent_h}x{self.extent_w} pixels (dilation included) exceeds the padded picture of "
-                f"{self.h + sum(self.padding[:2])}x{self.w + sum(self.padding[2:])}; add padding or use a smaller window"
+                f"the window of {self.extent_h}x{self.extent_w} pixels (dilation included) exceeds the padded picture "
+                f"of {self.h + sum(self.padding[:2])}x{self.w + sum(self.padding[2:])}; add padding or use a smaller "
+                "window"
             )
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import gather_row, half_to_float, store_row
+from convforge.algorithms.include.rows import accumulate, gather_row, half_to_float, store_row
 from convforge.backends.cpu.jit import jit
 
 
@@ -115,23 +115,3 @@ def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any,
             start = x.place[0] + n * x.place[1] + c * x.place[2] + h * x.place[3]
         gather_row(tile, base + i * sizes.row_pitch, sizes.phase_pitch, x.flat, start, x.place[4], g.columns, 0, g.left,
                    g.width, count, g.stride_w, sizes.phases, g.outside, g.zero, x.half)  # fmt: skip
-
-
-@jit
-def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
-    """sums[q] += weights[t] * tile[offsets[t] + q] over all taps t, four taps a pass."""
-    Q, T = sums.size, weights.size
-    t = 0
-    while t + 4 <= T:
-        a, b, c, d = weights[t], weights[t + 1], weights[t + 2], weights[t + 3]
-        x0, x1 = tile[offsets[t] :], tile[offsets[t + 1] :]
-        x2, x3 = tile[offsets[t + 2] :], tile[offsets[t + 3] :]
-        for q in range(Q):
-            sums[q] += a * x0[q] + b * x1[q] + c * x2[q] + d * x3[q]
-        t += 4
-    while t < T:
-        a = weights[t]
-        x0 = tile[offsets[t] :]
-        for q in range(Q):
-            sums[q] += a * x0[q]
-        t += 1

@@ -1,4 +1,4 @@
-"""Kernel pieces: read a row of the padded picture into a tile, store a row of sums through the epilogue.
+"""Kernel pieces: read a row of the padded picture into a tile, add products to a row of sums, store it.
 
 Borders, element types, layouts and strides are dealt with here and nowhere else, so that the loops of each method stay
 plain. All functions are compiled by Numba and inlined into the kernels that call them.
@@ -135,6 +135,26 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
         row[at] = half_to_float(np.uint16(flat[start + index * step]))
     else:
         row[at] = flat[start + index * step]
+
+
+@jit
+def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
+    """sums[q] += weights[t] * tile[offsets[t] + q] over all taps t, four taps a pass."""
+    Q, T = sums.size, weights.size
+    t = 0
+    while t + 4 <= T:
+        a, b, c, d = weights[t], weights[t + 1], weights[t + 2], weights[t + 3]
+        x0, x1 = tile[offsets[t] :], tile[offsets[t + 1] :]
+        x2, x3 = tile[offsets[t + 2] :], tile[offsets[t + 3] :]
+        for q in range(Q):
+            sums[q] += a * x0[q] + b * x1[q] + c * x2[q] + d * x3[q]
+        t += 4
+    while t < T:
+        a = weights[t]
+        x0 = tile[offsets[t] :]
+        for q in range(Q):
+            sums[q] += a * x0[q]
+        t += 1
 
 
 @jit

@@ -1,0 +1,5 @@
+"""Elementwise operations: ReLU by itself. Fused, it is part of every convolution's epilogue."""
+
+from convforge.algorithms.elementwise.relu import Relu
+
+__all__ = ["Relu"]

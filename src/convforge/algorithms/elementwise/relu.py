@@ -1,0 +1,53 @@
+"""ReLU over any number of elements: NumPy's own loop, on every core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import ElementwiseProblem
+
+
+def _relu(x: Any, out: Any, begin: int, end: int) -> None:
+    """Work item = one element of the flat arrays. NaN stays NaN."""
+    np.maximum(x[begin:end], x.dtype.type(0), out=out[begin:end])
+
+
+class Relu(Algorithm[ElementwiseProblem, Config]):
+    """max(x, 0); x and out are flat arrays."""
+
+    name = "relu"
+    summary = "NumPy's maximum, in blocks, threads"
+    operation = "relu"
+    sources = ("algorithms/elementwise/relu.py",)
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return "NumPy has no bfloat16; cast to float32" if problem.dtype == "bfloat16" else None
+
+    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        info = LaunchInfo("relu", (problem.size,), (block_of_items(problem.size, problem.flops, runtime.facts),))
+        kernel = runtime.compile(_relu)
+
+        def run(frame: Frame) -> None:
+            runtime.launch(kernel, info, (frame.x, frame.out), frame.stream)
+
+        def prepare(w: Any) -> PreparedFilter:
+            return PreparedFilter({}, 0)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+    def versions(self) -> dict[str, str]:
+        """NumPy's version."""
+        return {"numpy": np.__version__}

@@ -1,0 +1,139 @@
+"""Host side of the matrix products. In a call, x is A, and the prepared "filter" is B, used where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import GemmProblem
+
+
+def operand_b(b: Any) -> PreparedFilter:
+    """B as a prepared filter: nothing is packed ahead, nothing is copied."""
+    return PreparedFilter({"b": b}, 0)
+
+
+def _matrices(problem: GemmProblem, frame: Frame) -> tuple[Any, Any]:
+    """A and B in the order M K and K N: views."""
+    a, b = frame.x, frame.prepared.tensors["b"]
+    return (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
+
+
+class GemmLoops(Algorithm[GemmProblem, Config]):
+    """The textbook's three loops."""
+
+    name = "gemm_loops"
+    summary = "three loops, a row of C at a time"
+    operation = "gemm"
+    sources = ("algorithms/gemm/cpu.py",)
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return None
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.gemm import cpu
+
+        kernel = runtime.compile(cpu.loops)
+        info = LaunchInfo("gemm_loops", (problem.m,), (block_of_items(problem.m, problem.flops, runtime.facts),))
+
+        def run(frame: Frame) -> None:
+            runtime.launch(kernel, info, (*_matrices(problem, frame), frame.out), frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedConfig(Config):
+    """Tile of :class:`GemmBlocked`: rows and columns of C, and products a pass.
+
+    Attributes
+    ----------
+    tile_m, tile_n, tile_k : int
+        The block of B, `tile_k` by `tile_n`, is what must fit the L2 cache.
+    """
+
+    tile_m: int = 64
+    tile_n: int = 512
+    tile_k: int = 128
+
+
+class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
+    """Blocks of B in the cache, vectors along the rows, every core."""
+
+    name = "gemm_blocked"
+    summary = "blocks of B packed in the cache, vectorised along the row, threads"
+    operation = "gemm"
+    since = "gemm_loops"
+    sources = ("algorithms/gemm/cpu.py", "algorithms/include/rows.py")
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return None
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[BlockedConfig]:
+        """See :class:`Algorithm`."""
+        tiles = [(64, 512, 128), (32, 512, 128), (64, 1024, 64), (128, 256, 256), (16, 512, 128)]
+        # The tallest rows that leave every core an item of its own come first.
+        tiles.sort(key=lambda t: -(-problem.m // t[0]) < facts.cores)
+        return [BlockedConfig(*t) for t in tiles]
+
+    def plan(self, problem: GemmProblem, config: BlockedConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.gemm import cpu
+
+        kernel = runtime.compile(cpu.blocked)
+        items = -(-problem.m // config.tile_m)
+        scratch = (config.tile_k * config.tile_n + config.tile_m * config.tile_n) * np.dtype(problem.dtype).itemsize
+        block = block_of_items(items, problem.flops, runtime.facts)
+        info = LaunchInfo("gemm_blocked", (items,), (block,), scratch_bytes=scratch)
+        tile = (config.tile_m, config.tile_n, config.tile_k)
+
+        def run(frame: Frame) -> None:
+            runtime.launch(kernel, info, (*_matrices(problem, frame), frame.out, *tile), frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+
+
+class GemmBlas(Algorithm[GemmProblem, Config]):
+    """The BLAS that NumPy was built with (OpenBLAS in its wheels)."""
+
+    name = "gemm_blas"
+    summary = "NumPy's BLAS"
+    operation = "gemm"
+    since = "gemm_blocked"
+    sources = ("algorithms/gemm/gemm.py",)
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return None
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        info = LaunchInfo("numpy.matmul", (1,), (1,))
+
+        def run(frame: Frame) -> None:
+            np.matmul(*_matrices(problem, frame), out=frame.out)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+
+    def versions(self) -> dict[str, str]:
+        """NumPy's version and its BLAS."""
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        return {"numpy": np.__version__, "blas": f"{blas['name']} {blas['version']}"}

@@ -1,0 +1,78 @@
+"""A 1x1 convolution without padding or stride is a matrix product of the picture as it lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Child, Config, Frame, Plan, PreparedFilter
+from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
+from convforge.algorithms.include.views import logical
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem, GemmProblem
+
+
+class Gemm1x1(Algorithm[Conv2dProblem, Config]):
+    """out (K x PQ) = w (K x C) x (C x HW), a product for each picture and group; nothing is copied."""
+
+    name = "gemm_1x1"
+    summary = "a 1x1 filter as a matrix product of the picture where it lies"
+    operation = "conv2d"
+    since = "gemm_blas"
+    sources = ("algorithms/gemm/pointwise.py",)
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if (problem.r, problem.s) != (1, 1):
+            return f"the filter is {problem.r}x{problem.s}, not 1x1"
+        if problem.stride != (1, 1) or any(problem.padding):
+            return f"stride {problem.stride} and padding {problem.padding} leave no plain matrix; im2col gathers one"
+        if {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} not in ({"float32"}, {"float64"}):
+            return "the product reads x where it lies, so x, w, out and the sums must all be float32 or all float64"
+        if not problem.epilogue.is_identity:
+            return f"the BLAS has no epilogue {problem.epilogue}; im2col has"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
+        gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
+        child = GemmBlas().plan(gemm, config, runtime)
+
+        def frames(frame: Frame) -> Iterator[Frame]:
+            w = frame.prepared.tensors["w"]
+            for n in range(problem.n):
+                x, out = logical(frame.x, problem.x_layout)[n], logical(frame.out, problem.out_layout)[n]
+                for pixels_x, pixels_out in _matrices(x, out):
+                    for g in range(groups):
+                        k = slice(g * outputs, (g + 1) * outputs)
+                        b = operand_b(pixels_x[g * channels : (g + 1) * channels])
+                        yield Frame(w[k], b, frame.operands, pixels_out[k], None, frame.stream)
+
+        def prepare(w: Any) -> PreparedFilter:
+            packed = correlation_filter(problem, w).reshape(problem.k, channels)
+            return PreparedFilter({"w": packed}, packed.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=[Child(child, frames)], prepare=prepare)
+
+
+def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
+    """Two pictures as matrices of channels by pixels: views, whole where rows follow each other, else row by row."""
+    whole = [_flat_rows(picture) for picture in (x, out)]
+    if all(whole):
+        yield x.reshape(x.shape[0], -1), out.reshape(out.shape[0], -1)
+    else:
+        for h in range(x.shape[1]):
+            yield x[:, h], out[:, h]
+
+
+def _flat_rows(picture: Any) -> bool:
+    """Whether the pixels of a (channels, H, W) picture have one stride, so that seeing them as a row copies nothing."""
+    _, height, width = picture.shape
+    return height == 1 or width == 1 or bool(picture.strides[1] == width * picture.strides[2])

@@ -1,0 +1,193 @@
+"""Host side of im2col: chunks that fit a workspace, and a matrix product as a child plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Child, Config, Frame, Launch, Plan, PreparedFilter, Step
+from convforge.algorithms.direct.direct import bfloat16_refusal
+from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.views import logical, view
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.workspace import carve, nbytes
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.problem.types import is_integer
+
+_GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
+
+
+@dataclass(frozen=True, slots=True)
+class Im2colConfig(Config):
+    """Chunk and child of :class:`Im2col`.
+
+    Attributes
+    ----------
+    pictures : int
+        Pictures expanded at once.
+    tile_p : int
+        Output rows expanded at once.
+    gemm : str
+        Name of the matrix product.
+    """
+
+    pictures: int = 1
+    tile_p: int = 1
+    gemm: str = "gemm_blas"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Pictures [n0, n1) and output rows [p0, p1)."""
+
+    n0: int
+    n1: int
+    p0: int
+    p1: int
+
+
+class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is what one output sees of x.
+
+    Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
+    The expansion is done a chunk at a time, so the workspace stays small and the chunk in the cache.
+    """
+
+    name = "im2col"
+    summary = "expanded in chunks, then a matrix product"
+    operation = "conv2d"
+    since = "gemm_blas"
+    sources = ("algorithms/im2col/cpu.py", "algorithms/im2col/im2col.py", "algorithms/include/rows.py")
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return bfloat16_refusal(problem)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
+        """See :class:`Algorithm`. The default's chunk takes about an eighth of the last cache; then larger, smaller."""
+        room = max(facts.l3_bytes, facts.l2_bytes, 1 << 20) // 8
+        row = problem.c * problem.r * problem.s * problem.q * _product_dtype(problem).itemsize
+        found: list[Im2colConfig] = []
+        for chunk in (room, 4 * room, room // 4, 1):
+            tile_p = max(1, min(problem.p, chunk // row))
+            pictures = max(1, min(problem.n, chunk // (row * problem.p)))
+            config = Im2colConfig(pictures, -(-problem.p // -(-problem.p // tile_p)))
+            if config not in found:
+                found.append(config)
+        return found + [
+            Im2colConfig(found[0].pictures, found[0].tile_p, name) for name in _GEMMS if name != "gemm_blas"
+        ]
+
+    def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if config.gemm not in _GEMMS:
+            raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(_GEMMS)}")
+        dtype = _product_dtype(problem)
+        straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
+        buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
+        steps: list[Step] = []
+        for n0 in range(0, problem.n, config.pictures):
+            for tile in problem.split(config.tile_p):
+                chunk = _Chunk(n0, min(n0 + config.pictures, problem.n), tile.p0, tile.p1)
+                steps += self._chunk_steps(problem, config, runtime, chunk, dtype, straight)
+
+        def prepare(w: Any) -> PreparedFilter:
+            packed = correlation_filter(problem, w, dtype.name).reshape(
+                problem.groups, problem.k_per_group, problem.taps
+            )
+            return PreparedFilter({"w": packed}, packed.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(buffers))
+
+    def _chunk_steps(
+        self,
+        problem: Conv2dProblem,
+        config: Im2colConfig,
+        runtime: Runtime,
+        chunk: _Chunk,
+        dtype: np.dtype[np.generic],
+        straight: bool,
+    ) -> list[Step]:
+        """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
+        from convforge.algorithms.im2col import cpu
+
+        pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
+        cells = height * problem.q
+        g = geometry(problem)
+        buffers = _buffers(problem, pictures, height, dtype)
+        where = (chunk.n0, chunk.p0, chunk.p1)
+
+        def products(frame: Frame) -> NDArray[Any]:
+            """Where the matrix product of (picture, k) goes: (pictures, K, cells)."""
+            if straight and (place := _place(frame.out, chunk)) is not None:
+                return place
+            return carve(frame.workspace, buffers)[1]
+
+        def expand(frame: Frame) -> None:
+            columns = carve(frame.workspace, buffers)[0]
+            args = (view(frame.x, problem.x_layout), columns, g, *where)
+            runtime.launch(cpu.expand, expand_info, args, frame.stream)
+
+        def multiply(frame: Frame) -> Iterator[Frame]:
+            columns, target, w = carve(frame.workspace, buffers)[0], products(frame), frame.prepared.tensors["w"]
+            for n in range(pictures):
+                for group in range(problem.groups):
+                    b = columns[n, group * problem.taps : (group + 1) * problem.taps]
+                    c = target[n, group * problem.k_per_group : (group + 1) * problem.k_per_group]
+                    yield Frame(w[group], operand_b(b), frame.operands, c, None, frame.stream)
+
+        def store(frame: Frame) -> None:
+            target = products(frame)
+            if not np.may_share_memory(target, frame.out):
+                args = (target, view(frame.out, problem.out_layout), g, ends(problem, frame.operands), values, *where)
+                runtime.launch(cpu.store, store_info, args, frame.stream)
+
+        def launch(kernel: str, items: int, run: Callable[[Frame], None]) -> Launch:
+            moved = items * cells * 8  # about as long as this many vectorised operations take
+            info = LaunchInfo(kernel, (items,), (block_of_items(items, moved, runtime.facts),))
+            return Launch(info, run)
+
+        values = np.empty(0, values_dtype(problem))
+        expansion = launch("im2col_expand", pictures * problem.c * problem.r * problem.s, expand)
+        ending = launch("im2col_store", pictures * problem.k, store)
+        expand_info, store_info = expansion.info, ending.info
+        gemm = GemmProblem(m=problem.k_per_group, n=cells, k=problem.taps, dtype=dtype.name)
+        child = _GEMMS[config.gemm]
+        child_plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
+        return [expansion, Child(child_plan, multiply), ending]
+
+
+def _product_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
+    """The type of the product: integers go through the float type that holds every possible sum exactly."""
+    if is_integer(problem.acc_dtype):
+        return np.dtype("float32" if problem.largest_sum < 2**24 else "float64")
+    return np.dtype(problem.acc_dtype)
+
+
+def _buffers(
+    problem: Conv2dProblem, pictures: int, height: int, dtype: np.dtype[np.generic]
+) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
+    """Shapes of the expanded matrices and of their products, for so many pictures and output rows."""
+    cells = height * problem.q
+    columns = (pictures, problem.c * problem.r * problem.s, cells)
+    return [(columns, dtype), ((pictures, problem.k, cells), dtype)]
+
+
+def _place(out: NDArray[Any], chunk: _Chunk) -> NDArray[Any] | None:
+    """The chunk's part of an NCHW output as (pictures, K, cells), a view; None where rows do not follow each other."""
+    part = logical(out, "NCHW")[chunk.n0 : chunk.n1, :, chunk.p0 : chunk.p1]
+    n, k, p, q = part.shape
+    item = out.itemsize
+    if part.strides[3] != item or part.strides[2] != q * item or part.strides[1] < p * q * item:
+        return None
+    return part.reshape(n, k, p * q)

@@ -1,0 +1,87 @@
+"""Host side of max pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.views import view
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem, Pool2dProblem
+from convforge.problem.types import is_integer
+
+
+class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
+    """A row of outputs at a time: the maximum down the window's rows, then along its columns."""
+
+    name = "max_pool_rows"
+    summary = "rows of outputs, down the window and then along it, vectorised, threads"
+    operation = "max_pool2d"
+    sources = ("algorithms/pool/cpu.py", "algorithms/include/rows.py")
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return "NumPy has no bfloat16; cast to float32" if problem.dtype == "bfloat16" else None
+
+    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.pool import cpu
+
+        window = _as_convolution(problem)
+        like = np.dtype(window.acc_dtype if not is_integer(problem.dtype) else "int64")
+        least = -np.inf if like.kind == "f" else np.iinfo(like).min
+        g = geometry(window)._replace(outside=like.type(least), zero=like.type(0))
+        phases = min(problem.stride[1], problem.extent_w)
+        count = (problem.q - 1) * problem.stride[1] + problem.extent_w
+        sizes = (problem.c, phases, -(-count // problem.stride[1]), count)
+        items = problem.n * problem.c * problem.p
+        info = LaunchInfo("max_pool_rows", (items,), (block_of_items(items, problem.flops, runtime.facts),))
+        kernel = runtime.compile(cpu.max_rows)
+        end = ends(window, Operands())
+
+        def run(frame: Frame) -> None:
+            x, out = view(frame.x, problem.layout), view(frame.out, problem.layout)
+            runtime.launch(kernel, info, (x, out, g, sizes, end, np.empty(0, like)), frame.stream)
+
+        def prepare(w: Any) -> PreparedFilter:
+            return PreparedFilter({}, 0)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+
+def _as_convolution(problem: Pool2dProblem) -> Conv2dProblem:
+    """A depthwise convolution that reads and writes what the pooling does, so that both share geometry and epilogue.
+
+    With `ceil_mode` the last windows may hang over the padding: as much padding is added.
+    """
+    top, bottom, left, right = problem.padding
+    over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top
+    over_w = (problem.q - 1) * problem.stride[1] + problem.extent_w - problem.w - left
+    return Conv2dProblem(
+        n=problem.n,
+        c=problem.c,
+        h=problem.h,
+        w=problem.w,
+        k=problem.c,
+        r=problem.r,
+        s=problem.s,
+        stride=problem.stride,
+        padding=(top, max(bottom, over_h), left, max(right, over_w)),
+        dilation=problem.dilation,
+        groups=problem.c,
+        x_dtype=problem.dtype,
+        w_dtype="float32" if is_integer(problem.dtype) else problem.dtype,
+        out_dtype=problem.dtype,
+        x_layout=problem.layout,
+    )

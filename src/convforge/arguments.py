@@ -1,0 +1,192 @@
+"""From the arguments that users write to a problem: shapes read, shorthands spelled out, mistakes named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Operands
+from convforge.arrays import as_array
+from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem
+from convforge.problem.types import is_integer
+
+IntPair = int | Sequence[int]
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+Activation = str | tuple[str, float] | None
+
+_LAYOUTS = {"NCHW": "NCHW", "NHWC": "NHWC", "CHW": "NCHW", "HWC": "NHWC"}
+
+
+def conv2d_problem(
+    x: NDArray[Any],
+    w: NDArray[Any],
+    bias: Any = None,
+    stride: IntPair = 1,
+    padding: Padding = 0,
+    dilation: IntPair = 1,
+    groups: int = 1,
+    *,
+    layout: str = "NCHW",
+    padding_mode: str = "zeros",
+    padding_value: float = 0.0,
+    mode: str = "cross-correlation",
+    activation: Activation = None,
+    precision: str = "strict",
+    out_dtype: str = "",
+) -> tuple[Conv2dProblem, bool, Operands]:
+    """The problem that conv2d's arguments mean, whether x has a batch axis, and the epilogue's operands.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.conv2d`.
+    """
+    n, c, h, width, layout = _sizes(x, layout)
+    k, c_per_group, r, s = w.shape
+    groups = whole_number(groups, "groups")
+    if groups < 1 or c % groups:
+        raise ValueError(f"groups={groups} must divide the {c} channels of x (shape {x.shape}, layout {layout})")
+    if c_per_group * groups != c:
+        raise ValueError(
+            f"w has {c_per_group} channels (shape {w.shape}, read as K, C / groups, R, S); x has {c} channels (shape "
+            f"{x.shape}, layout {layout}) and groups={groups}, so w must have {c // groups}"
+        )
+    if not is_integer(x.dtype.name) and w.dtype != x.dtype:
+        raise ValueError(f"w is {w.dtype} and x is {x.dtype}; cast one of them")
+    strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
+    extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
+    problem = Conv2dProblem(
+        n=n,
+        c=c,
+        h=h,
+        w=width,
+        k=k,
+        r=r,
+        s=s,
+        stride=strides,
+        padding=four_sides(padding, (h, width), extent, strides),
+        dilation=dilations,
+        groups=groups,
+        padding_mode=padding_mode,
+        padding_value=padding_value,
+        mode=mode,
+        x_dtype=x.dtype.name,
+        w_dtype=w.dtype.name,
+        out_dtype=out_dtype,
+        x_layout=layout,
+        precision=precision,
+        epilogue=_epilogue(bias, activation),
+    )
+    return problem, x.ndim == 4, Operands(bias=_bias(bias, problem))
+
+
+def pool2d_problem(
+    x: NDArray[Any],
+    kernel_size: IntPair,
+    stride: IntPair | None,
+    padding: Padding,
+    dilation: IntPair,
+    ceil_mode: bool,
+    layout: str,
+) -> tuple[Pool2dProblem, bool]:
+    """The problem that max_pool2d's arguments mean, and whether x has a batch axis."""
+    n, c, h, w, layout = _sizes(x, layout)
+    window = pair(kernel_size, "kernel_size")
+    strides = window if stride is None else pair(stride, "stride")
+    dilations = pair(dilation, "dilation")
+    extent = (dilations[0] * (window[0] - 1) + 1, dilations[1] * (window[1] - 1) + 1)
+    if min(strides) < 1:
+        raise ValueError(f"stride={strides} must be at least 1 on both axes")
+    problem = Pool2dProblem(
+        n=n,
+        c=c,
+        h=h,
+        w=w,
+        r=window[0],
+        s=window[1],
+        stride=strides,
+        padding=four_sides(padding, (h, w), extent, strides),
+        dilation=dilations,
+        ceil_mode=bool(ceil_mode),
+        dtype=x.dtype.name,
+        layout=layout,
+    )
+    return problem, x.ndim == 4
+
+
+def whole_number(value: Any, name: str) -> int:
+    """`value` as a Python int; numbers with a fraction, bools and anything else are refused."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    return int(value)
+
+
+def pair(value: Any, name: str) -> tuple[int, int]:
+    """One number for both axes, or (vertical, horizontal)."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value), int(value)
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
+    return whole_number(value[0], name), whole_number(value[1], name)
+
+
+def four_sides(
+    padding: Any, size: tuple[int, int], extent: tuple[int, int], stride: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right from any form of padding.
+
+    Examples
+    --------
+    >>> four_sides("same", (224, 224), (7, 7), (2, 2))
+    (2, 3, 2, 3)
+    """
+    if isinstance(padding, str):
+        if padding == "valid":
+            return 0, 0, 0, 0
+        if padding != "same":
+            raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
+        sides = []
+        for n, window, step in zip(size, extent, stride, strict=True):
+            total = max((-(-n // max(step, 1)) - 1) * step + window - n, 0)
+            sides += [total // 2, total - total // 2]
+        return sides[0], sides[1], sides[2], sides[3]
+    if isinstance(padding, Sequence) and len(padding) == 2 and all(isinstance(side, Sequence) for side in padding):
+        (top, bottom), (left, right) = (pair(side, "padding") for side in padding)
+        return top, bottom, left, right
+    vertical, horizontal = pair(padding, "padding")
+    return vertical, vertical, horizontal, horizontal
+
+
+def _sizes(x: NDArray[Any], layout: str) -> tuple[int, int, int, int, str]:
+    """N, C, H, W and the four-letter layout."""
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
+    if len(layout) == 3 and x.ndim == 4:
+        raise ValueError(f"layout={layout!r} has 3 axes and x has 4, shape {x.shape}; say layout='N{layout}'")
+    n, *rest = x.shape if x.ndim == 4 else (1, *x.shape)
+    layout = _LAYOUTS[layout]
+    c, h, w = rest if layout == "NCHW" else (rest[2], rest[0], rest[1])
+    return n, c, h, w, layout
+
+
+def _epilogue(bias: Any, activation: Activation) -> Epilogue:
+    if activation is None:
+        return Epilogue(bias=bias is not None)
+    name, alpha = (activation, None) if isinstance(activation, str) else activation
+    return Epilogue(bias=bias is not None, activation=name, alpha=alpha)
+
+
+def _bias(bias: Any, problem: Conv2dProblem) -> NDArray[Any] | None:
+    if bias is None:
+        return None
+    array = as_array(bias, "bias", (1,))
+    if array.shape != (problem.k,):
+        raise ValueError(
+            f"bias has shape {array.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
+        )
+    if is_integer(problem.out_dtype) and not is_integer(array.dtype.name):
+        raise ValueError(f"bias is {array.dtype} and the result is {problem.out_dtype}; cast the bias to int32")
+    return array

@@ -1,0 +1,187 @@
+"""Filter pictures: an array of pixels and a kernel in, an array of pixels out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Operands, Plan
+from convforge.arguments import IntPair, pair
+from convforge.arrays import as_array
+from convforge.execution import execute, find_plan
+from convforge.problem import PADDING_MODES, Conv2dProblem
+from convforge.problem.types import is_integer, magnitude
+
+# The largest filter side from which two passes beat one, where the kernel factors; see docs/measuring.
+_SEPARABLE_FROM = 5
+
+
+def filter(  # noqa: A001
+    image: NDArray[Any],
+    kernel: NDArray[Any] | str,
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+) -> NDArray[Any]:
+    """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
+
+    out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
+
+    Parameters
+    ----------
+    image : array of shape (H, W), (H, W, C) or (T, H, W, C)
+        Any number of bands C and of pages T; uint8, uint16, int16, int8, int32, float16, float32 or float64.
+        A gray stack is (T, H, W, 1).
+    kernel : array of shape (R, S), or str
+        Numbers, or what :func:`convforge.images.kernels.load_kernel` reads: a name such as "laplacian" or
+        "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
+    channels : {"each", "sum"}
+        Each band by itself, or all bands summed into one picture without a band axis.
+    border : str
+        What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
+        "symmetric" (repeated), "replicate" or "circular".
+    cval : float
+        The value outside in mode "constant".
+    stride : int or pair of int
+        Only every so many-th row and column is computed.
+    out_dtype : dtype, optional
+        By default the image's own: integers are rounded half to even and saturate.
+    device, algorithm
+        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors.
+
+    Returns
+    -------
+    array of shape (P, Q), (P, Q, C) or (T, P, Q, C), P = ceil(H / stride), Q = ceil(W / stride)
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf.
+
+    Examples
+    --------
+    >>> image = np.zeros((5, 5), np.uint8); image[2, 2] = 20
+    >>> filter(image, "box:3")[1:4, 1:4].tolist()
+    [[2, 2, 2], [2, 2, 2], [2, 2, 2]]
+    >>> filter(image, "laplacian", out_dtype=np.int16)[2, 1:4].tolist()
+    [20, -160, 20]
+    """
+    plan, x, w = plan_filter(
+        image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, device=device,
+        algorithm=algorithm,
+    )  # fmt: skip
+    problem = plan.problem
+    out = np.empty(problem.out_shape, problem.out_dtype)
+    execute(plan, x, w, Operands(), out, False, out)
+    if channels == "sum":
+        out = out[..., 0]
+    elif image.ndim == 2:
+        out = out[0, ..., 0]
+    return out if image.ndim == 4 else out.reshape(out.shape[-2:] if channels == "sum" else out.shape[-image.ndim :])
+
+
+def plan_filter(
+    image: NDArray[Any],
+    kernel: NDArray[Any] | str,
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
+    """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`filter`.
+    """
+    image = as_array(image, "image", (2, 3, 4))
+    taps = kernel_array(kernel)
+    if channels not in ("each", "sum"):
+        raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
+    if border not in PADDING_MODES:
+        raise ValueError(f"border={border!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
+    x = image.reshape(1, *image.shape, 1) if image.ndim == 2 else image[None] if image.ndim == 3 else image
+    n, h, w, c = x.shape
+    if not c or not h or not w:
+        raise ValueError(f"the image of shape {image.shape} has no pixel")
+    bands = c if channels == "each" else 1
+    weights = np.broadcast_to(_weights(taps, x, c // bands), (bands, c // bands, *taps.shape))
+    r, s = taps.shape
+    strides = pair(stride, "stride")
+    problem = Conv2dProblem(
+        n=n,
+        c=c,
+        h=h,
+        w=w,
+        k=bands,
+        r=r,
+        s=s,
+        stride=strides,
+        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2),
+        groups=bands if channels == "each" else 1,
+        padding_mode=border,
+        padding_value=cval if border == "constant" else 0.0,
+        x_dtype=x.dtype.name,
+        w_dtype=weights.dtype.name,
+        out_dtype=np.dtype(out_dtype or x.dtype).name,
+        x_layout="NHWC",
+        precision="separable" if algorithm == "auto" and _two_passes_pay(taps, weights) else "strict",
+    )
+    return find_plan(problem, algorithm, None, device, None), x, weights
+
+
+def kernel_array(kernel: NDArray[Any] | str) -> NDArray[np.float64]:
+    """The kernel's numbers from an array or from text.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is no two-dimensional array of finite real numbers, or text that means none.
+    """
+    if isinstance(kernel, str):
+        from convforge.images.kernels import load_kernel
+
+        return np.array(load_kernel(kernel).values)
+    array = np.asarray(kernel)
+    if array.dtype.kind not in "iufb":
+        raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers")
+    if array.ndim != 2 or not array.size:
+        raise ValueError(f"the kernel has shape {array.shape}; it must be (R, S) with at least one number")
+    taps = array.astype(np.float64)
+    if not np.isfinite(taps).all():
+        raise ValueError("the kernel holds NaN or Inf; every number must be finite")
+    return taps
+
+
+def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int) -> NDArray[Any]:
+    """The kernel in the type it is summed with: integers exactly where they fit int32 sums, else a float type."""
+    if x.dtype.kind == "f":
+        return taps.astype(x.dtype)
+    if x.dtype.itemsize <= 2 and (taps == np.rint(taps)).all():
+        for name in ("int8", "int16"):
+            info = np.iinfo(name)
+            fits = taps.min() >= info.min and taps.max() <= info.max
+            if fits and taps.size * channels * magnitude(name) * magnitude(x.dtype.name) < 2**31:
+                return taps.astype(name)
+    return taps.astype(np.float64 if x.dtype.itemsize > 2 else np.float32)
+
+
+def _two_passes_pay(taps: NDArray[np.float64], weights: NDArray[Any]) -> bool:
+    """Whether a kernel is large, of rank 1 to the last bit of its type, and summed in a float type."""
+    if min(taps.shape) < _SEPARABLE_FROM or is_integer(weights.dtype.name):
+        return False
+    values = np.linalg.svd(taps, compute_uv=False)
+    limit = np.finfo(np.float64 if weights.dtype == np.float64 else np.float32).eps * values[0]
+    return bool(values[1] <= limit)

@@ -1,0 +1,90 @@
+"""The choice by rule: no measuring, the same on every run. Each rule is a crossover seen in the bench's results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from convforge.algorithms import AnyAlgorithm, algorithms, refusal
+from convforge.algorithms.contract import Config, Plan
+from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
+from convforge.problem import Conv2dProblem, Problem
+
+# Preference by operation where no rule speaks.
+_ORDER = {
+    "conv2d": ("direct_rows", "im2col", "direct_naive"),
+    "gemm": ("gemm_blas", "gemm_blocked", "gemm_loops"),
+    "max_pool2d": ("max_pool_rows",),
+    "relu": ("relu",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A method, a config, and the sentence that says why."""
+
+    algorithm: AnyAlgorithm
+    config: Config
+    plan: Plan
+    reason: str
+
+
+def choose(problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> Choice:
+    """The first method of the preferred order that takes the problem within the workspace limit.
+
+    Raises
+    ------
+    UnsupportedProblem
+        None does; with every reason.
+    """
+    facts = runtime.facts
+    known = {
+        a.name: a for a in algorithms() if a.ours and a.operation == problem.operation and a.backend == facts.backend
+    }
+    reasons: dict[str, str] = {}
+    for name, why in _preferred(problem):
+        if name not in known:
+            continue
+        reason = refusal(known[name], problem, facts)
+        if reason is None:
+            fitting = fit(known[name], problem, runtime, workspace_limit)
+            if isinstance(fitting, Plan):
+                return Choice(known[name], fitting.config, fitting, why)
+            reason = fitting
+        reasons[name] = reason
+    raise UnsupportedProblem(str(problem), reasons or {"(none)": f"no method for {facts.backend}"})
+
+
+def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | str:
+    """The plan of the first config whose workspace is within the limit, or the sentence that says none is."""
+    least: int | None = None
+    for config in algorithm.configs(problem, runtime.facts):
+        plan = algorithm.plan(problem, config, runtime)
+        if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
+            return plan
+        least = plan.workspace_bytes if least is None else min(least, plan.workspace_bytes)
+    return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
+
+
+def _preferred(problem: Problem) -> list[tuple[str, str]]:
+    """Names in order of preference, each with the rule that puts it there."""
+    order = [(name, "the general method that comes next") for name in _ORDER[problem.operation]]
+    if not isinstance(problem, Conv2dProblem):
+        return [(name, "the fastest of its operation in the bench's results") for name, _ in order]
+    first: list[tuple[str, str]] = []
+    if problem.precision == "separable":
+        first.append(
+            ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
+        )
+    if problem.precision == "winograd":
+        first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
+    if problem.precision == "fft":
+        first.append(("fft", "the products in the frequency domain do not grow with the filter"))
+    first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
+    if problem.k_per_group >= 8 and problem.taps >= 64:
+        first.append(
+            ("im2col", f"{problem.taps} products for each of {problem.k_per_group} outputs keep a matrix product busy")
+        )
+    first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
+    return first + [(name, why) for name, why in order if name not in {n for n, _ in first}]
