@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands
-from convforge.arrays import as_array
+from convforge.arrays import as_array, dtype_name
 from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem
 from convforge.problem.types import is_integer
 
@@ -54,11 +55,12 @@ def conv2d_problem(
             f"w has {c_per_group} channels (shape {w.shape}, read as K, C / groups, R, S); x has {c} channels (shape "
             f"{x.shape}, layout {layout}) and groups={groups}, so w must have {c // groups}"
         )
-    if not is_integer(x.dtype.name) and w.dtype != x.dtype:
+    x_dtype, w_dtype = dtype_name(x), dtype_name(w)
+    if not is_integer(x_dtype) and w.dtype != x.dtype:
         raise ValueError(f"w is {w.dtype} and x is {x.dtype}; cast one of them")
     strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
     extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
-    problem = Conv2dProblem(
+    problem = _conv2d_problem(
         n=n,
         c=c,
         h=h,
@@ -73,14 +75,20 @@ def conv2d_problem(
         padding_mode=padding_mode,
         padding_value=padding_value,
         mode=mode,
-        x_dtype=x.dtype.name,
-        w_dtype=w.dtype.name,
+        x_dtype=x_dtype,
+        w_dtype=w_dtype,
         out_dtype=out_dtype,
         x_layout=layout,
         precision=precision,
-        epilogue=_epilogue(bias, activation),
+        epilogue=_epilogue(bias is not None, activation),
     )
     return problem, x.ndim == 4, Operands(bias=_bias(bias, problem))
+
+
+@lru_cache(maxsize=1024)
+def _conv2d_problem(**fields: Any) -> Conv2dProblem:
+    """The problem with these fields, validated once."""
+    return Conv2dProblem(**fields)
 
 
 def pool2d_problem(
@@ -111,7 +119,7 @@ def pool2d_problem(
         padding=four_sides(padding, (h, w), extent, strides),
         dilation=dilations,
         ceil_mode=bool(ceil_mode),
-        dtype=x.dtype.name,
+        dtype=dtype_name(x),
         layout=layout,
     )
     return problem, x.ndim == 4
@@ -172,11 +180,12 @@ def _sizes(x: NDArray[Any], layout: str) -> tuple[int, int, int, int, str]:
     return n, c, h, w, layout
 
 
-def _epilogue(bias: Any, activation: Activation) -> Epilogue:
+@lru_cache(maxsize=64)
+def _epilogue(bias: bool, activation: Activation) -> Epilogue:
     if activation is None:
-        return Epilogue(bias=bias is not None)
+        return Epilogue(bias=bias)
     name, alpha = (activation, None) if isinstance(activation, str) else activation
-    return Epilogue(bias=bias is not None, activation=name, alpha=alpha)
+    return Epilogue(bias=bias, activation=name, alpha=alpha)
 
 
 def _bias(bias: Any, problem: Conv2dProblem) -> NDArray[Any] | None:
@@ -187,6 +196,6 @@ def _bias(bias: Any, problem: Conv2dProblem) -> NDArray[Any] | None:
         raise ValueError(
             f"bias has shape {array.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
         )
-    if is_integer(problem.out_dtype) and not is_integer(array.dtype.name):
+    if is_integer(problem.out_dtype) and not is_integer(dtype_name(array)):
         raise ValueError(f"bias is {array.dtype} and the result is {problem.out_dtype}; cast the bias to int32")
     return array

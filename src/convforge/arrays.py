@@ -10,6 +10,15 @@ from numpy.typing import NDArray
 from convforge.problem.types import SHORT_NAMES
 
 
+# NumPy derives a dtype's name anew on every call, which takes microseconds.
+_NAMES = {np.dtype(name): name for name in SHORT_NAMES if name != "bfloat16"}
+
+
+def dtype_name(array: NDArray[Any]) -> str:
+    """NumPy's name of the element type of an array that :func:`as_array` has let in."""
+    return _NAMES[array.dtype]
+
+
 def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDArray[Any]:
     """The array that the user gave as argument `name`, checked; never copied unless its bytes are in foreign order.
 
@@ -23,7 +32,9 @@ def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDA
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(value).__name__}: convert it with numpy.asarray")
     array = np.asarray(value)
-    if array.dtype.name not in SHORT_NAMES:
+    if array.dtype not in _NAMES:
+        if array.dtype.newbyteorder("=") in _NAMES:
+            return as_array(array.astype(array.dtype.newbyteorder("=")), name, ranks)
         raise TypeError(
             f"{name} has dtype {array.dtype}, which convforge does not take; cast it to one of "
             f"{', '.join(d for d in SHORT_NAMES if d != 'bfloat16')}"
@@ -31,7 +42,7 @@ def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDA
     if ranks is not None and array.ndim not in ranks:
         wanted = " or ".join(str(rank) for rank in ranks)
         raise ValueError(f"{name} has {array.ndim} axes, shape {array.shape}; it must have {wanted}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array
 
 
 def output_array(

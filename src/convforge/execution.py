@@ -111,7 +111,7 @@ def make_config(method: AnyAlgorithm, problem: Any, runtime: Runtime, config: Co
         name, _, text = part.partition("=")
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"{method.name} has no config field {name!r}{hint} It has: {', '.join(fields) or 'none'}")
         changes[name] = _value(name, text, fields[name])
     return dataclasses.replace(default, **changes)

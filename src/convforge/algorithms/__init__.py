@@ -54,7 +54,7 @@ def find(operation: str, backend: str, name: str) -> AnyAlgorithm:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"{operation} has no algorithm {name!r} on {backend}{hint} It has: {', '.join(known)}")
 
 

@@ -109,7 +109,34 @@ class Child:
             self.plan.execute(part)
 
 
-Step = Launch | Child
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Groups of steps that do not depend on each other, such as the tiles of a partition.
+
+    Each group runs with a slice of the workspace of its own, `slots` groups at a time where the runtime can.
+    """
+
+    groups: tuple[tuple[Launch | Child, ...], ...]
+    slots: int
+    slot_bytes: int
+    runtime: Runtime = field(repr=False)
+
+    def run(self, frame: Frame) -> None:
+        """Run every group, in any order."""
+
+        def task(group: tuple[Launch | Child, ...]) -> Callable[[int], None]:
+            def run(slot: int) -> None:
+                part = frame.workspace[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
+                own = dataclasses.replace(frame, workspace=part)
+                for step in group:
+                    step.run(own)
+
+            return run
+
+        self.runtime.parallel([task(group) for group in self.groups], self.slots)
+
+
+Step = Launch | Child | Chunks
 
 
 class Plan:
@@ -119,7 +146,7 @@ class Plan:
     ----------
     algorithm, problem, config, runtime
         What it is a plan of.
-    steps : sequence of Launch or Child
+    steps : sequence of Launch, Child or Chunks
         Run in order.
     prepare : callable
         Weights as users give them -> :class:`PreparedFilter`.
@@ -191,14 +218,17 @@ class Plan:
     def launches(self) -> tuple[LaunchInfo, ...]:
         """Every launch of a call in order, those of child plans included."""
 
-        def walk(plan: Plan) -> Iterator[LaunchInfo]:
-            for step in plan.steps:
+        def walk(steps: Iterable[Step]) -> Iterator[LaunchInfo]:
+            for step in steps:
                 if isinstance(step, Launch):
                     yield step.info
+                elif isinstance(step, Child):
+                    yield from walk(step.plan.steps)
                 else:
-                    yield from walk(step.plan)
+                    for group in step.groups:
+                        yield from walk(group)
 
-        return tuple(walk(self))
+        return tuple(walk(self.steps))
 
     @property
     def cost(self) -> Cost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,10 @@ class Runtime(Protocol):
 
     def launch(self, kernel: Any, info: LaunchInfo, args: tuple[Any, ...], stream: Any = None) -> None:
         """Run a compiled kernel over a grid, in the order of `stream`."""
+        ...
+
+    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
+        """Run tasks that do not depend on each other, at most `slots` at a time; each is told its slot."""
         ...
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:

@@ -20,12 +20,33 @@ app = typer.Typer(
 )
 
 
+def _register() -> None:
+    """The subcommands, in the order of `convforge --help`."""
+    from convforge.cli.bench import bench
+    from convforge.cli.doctor import doctor
+    from convforge.cli.explain import explain
+    from convforge.cli.filter import filter_command
+    from convforge.cli.gemm import gemm
+    from convforge.cli.report import report
+
+    for name, command in (
+        ("filter", filter_command),
+        ("bench", bench),
+        ("gemm", gemm),
+        ("explain", explain),
+        ("report", report),
+        ("doctor", doctor),
+    ):
+        app.command(name)(command)
+
+
 class Failure(Exception):
     """The work itself failed (exit code 1), in one line; a bad argument is a ``ValueError`` (exit code 2)."""
 
 
 def main() -> None:
     """Run the command line; the entry point of the package."""
+    _register()
     try:
         app(standalone_mode=False)
     except typer.Exit as stop:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import accumulate, gather_row, half_to_float, store_row
+from convforge.algorithms.include.rows import accumulate, gather_strip, half_to_float, store_row
 from convforge.backends.cpu.jit import jit
 
 
@@ -53,8 +53,8 @@ def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, 
 
 
 @jit
-def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, sizes: Any, tile_like: Any, offsets: Any,
-         begin: Any, end: Any) -> None:  # fmt: skip
+def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, sum_shape: Any, tile_like: Any,
+         offsets: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of `tile_p` output rows of one group (n, group, strip).
 
     The strip's input, halo included, is gathered into a tile that stays in the cache: borders, element type, layout and
@@ -67,51 +67,66 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, sizes: Any, t
         As in :func:`naive`.
     w : (K, channels * R * S) array
         In the accumulation type, in cross-correlation order.
-    sizes : Sizes
-        Of the tile.
+    strip : Strip
+        Layout of the tile.
+    sum_shape : pair of int
+        Output channels and rows whose sums are kept at once.
     tile_like : 1-D array
         Of the tile's type; only the type is used.
     offsets : 1-D int array
         Of each tap (c, r, s) of a channel block from the tile's element that tap 0 reads.
     """
-    taps, groups = g.R * g.S, w.shape[0] // g.outputs
-    strips = (g.P + sizes.tile_p - 1) // sizes.tile_p
-    plane = sizes.rows * sizes.row_pitch
-    tile = np.empty(sizes.tile_c * plane, tile_like.dtype)
-    sums = np.empty(sizes.tile_k * sizes.tile_p * g.Q, w.dtype)
+    groups = w.shape[0] // g.outputs
+    strips = (g.P + strip.tile_p - 1) // strip.tile_p
+    tile = np.empty(strip.tile_c * strip.plane, tile_like.dtype)
+    sums = np.empty((sum_shape[0], sum_shape[1], g.Q), w.dtype)
     value = np.empty(g.Q, values.dtype)
     for item in range(begin, end):
-        n, group, strip = item // (groups * strips), item // strips % groups, item % strips
-        p0, p1 = strip * sizes.tile_p, min((strip + 1) * sizes.tile_p, g.P)
-        for k0 in range(group * g.outputs, (group + 1) * g.outputs, sizes.tile_k):
-            k1 = min(k0 + sizes.tile_k, (group + 1) * g.outputs)
-            sums[: (k1 - k0) * sizes.tile_p * g.Q] = 0
-            for c0 in range(0, g.channels, sizes.tile_c):
-                c1 = min(c0 + sizes.tile_c, g.channels)
-                if k0 == group * g.outputs or sizes.tile_c < g.channels:
-                    for c in range(c0, c1):
-                        gather_strip(tile, (c - c0) * plane, x, n, group * g.channels + c, p0, p1, g, sizes)
-                for k in range(k0, k1):
-                    for p in range(p0, p1):
-                        at = ((k - k0) * sizes.tile_p + p - p0) * g.Q
-                        accumulate(sums[at : at + g.Q], tile[(p - p0) * g.stride_h * sizes.row_pitch :], offsets,
-                                   w[k, c0 * taps : c1 * taps])  # fmt: skip
-            for k in range(k0, k1):
-                for p in range(p0, p1):
-                    start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-                    at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
-                    store_row(sums, ((k - k0) * sizes.tile_p + p - p0) * g.Q, g.Q, value, k, out.flat, start,
-                              out.place[4], ends, at, ends.place[4])  # fmt: skip
+        n, group, at = item // (groups * strips), item // strips % groups, item % strips
+        p0, p1 = at * strip.tile_p, min((at + 1) * strip.tile_p, g.P)
+        if strip.tile_c == g.channels:
+            strip_whole(tile, sums[0, 0], value, x, w, out, n, group, p0, p1, g, ends, strip, offsets)
+        else:
+            strip_blocked(tile, sums, value, x, w, out, n, group, p0, p1, g, ends, strip, offsets)
 
 
 @jit
-def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, sizes: Any) -> None:
-    """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
-    count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
-    for i in range((p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1):
-        h = g.rows[p0 * g.stride_h + i]
-        start = -1
-        if h >= 0:
-            start = x.place[0] + n * x.place[1] + c * x.place[2] + h * x.place[3]
-        gather_row(tile, base + i * sizes.row_pitch, sizes.phase_pitch, x.flat, start, x.place[4], g.columns, 0, g.left,
-                   g.width, count, g.stride_w, sizes.phases, g.outside, g.zero, x.half)  # fmt: skip
+def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
+                g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
+    """A strip whose channels all fit the tile: each row of sums is finished, and stored, while it is in L1."""
+    for c in range(g.channels):
+        gather_strip(tile, c * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
+    for k in range(group * g.outputs, (group + 1) * g.outputs):
+        for p in range(p0, p1):
+            row[:] = 0
+            accumulate(row, tile[(p - p0) * g.stride_h * strip.row_pitch :], offsets, w[k])
+            store(row, value, out, n, k, p, g, ends)
+
+
+@jit
+def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
+                  g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
+    """A strip with many channels: a block of them at a time is added to the sums of a block of outputs."""
+    taps, last = g.R * g.S, (group + 1) * g.outputs
+    for k0 in range(group * g.outputs, last, sums.shape[0]):
+        k1 = min(k0 + sums.shape[0], last)
+        sums[:] = 0
+        for c0 in range(0, g.channels, strip.tile_c):
+            c1 = min(c0 + strip.tile_c, g.channels)
+            for c in range(c0, c1):
+                gather_strip(tile, (c - c0) * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
+            for k in range(k0, k1):
+                for p in range(p0, p1):
+                    accumulate(sums[k - k0, p - p0], tile[(p - p0) * g.stride_h * strip.row_pitch :], offsets,
+                               w[k, c0 * taps : c1 * taps])  # fmt: skip
+        for k in range(k0, k1):
+            for p in range(p0, p1):
+                store(sums[k - k0, p - p0], value, out, n, k, p, g, ends)
+
+
+@jit
+def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
+    """Row p of output channel k of picture n goes through the epilogue."""
+    start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
+    at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
+    store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import gather_row, store_row
+from convforge.algorithms.include.rows import gather_strip, store_row
 from convforge.backends.cpu.jit import jit
 
 
 @jit
-def expand(x: Any, columns: Any, g: Any, n0: Any, p0: Any, p1: Any, begin: Any, end: Any) -> None:
-    """Work item = one row of the expanded matrix of one picture (n, c, r, s): tap (c, r, s) under every output.
+def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: Any, p1: Any, begin: Any,
+           end: Any) -> None:  # fmt: skip
+    """Work item = one channel of one picture (n, c): its R * S rows of the expanded matrix.
+
+    The channel's rows are gathered once, halo included; each tap's row of the matrix is then a plain copy out of them.
 
     Parameters
     ----------
@@ -20,20 +23,24 @@ def expand(x: Any, columns: Any, g: Any, n0: Any, p0: Any, p1: Any, begin: Any, 
     columns : (pictures, C * R * S, (p1 - p0) * Q) array
         The expanded matrices of pictures n0, n0 + 1, ... for output rows [p0, p1).
     g : Geometry
+    strip : Strip
+        Of one channel.
+    offsets : 1-D int array
+        Of each tap (r, s) in the strip.
     """
-    flat = columns.reshape(-1)
-    taps, cells = columns.shape[1], columns.shape[2]
+    taps = g.R * g.S
+    channels = columns.shape[1] // taps
+    tile = np.empty(strip.plane, columns.dtype)
     for item in range(begin, end):
-        n, tap = item // taps, item % taps
-        c, r, s = tap // (g.R * g.S), tap // g.S % g.R, tap % g.S
-        for p in range(p0, p1):
-            h = g.rows[p * g.stride_h + r * g.dilation_h]
-            start = -1
-            if h >= 0:
-                start = x.place[0] + (n0 + n) * x.place[1] + c * x.place[2] + h * x.place[3]
-            gather_row(flat, item * cells + (p - p0) * g.Q, 0, x.flat, start, x.place[4], g.columns, s * g.dilation_w,
-                       g.left, g.width, (g.Q - 1) * g.stride_w + 1, g.stride_w, 1, g.outside, g.zero,
-                       x.half)  # fmt: skip
+        n, c = item // channels, item % channels
+        gather_strip(tile, 0, x, n0 + n, c, p0, p1, g, strip)
+        for tap in range(taps):
+            target = columns[n, c * taps + tap]
+            for p in range(p1 - p0):
+                source = tile[p * g.stride_h * strip.row_pitch + offsets[tap] :]
+                row = target[p * g.Q : (p + 1) * g.Q]
+                for q in range(g.Q):
+                    row[q] = source[q]
 
 
 @jit

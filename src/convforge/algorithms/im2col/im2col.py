@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Child, Config, Frame, Launch, Plan, PreparedFilter, Step
+from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Frame, Launch, Plan, PreparedFilter
 from convforge.algorithms.direct.direct import bfloat16_refusal
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.strip import strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
 from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import carve, nbytes
@@ -74,19 +75,18 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         return bfloat16_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. The default's chunk takes about an eighth of the last cache; then larger, smaller."""
-        room = max(facts.l3_bytes, facts.l2_bytes, 1 << 20) // 8
+        """See :class:`Algorithm`. The default has chunks of at most eight times L2, at least one a core."""
         row = problem.c * problem.r * problem.s * problem.q * _product_dtype(problem).itemsize
         found: list[Im2colConfig] = []
-        for chunk in (room, 4 * room, room // 4, 1):
-            tile_p = max(1, min(problem.p, chunk // row))
-            pictures = max(1, min(problem.n, chunk // (row * problem.p)))
-            config = Im2colConfig(pictures, -(-problem.p // -(-problem.p // tile_p)))
+        for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
+            pictures = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
+            pieces = -(-facts.cores // max(1, -(-problem.n // pictures)))  # of one picture, to keep all cores at work
+            tile_p = max(1, min(-(-problem.p // pieces), chunk // row))
+            config = Im2colConfig(pictures, tile_p)
             if config not in found:
                 found.append(config)
-        return found + [
-            Im2colConfig(found[0].pictures, found[0].tile_p, name) for name in _GEMMS if name != "gemm_blas"
-        ]
+        first = found[0]
+        return found + [Im2colConfig(first.pictures, first.tile_p, name) for name in _GEMMS if name != "gemm_blas"]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -95,11 +95,13 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         dtype = _product_dtype(problem)
         straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
         buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
-        steps: list[Step] = []
+        groups: list[tuple[Launch | Child, ...]] = []
         for n0 in range(0, problem.n, config.pictures):
             for tile in problem.split(config.tile_p):
                 chunk = _Chunk(n0, min(n0 + config.pictures, problem.n), tile.p0, tile.p1)
-                steps += self._chunk_steps(problem, config, runtime, chunk, dtype, straight)
+                groups.append(self._chunk_steps(problem, config, runtime, chunk, dtype, straight))
+        slots = max(1, min(runtime.facts.cores, len(groups)))
+        chunks = Chunks(tuple(groups), slots, nbytes(buffers), runtime)
 
         def prepare(w: Any) -> PreparedFilter:
             packed = correlation_filter(problem, w, dtype.name).reshape(
@@ -107,7 +109,9 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
             )
             return PreparedFilter({"w": packed}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(buffers))
+        return Plan(
+            self, problem, config, runtime, steps=[chunks], prepare=prepare, workspace_bytes=slots * nbytes(buffers)
+        )
 
     def _chunk_steps(
         self,
@@ -117,7 +121,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         chunk: _Chunk,
         dtype: np.dtype[np.generic],
         straight: bool,
-    ) -> list[Step]:
+    ) -> tuple[Launch | Child, ...]:
         """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
         from convforge.algorithms.im2col import cpu
 
@@ -125,6 +129,8 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         cells = height * problem.q
         g = geometry(problem)
         buffers = _buffers(problem, pictures, height, dtype)
+        tile = strip(problem, height, 1)
+        offsets = tap_offsets(problem, tile)
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(frame: Frame) -> NDArray[Any]:
@@ -135,7 +141,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
         def expand(frame: Frame) -> None:
             columns = carve(frame.workspace, buffers)[0]
-            args = (view(frame.x, problem.x_layout), columns, g, *where)
+            args = (view(frame.x, problem.x_layout), columns, g, tile, offsets, *where)
             runtime.launch(cpu.expand, expand_info, args, frame.stream)
 
         def multiply(frame: Frame) -> Iterator[Frame]:
@@ -152,19 +158,20 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
                 args = (target, view(frame.out, problem.out_layout), g, ends(problem, frame.operands), values, *where)
                 runtime.launch(cpu.store, store_info, args, frame.stream)
 
-        def launch(kernel: str, items: int, run: Callable[[Frame], None]) -> Launch:
-            moved = items * cells * 8  # about as long as this many vectorised operations take
-            info = LaunchInfo(kernel, (items,), (block_of_items(items, moved, runtime.facts),))
+        def launch(kernel: str, items: int, moved: int, run: Callable[[Frame], None]) -> Launch:
+            # To move an element takes about as long as 8 vectorised operations.
+            block = block_of_items(items, items * moved * 8, runtime.facts)
+            info = LaunchInfo(kernel, (items,), (block,))
             return Launch(info, run)
 
         values = np.empty(0, values_dtype(problem))
-        expansion = launch("im2col_expand", pictures * problem.c * problem.r * problem.s, expand)
-        ending = launch("im2col_store", pictures * problem.k, store)
+        expansion = launch("im2col_expand", pictures * problem.c, problem.r * problem.s * cells, expand)
+        ending = launch("im2col_store", pictures * problem.k, cells, store)
         expand_info, store_info = expansion.info, ending.info
         gemm = GemmProblem(m=problem.k_per_group, n=cells, k=problem.taps, dtype=dtype.name)
         child = _GEMMS[config.gemm]
         child_plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
-        return [expansion, Child(child_plan, multiply), ending]
+        return expansion, Child(child_plan, multiply), ending
 
 
 def _product_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:

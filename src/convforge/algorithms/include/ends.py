@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +58,16 @@ def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
 
 def ends(problem: Conv2dProblem, operands: Operands) -> Ends:
     """The epilogue of `problem` with the tensors of one call."""
+    return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, operands)
+
+
+@lru_cache(maxsize=256)
+def _plain_ends(problem: Conv2dProblem) -> Ends:
+    """Without operands it is the same for every call."""
+    return _ends(problem, Operands())
+
+
+def _ends(problem: Conv2dProblem, operands: Operands) -> Ends:
     epilogue = problem.epilogue
     values = values_dtype(problem)
     out = np.dtype(problem.out_dtype)

@@ -138,6 +138,19 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
 
 
 @jit
+def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
+    """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
+    count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
+    for i in range((p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1):
+        h = g.rows[p0 * g.stride_h + i]
+        start = -1
+        if h >= 0:
+            start = x.place[0] + n * x.place[1] + c * x.place[2] + h * x.place[3]
+        gather_row(tile, base + i * strip.row_pitch, strip.phase_pitch, x.flat, start, x.place[4], g.columns, 0, g.left,
+                   g.width, count, g.stride_w, strip.phases, g.outside, g.zero, x.half)  # fmt: skip
+
+
+@jit
 def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
     """sums[q] += weights[t] * tile[offsets[t] + q] over all taps t, four taps a pass."""
     Q, T = sums.size, weights.size

@@ -46,6 +46,13 @@ def view(array: NDArray[np.generic], layout: str) -> View:
     """
     a = logical(array, layout)
     size = a.itemsize
+    if array.flags.c_contiguous:  # the usual case, and the quick one
+        s = a.strides
+        half = a.dtype == np.float16
+        flat = array.reshape(-1)
+        return View(
+            flat.view(np.uint16) if half else flat, (0, s[0] // size, s[1] // size, s[2] // size, s[3] // size), half
+        )
     if any(stride % size for stride in a.strides) or a.ctypes.data % size:
         a = np.ascontiguousarray(a)
     half = a.dtype == np.float16

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo
@@ -31,6 +32,7 @@ class CpuRuntime:
         self.facts = facts
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
+        self._inside = threading.local()
         self._lock = threading.Lock()
 
     def compile(self, kernel: Any) -> Any:
@@ -45,14 +47,14 @@ class CpuRuntime:
         """
         items, block = info.grid[0], info.block[0]
         threads = min(self.facts.cores, -(-items // block))
-        if threads <= 1:
+        if threads <= 1 or getattr(self._inside, "parallel", False):
             if items:
                 kernel(*args, 0, items)
             return
         starts = iter(range(0, items, block))
         lock = threading.Lock()
 
-        def work() -> None:
+        def work(slot: int) -> None:
             while True:
                 with lock:
                     begin = next(starts, None)
@@ -60,9 +62,41 @@ class CpuRuntime:
                     return
                 kernel(*args, begin, min(begin + block, items))
 
-        others = [self._threads().submit(work) for _ in range(threads - 1)]
+        self._on_threads(work, threads)
+
+    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
+        """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
+
+        With one slot, or one task, they run in order, and their launches use every core.
+        """
+        threads = min(self.facts.cores, slots, len(tasks))
+        if threads <= 1 or getattr(self._inside, "parallel", False):
+            for task in tasks:
+                task(0)
+            return
+        waiting = iter(tasks)
+        lock = threading.Lock()
+
+        def work(slot: int) -> None:
+            self._inside.parallel = True
+            try:
+                while True:
+                    with lock:
+                        task = next(waiting, None)
+                    if task is None:
+                        return
+                    task(slot)
+            finally:
+                self._inside.parallel = False
+
+        with one_thread_each():
+            self._on_threads(work, threads)
+
+    def _on_threads(self, work: Callable[[int], None], threads: int) -> None:
+        """Call `work` with 0 on this thread and with 1, 2, ... on others; wait for all."""
+        others = [self._threads().submit(work, slot) for slot in range(1, threads)]
         try:
-            work()
+            work(0)
         finally:
             for other in others:
                 other.result()

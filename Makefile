@@ -1,0 +1,51 @@
+# Everything a newcomer or CI runs. Each target makes the virtual environment and installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= out
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench docs format clean
+
+# Edge-detect a photograph with every method, run the image workload, write out/report.html.
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo.py --out $(OUT)
+
+# Lint, types, the whole test suite, the examples in the docstrings.
+test: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+check: test docs
+
+# The results behind README's table and the docs' figures; several minutes.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) $(OUT) docs/_build dist
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "convforge needs Python 3.11 or later; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[dev,docs]'
+	touch $@

@@ -1,0 +1,98 @@
+"""`convforge doctor`: what is here, what is missing, and the pip line that gets it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+from typing import Annotated
+
+import typer
+
+# Distribution -> what it is for. Needed ones come with convforge itself.
+_NEEDED = {
+    "numpy": "arrays, BLAS",
+    "scipy": "FFT",
+    "numba": "CPU kernels",
+    "pillow": "JPEG",
+    "tifffile": "TIFF",
+    "imagecodecs": "PNG, compressed TIFF",
+    "altair": "charts",
+    "vl-convert-python": "charts without a network",
+    "typer": "command line",
+    "rich": "tables, progress",
+}
+_OPTIONAL = {
+    "torch": ("peer: PyTorch's convolution (oneDNN)", "torch"),
+    "opencv-python-headless": ("peer: filter2D, sepFilter2D", "opencv-python-headless"),
+    "scikit-image": ("the photographs of the demonstration", "'convforge[demo]'"),
+}
+
+
+def doctor(
+    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Delete the compiled kernels.")] = False,
+) -> None:
+    """Show what is installed, what is missing with the line that installs it, and the caches."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from convforge import __version__
+    from convforge.backends.cpu import cpu_facts
+
+    console = Console()
+    facts = cpu_facts()
+    machine = Table("machine", "", title=f"convforge {__version__}", title_justify="left")
+    machine.add_row("Python", f"{platform.python_version()} on {platform.platform()}")
+    machine.add_row("CPU", f"{facts.name}, {facts.cores} cores in use, vectors of {facts.vector_bytes} bytes")
+    machine.add_row("caches", f"L1 {_size(facts.l1_bytes)}, L2 {_size(facts.l2_bytes)}, L3 {_size(facts.l3_bytes)}")
+    machine.add_row("memory", _size(facts.memory_bytes))
+    machine.add_row("GPU", _gpu())
+    console.print(machine)
+    console.print(_packages())
+    _caches(clear_cache)
+
+
+def _packages() -> object:
+    from rich.table import Table
+
+    table = Table("package", "version", "for", "to get it")
+    for name, purpose in _NEEDED.items():
+        version = _version(name)
+        table.add_row(name, version or "[red]missing[/red]", purpose, "" if version else f"pip install {name}")
+    for name, (purpose, wanted) in _OPTIONAL.items():
+        version = _version(name) or (name.startswith("opencv") and _version("opencv-python")) or None
+        table.add_row(name, version or "not installed", purpose, "" if version else f"pip install {wanted}")
+    return table
+
+
+def _caches(clear: bool) -> None:
+    from convforge.backends.cpu.jit import cache_folder
+
+    root = cache_folder().parent
+    files = [path for path in root.rglob("*") if path.is_file()] if root.exists() else []
+    typer.echo(f"compiled kernels: {root}, {len(files)} files, {_size(sum(path.stat().st_size for path in files))}")
+    if clear and root.exists():
+        shutil.rmtree(root)
+        typer.echo("deleted; kernels are compiled again when they are next used")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu() -> str:
+    """Whether NVIDIA's driver is here. This version computes on the CPU either way, and says so."""
+    found = shutil.which("nvidia-smi") is not None
+    here = "NVIDIA's driver is installed" if found else "no NVIDIA driver found"
+    return f"{here}; the methods of this version run on the CPU"
+
+
+def _size(nbytes: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}"
+        nbytes = nbytes // 1024 if nbytes % 1024 == 0 else round(nbytes / 1024)
+    return f"{nbytes} GiB"
