@@ -1,1 +1,31 @@
-"""See docs/architecture.md."""
+"""Measuring: rings that exceed the cache, samples until the median is narrow, the machine's state and its ceilings."""
+
+from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
+from convforge.measure.machine import device_slug, machine_table, repository, versions
+from convforge.measure.ring import Cycle, Ring, RingSize, Slot, empty_output, poison, ring_size
+from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
+from convforge.measure.timer import Timing, interleave, measure, tie
+
+__all__ = [
+    "Ceilings",
+    "Cycle",
+    "Ring",
+    "RingSize",
+    "Slot",
+    "StoppingRule",
+    "Timing",
+    "device_slug",
+    "empty_output",
+    "interleave",
+    "machine_table",
+    "measure",
+    "measure_ceilings",
+    "median_uncertainty",
+    "moved",
+    "poison",
+    "repository",
+    "ring_size",
+    "spread",
+    "tie",
+    "versions",
+]

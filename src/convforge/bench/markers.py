@@ -1,0 +1,154 @@
+"""Tables in documents, made from stored results: what stands between two markers is never written by hand.
+
+<!-- table:images sizes=512,2048 strides=1 methods=direct*,opencv* device=amd-epyc-2c -->
+...
+<!-- end -->
+
+python -m convforge.bench.markers README.md docs/*.md [--check]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from convforge.bench.records import Run
+from convforge.bench.store import load_runs
+from convforge.bench.tables import markdown_table
+
+_BLOCK = re.compile(
+    r"^(?P<open><!-- table:(?P<spec>[^\n]+?) -->[ \t]*\n)(?P<body>.*?)^(?P<close><!-- end -->)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
+_WORDS = ("methods", "cases", "device")
+_NUMBERS = ("sizes", "strides")
+
+
+def marker_specs(text: str) -> list[str]:
+    """What stands after ``table:`` in every marker of a text, in order.
+
+    Raises
+    ------
+    ValueError
+        A marker is not closed.
+
+    Examples
+    --------
+    >>> marker_specs("a\\n<!-- table:images strides=1 -->\\nold\\n<!-- end -->\\nb\\n")
+    ['images strides=1']
+    """
+    found = [match["spec"] for match in _BLOCK.finditer(text)]
+    if len(found) != len(_OPEN.findall(text)) or any(_OPEN.search(match["body"]) for match in _BLOCK.finditer(text)):
+        raise ValueError("a table's marker is not closed: each needs a line <!-- end --> before the next begins")
+    return found
+
+
+def update_markers(text: str, tables: Mapping[str, str]) -> str:
+    """A text with what stands between its markers replaced.
+
+    Parameters
+    ----------
+    tables : mapping
+        What stands after ``table:`` -> Markdown.
+
+    Raises
+    ------
+    ValueError
+        A marker is not closed, or names a table that is not there.
+
+    Examples
+    --------
+    >>> update_markers("<!-- table:a -->\\nold\\n<!-- end -->\\n", {"a": "new\\n"})
+    '<!-- table:a -->\\n\\nnew\\n\\n<!-- end -->\\n'
+    """
+    for spec in marker_specs(text):
+        if spec not in tables:
+            raise ValueError(f"a marker asks for table {spec!r}; there are: {', '.join(tables) or 'none'}")
+    return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
+
+
+def table_of(spec: str, runs: Iterable[Run]) -> str:
+    """The Markdown that a marker asks for: of the newest complete run of its suite.
+
+    Raises
+    ------
+    ValueError
+        The marker has an unknown option, or no complete run fits it.
+    """
+    suite, *options = spec.split()
+    chosen: dict[str, Any] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "prepared" and value in ("yes", "no"):
+            chosen[name] = value == "yes"
+        elif name in _NUMBERS and re.fullmatch(r"\d+(,\d+)*", value):
+            chosen[name] = [int(number) for number in value.split(",")]
+        elif name in _WORDS and value:
+            chosen[name] = value.split(",")
+        else:
+            raise ValueError(
+                f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
+                "prepared=yes"
+            )
+    devices = chosen.pop("device", None)
+    able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]
+    if not able:
+        raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
+    return markdown_table(max(able, key=lambda run: run.started), **chosen)
+
+
+def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:
+    """Bring the tables of documents up to date.
+
+    Parameters
+    ----------
+    results : Path
+        Folder of stored runs.
+    check : bool
+        Write nothing.
+
+    Returns
+    -------
+    list of Path
+        The files that changed, or would.
+    """
+    changed: list[Path] = []
+    runs: list[Run] | None = None
+    for file in files:
+        before = file.read_text(encoding="utf-8")
+        if not (specs := marker_specs(before)):
+            continue
+        runs = load_runs(results) if runs is None else runs
+        after = update_markers(before, {spec: table_of(spec, runs) for spec in specs})
+        if after != before:
+            changed.append(file)
+            if not check:
+                file.write_text(after, encoding="utf-8")
+    return changed
+
+
+def main(
+    files: Annotated[list[Path], typer.Argument(help="Documents with markers.")],
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a table is out of date.")] = False,
+    results: Annotated[Path, typer.Option(help="Folder of stored runs.")] = Path("benchmarks/results"),
+) -> None:
+    """Bring the tables between markers up to date with the stored results."""
+    try:
+        changed = update_files(files, results, check=check)
+    except (ValueError, OSError) as fault:
+        typer.echo(f"markers: {fault}", err=True)
+        raise typer.Exit(2) from None
+    for file in changed:
+        typer.echo(f"{file}: {'out of date' if check else 'updated'}", err=check)
+    if check and changed:
+        typer.echo("run: python -m convforge.bench.markers " + " ".join(str(file) for file in changed), err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

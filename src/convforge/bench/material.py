@@ -1,0 +1,167 @@
+"""What the methods of one case share: inputs, their truths, and the ring of buffers that calls cycle through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from convforge.backends.facts import DeviceFacts
+from convforge.bench.suites import Case
+from convforge.measure.ring import Ring, last_level_cache
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
+
+# Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
+TWO_SETS_FLOPS = 2 * 10**9
+# Of the device's memory, for all that a case holds.
+MEMORY_SHARE = 0.6
+
+
+class Checker(Protocol):
+    """What the bench asks of :mod:`convforge.check`."""
+
+    def make_inputs(self, problem: Problem, kind: str = "normal", seed: int = 0) -> Any:
+        """Inputs of a problem."""
+        ...
+
+    def truth(self, problem: Problem, inputs: Any) -> Any:
+        """The float64 truth."""
+        ...
+
+    def compare(self, problem: Problem, precision: str, got: Any, truth: Any, inputs: Any) -> Any:
+        """The verdict on an output."""
+        ...
+
+    def check_plan(self, plan: Any, inputs: Any = None, truth: Any = None, prepared: Any = None) -> Any:
+        """The verdict on a plan, run with poisons and guard bands."""
+        ...
+
+
+def checker() -> Checker:
+    """The check room itself."""
+    from convforge import check
+
+    return check  # a module whose functions are the protocol's
+
+
+class Material:
+    """Inputs, truths and ring of one case.
+
+    Parameters
+    ----------
+    case : Case
+    facts : DeviceFacts
+        Whose cache the ring is to exceed.
+    check : Checker
+    """
+
+    def __init__(self, case: Case, facts: DeviceFacts, check: Checker) -> None:
+        self.case = case
+        self.problem = case.problem
+        self.check = check
+        self.sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
+        self.truths = [check.truth(case.problem, inputs) for inputs in self.sets]
+        self.ring = Ring(case.problem, self.sets, facts)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is anything to prepare."""
+        return self.ring.slots[0].w is not None
+
+    def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
+        """Compare the outputs of the first `count` slots with the truth.
+
+        An output that equals an accepted one of the same inputs to the last bit is right as well; any other is compared
+        number by number.
+
+        Parameters
+        ----------
+        accepted : dict
+            Set of inputs -> an output of this method that was found right; added to here.
+
+        Returns
+        -------
+        check.Verdict or None
+            The first fault, else the verdict with the largest error; None where nothing new was seen.
+        """
+        worst = None
+        for slot in self.ring.slots[:count]:
+            if slot.kind in accepted and np.array_equal(slot.out, accepted[slot.kind]):
+                continue
+            inputs, truth = self.sets[slot.kind], self.truths[slot.kind]
+            verdict = self.check.compare(self.problem, precision, slot.out, truth, inputs)
+            if not verdict.ok:
+                return verdict
+            accepted.setdefault(slot.kind, np.array(slot.out))
+            if worst is None or verdict.rms > worst.rms:
+                worst = verdict
+        return worst
+
+
+def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
+    """Why a case cannot be measured in the device's memory, in words; None if it can."""
+    x, w, out = _elements(problem)
+    sets = _sets(problem)
+    item = np.dtype(getattr(problem, "x_dtype", getattr(problem, "dtype", "float32"))).itemsize
+    slot = (x + w) * item + out * 4
+    # Inputs, once more in float64 for the truth; the truth and its magnitudes; the ring; a poisoned copy for the check.
+    needed = sets * ((x + w) * (item + 8) + 16 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
+    if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
+        return (
+            f"inputs, truth and ring take about {needed / 2**30:.1f} GiB; there are "
+            f"{facts.memory_bytes / 2**30:.1f} GiB of memory"
+        )
+    return None
+
+
+def _sets(problem: Problem) -> int:
+    return 2 if problem.flops <= TWO_SETS_FLOPS else 1
+
+
+def _elements(problem: Problem) -> tuple[int, int, int]:
+    """Elements of x, the weights and the output."""
+    if isinstance(problem, Conv2dProblem):
+        return _product(problem.x_shape), _product(problem.w_shape), _product(problem.out_shape)
+    if isinstance(problem, GemmProblem):
+        return problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
+    if isinstance(problem, ElementwiseProblem):
+        return problem.size, 0, problem.size
+    return _product(problem.x_shape), 0, _product(problem.out_shape)
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _inputs(case: Case, check: Checker, seed: int) -> Any:
+    inputs = check.make_inputs(case.problem, kind="normal", seed=seed)
+    if case.weights == "gaussian":
+        assert isinstance(case.problem, Conv2dProblem)
+        inputs = dataclasses.replace(inputs, w=gaussian_weights(case.problem, seed).astype(inputs.w.dtype))
+    return inputs
+
+
+def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
+    """Filters (K, C / groups, R, S) of rank one: a Gaussian of sigma = size / 6, scaled differently for every channel.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> import numpy as np
+    >>> w = gaussian_weights(parse_problem("n1c3h9w9_k3r5s7_st1_p0_g3_f32_nchw"))
+    >>> w.shape, int(np.linalg.matrix_rank(w[0, 0]))
+    ((3, 1, 5, 7), 1)
+    """
+
+    def bell(size: int) -> Any:
+        at = (np.arange(size) - (size - 1) / 2) / (size / 6)
+        return np.exp(-at * at / 2)
+
+    one = np.outer(bell(problem.r), bell(problem.s))
+    scale = np.random.default_rng(seed).uniform(0.5, 1.5, (problem.k, problem.c_per_group, 1, 1))
+    return scale * (one / one.sum())

@@ -1,0 +1,277 @@
+"""The records of a run, typed: what the store writes and what tables, studies and the report read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from convforge.algorithms.contract import Algorithm
+from convforge.measure.ceilings import Ceilings, moved
+from convforge.measure.timer import Timing
+
+Status = Literal["ok", "refused", "failed", "skipped", "error"]
+STATUSES: tuple[Status, ...] = ("ok", "refused", "failed", "skipped", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far a result is from the float64 truth; None where it is not a number.
+
+    Attributes
+    ----------
+    rms : float or None
+        RMS error over the RMS of the truth.
+    max : float or None
+        Largest absolute error.
+    bound_ratio : float or None
+        Largest error over its elementwise bound; above 1 the check fails.
+    """
+
+    rms: float | None
+    max: float | None
+    bound_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One method in one config on one case.
+
+    Attributes
+    ----------
+    case, problem, operation, algorithm, backend, config : str
+        Which row it is; `problem` is the text form of what the suite asks.
+    ours : bool
+    precision : str
+        Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
+    status : {"ok", "refused", "failed", "skipped", "error"}
+        "failed": the check refused the result, so there is no time. "error": it raised.
+    reason : str or None
+        Why the status is not "ok".
+    error : Error or None
+    time : Timing or None
+        Weights prepared on every call, as ``conv2d`` does.
+    prepared_time : Timing or None
+        Weights prepared once, as ``Filter`` does.
+    first_call_s, prepare_s : float or None
+        Plan, compile, preparation and first call; a later preparation alone. Neither is inside a time.
+    workspace_bytes : int or None
+    launches : tuple of dict
+        :class:`LaunchInfo` of each launch.
+    flops, least_bytes : int
+        Nominal: those of the direct method.
+    digest : str
+        Of the method's sources.
+    library_versions : dict
+    note : str or None
+    """
+
+    case: str
+    problem: str
+    operation: str
+    algorithm: str
+    backend: str
+    ours: bool
+    precision: str
+    config: str
+    status: Status
+    reason: str | None = None
+    error: Error | None = None
+    time: Timing | None = None
+    prepared_time: Timing | None = None
+    first_call_s: float | None = None
+    prepare_s: float | None = None
+    workspace_bytes: int | None = None
+    launches: tuple[dict[str, Any], ...] = ()
+    flops: int = 0
+    least_bytes: int = 0
+    digest: str = ""
+    library_versions: dict[str, str] = field(default_factory=dict)
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status={self.status!r} is unknown; it is one of {', '.join(STATUSES)}")
+        if self.status != "ok" and (self.time or self.prepared_time):
+            raise ValueError(f"{self.algorithm} on {self.case} is {self.status!r} and so has no time")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Which row of a run it is."""
+        return (self.case, self.problem, self.backend, self.algorithm, self.config)
+
+    @property
+    def label(self) -> str:
+        """Name of the method, with its config where it has one."""
+        return f"{self.algorithm}[{self.config}]" if self.config else self.algorithm
+
+    @property
+    def gflops(self) -> float | None:
+        """Nominal GFLOP/s of `time`."""
+        return None if self.time is None else self.flops / self.time.median_s / 1e9
+
+    @property
+    def stale(self) -> bool:
+        """Whether the method's sources have changed since, or it is no more."""
+        return self.digest != current_digest(self.operation, self.backend, self.algorithm)
+
+    def to_record(self) -> dict[str, Any]:
+        """The result as a line of the store."""
+        record: dict[str, Any] = {"kind": "result"}
+        record |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record["error"] = None if self.error is None else dataclasses.asdict(self.error)
+        for name in ("time", "prepared_time"):
+            record[name] = None if record[name] is None else record[name].to_table()
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Result:
+        """The result that :meth:`to_record` wrote."""
+        values = {name: value for name, value in record.items() if name != "kind"}
+        values["error"] = None if record["error"] is None else Error(**record["error"])
+        for name in ("time", "prepared_time"):
+            values[name] = None if record[name] is None else Timing.from_table(record[name])
+        values["launches"] = tuple(record["launches"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """One of the fastest methods of a case, timed again in turns with the others."""
+
+    algorithm: str
+    config: str
+    time: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Finalists:
+    """The interleaved timings that decide a case."""
+
+    case: str
+    contestants: tuple[Finalist, ...]
+
+    def to_record(self) -> dict[str, Any]:
+        """As a line of the store."""
+        table = [{"algorithm": c.algorithm, "config": c.config, "time": c.time.to_table()} for c in self.contestants]
+        return {"kind": "finalists", "case": self.case, "contestants": table}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Finalists:
+        """What :meth:`to_record` wrote."""
+        table = record["contestants"]
+        found = tuple(Finalist(c["algorithm"], c["config"], Timing.from_table(c["time"])) for c in table)
+        return cls(record["case"], found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run as stored.
+
+    Attributes
+    ----------
+    run, started, suite, device : str
+        Id; ISO time in UTC; suite; device slug.
+    machine, versions, settings : dict
+    commit : str or None
+    dirty : bool
+    path : Path
+    results : tuple of Result
+    finals : tuple of Finalists
+    ceilings : tuple of (str, Ceilings)
+        "before" or "after" each; a resumed run has several pairs.
+    complete : bool
+        Every row was reached.
+    """
+
+    run: str
+    started: str
+    suite: str
+    device: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str | None
+    dirty: bool
+    settings: dict[str, Any]
+    path: Path
+    results: tuple[Result, ...] = ()
+    finals: tuple[Finalists, ...] = ()
+    ceilings: tuple[tuple[str, Ceilings], ...] = ()
+    complete: bool = False
+
+    @classmethod
+    def from_header(
+        cls,
+        header: Mapping[str, Any],
+        path: Path,
+        results: tuple[Result, ...],
+        finals: tuple[Finalists, ...],
+        ceilings: tuple[tuple[str, Ceilings], ...],
+        complete: bool,
+    ) -> Run:
+        """A run from its first line and what follows."""
+        own = ("run", "started", "suite", "device", "machine", "versions", "commit", "dirty", "settings")
+        if missing := [name for name in own if name not in header]:
+            raise ValueError(f"{path}, line 1 lacks {', '.join(missing)}")
+        first = {name: header[name] for name in own}
+        return cls(**first, path=path, results=results, finals=finals, ceilings=ceilings, complete=complete)
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """Names of the cases in the order of the file."""
+        return tuple(dict.fromkeys(result.case for result in self.results))
+
+    @property
+    def best_ceilings(self) -> Ceilings | None:
+        """The higher of each ceiling, over all that were measured; None where none was."""
+        if not self.ceilings:
+            return None
+        found = [c for _, c in self.ceilings]
+        return Ceilings(max(c.copy_bytes_per_s for c in found), max(c.fma_flops_per_s for c in found))
+
+    @property
+    def moved(self) -> str | None:
+        """What of the machine changed while the run was under way, in words; None where nothing did."""
+        said, before = [], None
+        for when, found in self.ceilings:
+            if when == "before":
+                before = found
+            elif before is not None and (words := moved(before, found)):
+                said.append(words)
+        return "; ".join(said) or None
+
+    def timing(self, result: Result) -> Timing | None:
+        """The timing that counts: that of the final, else that of the row."""
+        for final in self.finals:
+            if final.case == result.case:
+                for c in final.contestants:
+                    if (c.algorithm, c.config) == (result.algorithm, result.config):
+                        return c.time
+        return result.time
+
+
+def digest(algorithm: Algorithm[Any, Any]) -> str:
+    """SHA-256 of the names and texts of a method's sources."""
+    return _digest_of(algorithm.sources)
+
+
+@cache
+def _digest_of(sources: tuple[str, ...]) -> str:
+    package, total = Path(__file__).parents[1], hashlib.sha256()
+    for name in sources:
+        total.update(name.encode() + b"\0" + (package / name).read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return total.hexdigest()
+
+
+def current_digest(operation: str, backend: str, name: str) -> str | None:
+    """Digest of a method's sources as they are now; None where there is no such method."""
+    from convforge.algorithms import algorithms
+
+    for algorithm in algorithms():
+        if algorithm.key == (operation, backend, name):
+            return digest(algorithm)
+    return None

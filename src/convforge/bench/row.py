@@ -1,0 +1,242 @@
+"""One row: a method in one config on one case. Planned, called once, checked, timed twice, checked again."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Config, Plan, PreparedFilter
+from convforge.backends.runtime import Runtime
+from convforge.bench.material import Material
+from convforge.bench.records import Error, Result, digest
+from convforge.bench.suites import Case
+from convforge.errors import UnsupportedProblem
+from convforge.measure.ring import RING_LIMIT_BYTES, Cycle, RingSize, ring_size
+from convforge.measure.stopping import StoppingRule
+from convforge.measure.timer import Timing, measure
+from convforge.problem import Problem
+
+AnyAlgorithm = Algorithm[Any, Any]
+# Of a row's budget, for calling it on every slot of the ring before it is timed.
+LAP_SHARE = 0.1
+# Of a row's budget, at least this much is for the timings, however long the check took.
+TIMING_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is to be measured.
+
+    Attributes
+    ----------
+    case : Case
+    problem : Problem
+        The case's, with the precision that the method must be asked for.
+    algorithm : Algorithm
+    config : Config or None
+        None where the method refuses.
+    refusal : str or None
+    """
+
+    case: Case
+    problem: Problem
+    algorithm: AnyAlgorithm
+    config: Config | None
+    refusal: str | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key of its result."""
+        config = "" if self.config is None else str(self.config)
+        return (self.case.name, str(self.case.problem), self.algorithm.backend, self.algorithm.name, config)
+
+    def result(self, status: Any, reason: str | None, **more: Any) -> Result:
+        """A result of this row."""
+        return Result(
+            case=self.case.name,
+            problem=str(self.case.problem),
+            operation=self.algorithm.operation,
+            algorithm=self.algorithm.name,
+            backend=self.algorithm.backend,
+            ours=self.algorithm.ours,
+            precision=self.algorithm.precision,
+            config="" if self.config is None else str(self.config),
+            status=status,
+            reason=reason,
+            flops=self.case.problem.flops,
+            least_bytes=self.case.problem.least_bytes,
+            digest=digest(self.algorithm),
+            library_versions=self.algorithm.versions(),
+            **more,
+        )
+
+
+@dataclass(slots=True)
+class Rig:
+    """A plan with its workspace and prepared weights, ready to be called on the slots of a ring."""
+
+    plan: Plan
+    material: Material
+    workspace: Any
+    prepared: Sequence[PreparedFilter]
+
+    def each_call(self) -> Cycle:
+        """Calls that prepare the weights themselves, as ``conv2d`` does."""
+        plan, slots, workspace = self.plan, self.material.ring.slots, self.workspace
+
+        def call(i: int) -> None:
+            slot = slots[i]
+            plan(slot.x, plan.prepare(slot.w), slot.operands, slot.out, workspace)
+
+        return Cycle(len(slots), call)
+
+    def prepared_calls(self) -> Cycle:
+        """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""
+        plan, slots, workspace, prepared = self.plan, self.material.ring.slots, self.workspace, self.prepared
+
+        def call(i: int) -> None:
+            slot = slots[i]
+            plan(slot.x, prepared[i], slot.operands, slot.out, workspace)
+
+        return Cycle(len(prepared), call)
+
+
+def measure_row(
+    row: Row,
+    material: Material,
+    runtime: Runtime,
+    rule: StoppingRule,
+    *,
+    workspace_limit: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Result:
+    """Measure a row; its result says what went wrong where something did.
+
+    Parameters
+    ----------
+    rule : StoppingRule
+        Its budget is that of the whole row: what is left after plan and check goes to the two timings.
+    workspace_limit : int or None
+        Bytes; a plan that needs more is refused.
+    """
+    assert row.config is not None
+    begin = clock()
+    try:
+        plan = row.algorithm.plan(row.problem, row.config, runtime)
+        about: dict[str, Any] = {
+            "workspace_bytes": plan.workspace_bytes,
+            "launches": tuple(dataclasses.asdict(info) for info in plan.launches),
+        }
+        if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
+            reason = f"it needs {plan.workspace_bytes} bytes of workspace; the limit is {workspace_limit}"
+            return row.result("refused", reason, **about)
+        workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
+        slot = material.ring.slots[0]
+        first = plan.prepare(slot.w)
+        plan(slot.x, first, slot.operands, slot.out, workspace)
+        runtime.synchronize()
+        about["first_call_s"] = clock() - begin
+        return _checked(row, Rig(plan, material, workspace, [first]), about, rule, begin, clock)
+    except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
+        return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
+    except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
+        text = " ".join(str(fault).split()) or "no message"
+        return row.result("error", f"{type(fault).__name__}: {text}")
+
+
+def _checked(
+    row: Row, rig: Rig, about: dict[str, Any], rule: StoppingRule, begin: float, clock: Callable[[], float]
+) -> Result:
+    """Check, time, check again."""
+    material, accepted = rig.material, dict[int, Any]()
+    verdict = material.check.check_plan(rig.plan, material.sets[0], material.truths[0], rig.prepared[0])
+    if verdict.ok:
+        material.ring.poison()
+        lap, lap_begin = rig.each_call(), clock()
+        for i in range(len(material.ring.slots)):
+            # Every slot, but where calls are slow and the budget is short at least one of each set of inputs; what the
+            # timed calls wrote is checked in any case.
+            if i >= len(material.sets) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
+                break
+            lap()
+        rig.plan.runtime.synchronize()
+        verdict = _worse(verdict, material.verify(row.algorithm.precision, lap.reached, accepted))
+    if not verdict.ok:
+        return row.result("failed", _said(verdict), error=_error(verdict), **about)
+    if material.has_weights:
+        about["prepare_s"] = _prepare_all(rig, rule, clock)
+
+    # The first call compiles: it counts in the whole run's budget, but leaves the row's samples alone.
+    spent = clock() - begin - about["first_call_s"]
+    left = max(rule.budget_s - spent, TIMING_SHARE * rule.budget_s)
+    runs = [("time", rig.each_call(), material.ring.size)]
+    if material.has_weights:
+        runs.append(("prepared_time", rig.prepared_calls(), _prepared_size(rig)))
+    for name, cycle, size in runs:
+        material.ring.poison()
+        share = replace(rule, budget_s=left / len(runs))
+        timing = measure(cycle, rig.plan.runtime, share, clock=clock)
+        about[name] = replace(timing, ring=size.slots, cold=size.cold)
+        after = material.verify(row.algorithm.precision, cycle.reached, accepted)
+        if after is not None and not after.ok:
+            for timed in ("time", "prepared_time"):
+                about.pop(timed, None)
+            return row.result("failed", f"after timing: {_said(after)}", error=_error(after), **about)
+        verdict = _worse(verdict, after)
+    return row.result("ok", None, error=_error(verdict), note=_note(rig, about, rule), **about)
+
+
+def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:
+    """Prepare the weights of as many slots as memory and a tenth of the budget allow; seconds of one preparation."""
+    slots, first = rig.material.ring.slots, rig.prepared[0]
+    room = max(RING_LIMIT_BYTES // max(first.nbytes, 1), 1)
+    prepared, taken, begin = [first], list[float](), clock()
+    for slot in slots[1:]:
+        if len(prepared) >= room or clock() - begin > rule.budget_s / 10:
+            break
+        start = clock()
+        prepared.append(rig.plan.prepare(slot.w))
+        taken.append(clock() - start)
+    if not taken:
+        start = clock()
+        rig.plan.prepare(slots[0].w)
+        taken.append(clock() - start)
+    rig.prepared = prepared
+    return statistics.median(taken)
+
+
+def _prepared_size(rig: Rig) -> RingSize:
+    """The ring of calls with prepared weights: it may have fewer slots, and its weights take other room."""
+    ring, prepared = rig.material.ring, rig.prepared
+    bytes_each = ring.slot_bytes - ring.slots[0].w.nbytes + prepared[0].nbytes
+    if len(prepared) == ring.size.slots:
+        return RingSize(len(prepared), ring.size.cold)
+    wanted = ring_size(bytes_each, rig.plan.runtime.facts)
+    return RingSize(len(prepared), wanted.cold and len(prepared) >= wanted.slots)
+
+
+def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> str | None:
+    said = [rig.prepared[0].note] if rig.prepared[0].note else []
+    for name, words in (("time", "weights per call"), ("prepared_time", "prepared")):
+        timing: Timing | None = about.get(name)
+        if timing is not None and timing.few:
+            said.append(f"{words}: {len(timing.samples)} of {rule.samples} samples, the budget ended")
+    return "; ".join(said) or None
+
+
+def _worse(a: Any, b: Any) -> Any:
+    if b is None:
+        return a
+    return b if not b.ok or b.rms > a.rms else a
+
+
+def _error(verdict: Any) -> Error:
+    return Error(float(verdict.rms), float(verdict.max_error), float(verdict.bound_ratio))
+
+
+def _said(verdict: Any) -> str:
+    return str(verdict.message if verdict.fault is None else f"{verdict.fault}: {verdict.message}")

@@ -1,0 +1,343 @@
+"""The runner: every case, every method, every config asked for; small rows first, each stored as soon as it is done."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from convforge.algorithms import refusal
+from convforge.backends.runtime import Runtime
+from convforge.bench.budget import PROBE_FLOPS, ROW_CALLS, Budget, Forecast, weight
+from convforge.bench.finals import finalists, hold_final
+from convforge.bench.material import Checker, Material, checker, memory_refusal
+from convforge.bench.records import Result, Run, digest
+from convforge.bench.row import AnyAlgorithm, Row, measure_row
+from convforge.bench.store import Store, load_run, run_id
+from convforge.bench.suites import Case
+from convforge.measure.ceilings import Ceilings, measure_ceilings
+from convforge.measure.machine import device_slug, machine_table, repository, versions
+from convforge.measure.stopping import StoppingRule
+from convforge.problem import Problem
+
+QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.1)
+Watch = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is asked for.
+
+    Attributes
+    ----------
+    methods : tuple of str
+        Patterns of names (``direct*``); all methods where empty.
+    sizes, strides : tuple of int
+        See :func:`convforge.bench.suites.select`; all where empty.
+    budget_s : float or None
+        Seconds for the whole run.
+    all_configs : bool
+        Every config that a method offers, not its default alone.
+    workspace_limit : int or None
+        Bytes that a plan may ask for.
+    quick : bool
+        Fewer samples.
+    heavy : bool
+        Run the suite's heavy cases too.
+    """
+
+    methods: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    budget_s: float | None = None
+    all_configs: bool = False
+    workspace_limit: int | None = None
+    quick: bool = False
+    heavy: bool = False
+
+    @property
+    def rule(self) -> StoppingRule:
+        """How many samples to take."""
+        return QUICK if self.quick else StoppingRule()
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def choice(self) -> dict[str, Any]:
+        """What decides which rows a run has: a run can only be resumed with the same."""
+        return {name: value for name, value in self.to_table().items() if name not in ("budget_s", "quick")}
+
+
+def choose(
+    patterns: Sequence[str], backend: str, operations: set[str], known: Sequence[AnyAlgorithm]
+) -> list[AnyAlgorithm]:
+    """The methods of a backend whose names match any pattern, in the list's order.
+
+    Raises
+    ------
+    ValueError
+        A pattern matches none; the text names the nearest.
+    """
+    able = [a for a in known if a.backend == backend and a.operation in operations]
+    names = sorted({a.name for a in able})
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            near = difflib.get_close_matches(pattern.strip("*?"), names, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"no method on {backend} matches {pattern!r}{hint} There are: {', '.join(names)}")
+    return [a for a in able if not patterns or any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]
+
+
+def begin(folder: Path, suite: str, runtime: Runtime, settings: Settings) -> Store:
+    """Open a new run's file in ``folder/<device>/``, its first line written."""
+    now, device = datetime.now(UTC), device_slug(runtime.facts)
+    commit, dirty = repository()
+    header = {
+        "run": run_id(suite, now),
+        "started": now.isoformat(timespec="seconds"),
+        "suite": suite,
+        "device": device,
+        "machine": machine_table(runtime.facts),
+        "versions": versions(),
+        "commit": commit,
+        "dirty": dirty,
+        "settings": settings.to_table(),
+    }
+    return Store.create(folder / device, header)
+
+
+class Runner:
+    """Runs cases and stores what comes out. :meth:`run` may be interrupted at any time, and resumed.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    methods : sequence of Algorithm
+    runtime : Runtime
+    settings : Settings
+    store : Store
+        Rows that it already holds with the same sources and libraries are not measured again.
+    watch : callable
+        Called with rows done, rows in all and what is under way.
+    check : Checker
+    ceilings : callable
+        Runtime -> Ceilings.
+    clock : callable
+        Seconds, for budgets.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        methods: Sequence[AnyAlgorithm],
+        runtime: Runtime,
+        settings: Settings,
+        store: Store,
+        *,
+        watch: Watch | None = None,
+        check: Checker | None = None,
+        ceilings: Callable[[Runtime], Ceilings] = measure_ceilings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.runtime = runtime
+        self.settings = settings
+        self.store = store
+        self._check = check
+        self._watch = watch or (lambda done, total, label: None)
+        self._ceilings = ceilings
+        self._clock = clock
+        self._forecast = Forecast()
+        ordered = sorted(cases, key=lambda case: weight(case.problem))
+        self.rows = [row for case in ordered for row in rows_of(case, methods, runtime, settings)]
+        self._done = 0
+
+    def run(self) -> Run:
+        """Measure every row that the store lacks."""
+        stored = load_run(self.store.path)
+        finished = {result.key: result for result in stored.results}
+        todo = [row for row in self.rows if not _is_finished(row, finished.get(row.key))]
+        keys = {row.key for row in todo}
+        decided = {final.case for final in stored.finals}
+        self._done = len(self.rows) - len(todo)
+        complete = False
+        try:
+            self._watch(self._done, len(self.rows), "ceilings")
+            self._store_ceilings("before")
+            self._watch(self._done, len(self.rows), "compiling the check")
+            self._warm_check(todo)
+            budget = Budget(self.settings.budget_s, todo, clock=self._clock)
+            for name, group in groupby(self.rows, key=lambda row: row.case.name):
+                rows = list(group)
+                missing = [row for row in rows if row.key in keys]
+                if missing or name not in decided:
+                    self._case(rows, missing, finished, budget)
+            self._watch(self._done, len(self.rows), "ceilings")
+            self._store_ceilings("after")
+            complete = True
+        finally:
+            self.store.append({"kind": "end", "complete": complete})
+        return load_run(self.store.path)
+
+    def _case(
+        self, rows: list[Row], missing: list[Row], finished: Mapping[tuple[str, ...], Result], budget: Budget
+    ) -> None:
+        """All missing rows of one case, then its final."""
+        results = [finished[row.key] for row in rows if row.key not in {row.key for row in missing}]
+        able = [row for row in missing if row.refusal is None]
+        refused = [row for row in missing if row.refusal is not None]
+        results += [self._finish(row, row.result("refused", row.refusal), budget) for row in refused]
+        case = rows[0].case
+        if not able and not finalists(results, getattr(case.problem, "precision", "strict")):
+            return
+        self._watch(self._done, len(self.rows), f"{case.name}: truth")
+        check = self._check or checker()
+        reason = self._case_refusal(case, able, check, budget) if able else None
+        if reason is not None:
+            for row in able:
+                self._finish(row, row.result("skipped", reason), budget)
+            return
+        try:
+            material = Material(case, self.runtime.facts, check)
+        except MemoryError as fault:
+            for row in able:
+                self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
+            return
+        for row in able:
+            self._watch(self._done, len(self.rows), f"{case.name}: {row.algorithm.name}")
+            results.append(self._finish(row, self._row(row, material, budget), budget))
+        self._watch(self._done, len(self.rows), f"{case.name}: final")
+        rule = replace(self.settings.rule, budget_s=budget.final_share(case.name))
+        final, failed = hold_final(case, rows, results, material, self.runtime, rule, clock=self._clock)
+        for result in failed:
+            self.store.append(result.to_record())
+        if final is not None:
+            self.store.append(final.to_record())
+
+    def _row(self, row: Row, material: Material, budget: Budget) -> Result:
+        share = budget.share([row])
+        if budget.remaining_s <= 0:
+            return row.result("skipped", f"the budget of {budget.total_s:g} s was spent")
+        key = (row.algorithm.operation, row.algorithm.name)
+        try:
+            predicted = self._forecast.predict(
+                key, row.problem, lambda small: self._probe(row, small, material.check, budget)
+            )
+        except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
+            return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
+        if predicted is not None and not budget.allows(predicted[0] * ROW_CALLS, share):
+            return row.result(
+                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); its share is {share:.2g} s"
+            )
+        rule = replace(self.settings.rule, budget_s=share)
+        limit = self.settings.workspace_limit
+        result = measure_row(row, material, self.runtime, rule, workspace_limit=limit, clock=self._clock)
+        if result.time is not None:
+            self._forecast.learn(key, row.problem, result.time.median_s)
+        return result
+
+    def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> str | None:
+        """Why no row of a case can be measured: its memory, or the time that its truth would take."""
+        if reason := memory_refusal(case.problem, self.runtime.facts):
+            return reason
+        if budget.remaining_s <= 0:
+            return f"the budget of {budget.total_s:g} s was spent"
+
+        def truth_time(problem: Problem) -> float:
+            inputs = check.make_inputs(problem)
+            check.truth(problem, inputs)  # compiles
+            begin = self._clock()
+            check.truth(problem, inputs)
+            return self._clock() - begin
+
+        predicted = self._forecast.predict((case.problem.operation, "truth", ""), case.problem, truth_time)
+        share = budget.share(rows)
+        if predicted is not None and not budget.allows(predicted[0], share):
+            return (
+                f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); the case's share is {share:.2g} s"
+            )
+        return None
+
+    def _probe(self, row: Row, problem: Problem, check: Checker, budget: Budget) -> float:
+        """Seconds of a call of a row's method on a smaller problem."""
+        if reason := refusal(row.algorithm, problem, self.runtime.facts):
+            raise ValueError(reason)
+        config = row.algorithm.configs(problem, self.runtime.facts)[0]
+        plan = row.algorithm.plan(problem, config, self.runtime)
+        inputs = check.make_inputs(problem)
+        truth = check.truth(problem, inputs)
+        out = truth.value.astype(output_type(problem))
+
+        def call() -> None:
+            plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+
+        begin = self._clock()
+        call()  # compiles
+        budget.forgive(self._clock() - begin)
+        return self.runtime.time(call, 1)
+
+    def _finish(self, row: Row, result: Result, budget: Budget) -> Result:
+        self.store.append(result.to_record())
+        budget.done(row)
+        budget.forgive(result.first_call_s or 0.0)
+        self._done += 1
+        return result
+
+    def _warm_check(self, rows: Sequence[Row]) -> None:
+        """Compile what the check needs, on the smallest case of every operation and type."""
+        check, seen = self._check or checker(), set()
+        for row in rows:
+            problem = row.case.problem
+            kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")))
+            if row.refusal is None and kind not in seen and problem.flops <= PROBE_FLOPS:
+                seen.add(kind)
+                inputs = check.make_inputs(problem)
+                right = check.truth(problem, inputs)
+                check.compare(problem, "strict", right.value.astype(output_type(problem)), right, inputs)
+
+    def _store_ceilings(self, when: str) -> None:
+        self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
+
+
+def output_type(problem: Any) -> str:
+    """NumPy's name of a problem's output type."""
+    return str(getattr(problem, "out_dtype", getattr(problem, "dtype", "")))
+
+
+def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, settings: Settings) -> Iterator[Row]:
+    """The rows of one case: every method of its operation, asked by name for its own precision."""
+    for algorithm in methods:
+        if algorithm.operation != case.problem.operation:
+            continue
+        problem: Any = case.problem
+        if algorithm.precision not in ("strict", getattr(problem, "precision", "strict")):
+            problem = replace(problem, precision=algorithm.precision)
+        if reason := refusal(algorithm, problem, runtime.facts):
+            yield Row(case, problem, algorithm, None, reason)
+            continue
+        configs = list(algorithm.configs(problem, runtime.facts))
+        if not settings.all_configs:
+            configs = [_fitting(algorithm, problem, configs, runtime, settings.workspace_limit)]
+        for config in configs:
+            yield Row(case, problem, algorithm, config)
+
+
+def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:
+    """The default config, or the first whose plan keeps to the workspace limit."""
+    if limit is not None:
+        for config in configs:
+            if algorithm.plan(problem, config, runtime).workspace_bytes <= limit:
+                return config
+    return configs[0]
+
+
+def _is_finished(row: Row, result: Result | None) -> bool:
+    if result is None:
+        return False
+    return result.digest == digest(row.algorithm) and result.library_versions == row.algorithm.versions()

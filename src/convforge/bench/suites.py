@@ -1,0 +1,220 @@
+"""Suites: tables of cases (CSV) that the bench runs. A suite is named, is a path, or is a single problem's text form.
+
+A suite has the columns name and source, then either `problem` (a text form) or a convolution's sizes:
+n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may say dtype, layout, precision, weights
+("normal" or "gaussian") and heavy (1: only run when asked for).
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from convforge.problem import DTYPES, Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
+
+WEIGHTS = ("normal", "gaussian")
+SIZE_COLUMNS = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dil", "groups")
+FURTHER_COLUMNS = ("dtype", "layout", "precision", "weights", "heavy")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a suite.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its suite.
+    problem : Problem
+    source : str
+        Where the sizes come from.
+    weights : {"normal", "gaussian"}
+        Random, or Gaussian and so of rank one, as blurs are.
+    heavy : bool
+        Run only when asked for.
+    """
+
+    name: str
+    problem: Problem
+    source: str = ""
+    weights: str = "normal"
+    heavy: bool = False
+
+
+def suite_folder() -> Path:
+    """Where the named suites stand: beside this file when installed, in ``benchmarks/`` of a checkout."""
+    installed = Path(__file__).parent / "suites"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "benchmarks"
+
+
+def suite_names() -> list[str]:
+    """Names of the suites that come with convforge.
+
+    Examples
+    --------
+    >>> "smoke" in suite_names()
+    True
+    """
+    return sorted(path.stem for path in suite_folder().glob("*.csv"))
+
+
+def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
+    """Read suites and problems.
+
+    Parameters
+    ----------
+    targets : sequence of str
+        Each a suite's name, a path of a CSV, or a problem's text form.
+
+    Returns
+    -------
+    name : str
+        Of the suite, several joined by "+"; "problems" where only problems are named.
+    cases : list of Case
+
+    Raises
+    ------
+    ValueError
+        A target is none of these, or a row is at fault; the text names file, line and rule.
+
+    Examples
+    --------
+    >>> load(["n1c3h32w32_k1r3s3_st1_p1_f32_nchw"])[1][0].problem.flops
+    55296
+    """
+    if not targets:
+        raise ValueError(f"name a suite ({', '.join(suite_names())}), a path of a CSV, or a problem")
+    names: list[str] = []
+    cases: dict[str, Case] = {}
+    for target in targets:
+        name, found = _load_one(target)
+        if name not in names:
+            names.append(name)
+        for case in found:
+            if case.name in cases and cases[case.name] != case:
+                raise ValueError(f"two cases are called {case.name!r}; names must differ")
+            cases[case.name] = case
+    return "+".join(names), list(cases.values())
+
+
+def select(
+    cases: Iterable[Case], *, sizes: Sequence[int] = (), strides: Sequence[int] = (), heavy: bool = False
+) -> list[Case]:
+    """The cases of some sizes (height or width of a picture, M of a matrix product) and strides; heavy ones if asked.
+
+    Raises
+    ------
+    ValueError
+        No case is left.
+    """
+    every = list(cases)
+    kept = [
+        case
+        for case in every
+        if (heavy or not case.heavy)
+        and (not sizes or set(sizes) & set(_sizes(case.problem)))
+        and (not strides or set(strides) & set(_strides(case.problem)))
+    ]
+    if not kept:
+        known_sizes = sorted({size for case in every for size in _sizes(case.problem)})
+        known_strides = sorted({stride for case in every for stride in _strides(case.problem)})
+        raise ValueError(
+            f"no case has sizes {_said(sizes)} and strides {_said(strides)}; there are sizes {_said(known_sizes)} and "
+            f"strides {_said(known_strides)}" + ("" if heavy else "; heavy cases run with --heavy")
+        )
+    return kept
+
+
+def _load_one(target: str) -> tuple[str, list[Case]]:
+    if target in suite_names():
+        return target, read_suite(suite_folder() / f"{target}.csv")
+    if target.endswith(".csv") or Path(target).is_file():
+        return Path(target).stem, read_suite(Path(target))
+    try:
+        problem = parse_problem(target)
+    except ValueError as fault:
+        if "is not a problem" not in str(fault):
+            raise
+        near = difflib.get_close_matches(target, suite_names(), n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{target!r} is no suite ({', '.join(suite_names())}), no CSV file and no problem's text form{hint}"
+        ) from None
+    return "problems", [Case(str(problem), problem)]
+
+
+def read_suite(path: Path) -> list[Case]:
+    """The cases of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        _check_columns(path, reader.fieldnames or ())
+        cases: dict[str, Case] = {}
+        for row in reader:
+            try:
+                case = _case(row)
+                if case.name in cases:
+                    raise ValueError(f"a second case is called {case.name!r}")
+            except ValueError as fault:
+                raise ValueError(f"{path}, line {reader.line_num}: {fault}") from None
+            cases[case.name] = case
+    if not cases:
+        raise ValueError(f"{path} has no case")
+    return list(cases.values())
+
+
+def _check_columns(path: Path, columns: Iterable[str]) -> None:
+    found = set(columns)
+    needed = {"name", "source", "problem"} if "problem" in found else {"name", "source", *SIZE_COLUMNS}
+    if missing := needed - found:
+        raise ValueError(f"{path} lacks the columns {', '.join(sorted(missing))}")
+    if unknown := found - needed - set(FURTHER_COLUMNS):
+        raise ValueError(f"{path} has unknown columns {', '.join(sorted(unknown))}")
+
+
+def _case(row: Mapping[str, str]) -> Case:
+    problem = parse_problem(row["problem"]) if row.get("problem") else _convolution(row)
+    weights, heavy = row.get("weights") or "normal", row.get("heavy") or "0"
+    if not row["name"]:
+        raise ValueError("a case needs a name")
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    if weights != "normal" and not isinstance(problem, Conv2dProblem):
+        raise ValueError(f"weights={weights!r} goes with convolutions alone")
+    if heavy not in ("0", "1"):
+        raise ValueError(f"heavy={heavy!r} must be 0 or 1")
+    return Case(row["name"], problem, row["source"], weights, heavy == "1")
+
+
+def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
+    size = {}
+    for column in SIZE_COLUMNS:
+        try:
+            size[column] = int(row[column] or "")
+        except (TypeError, ValueError):
+            raise ValueError(f"{column}={row[column]!r} must be a whole number") from None
+    text = "n{n}c{c}h{h}w{w}_k{k}r{r}s{s}_st{stride_h}x{stride_w}_p{pad_h}x{pad_w}_d{dil}_g{groups}".format_map(size)
+    dtype = row.get("dtype") or "f32"
+    if any(part not in DTYPES for part in dtype.split("-")):
+        raise ValueError(f"dtype={dtype!r} is unknown; choose of {', '.join(DTYPES)}")
+    problem = parse_problem(f"{text}_{dtype}_{(row.get('layout') or 'nchw').lower()}")
+    assert isinstance(problem, Conv2dProblem)
+    return replace(problem, precision=row.get("precision") or "strict")
+
+
+def _sizes(problem: Problem) -> tuple[int, ...]:
+    if isinstance(problem, GemmProblem):
+        return (problem.m,)
+    if isinstance(problem, ElementwiseProblem):
+        return (problem.size,)
+    return (problem.h, problem.w)
+
+
+def _strides(problem: Problem) -> tuple[int, ...]:
+    return () if isinstance(problem, GemmProblem | ElementwiseProblem) else problem.stride
+
+
+def _said(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values)) or "of any kind"

@@ -1,0 +1,92 @@
+"""The limits that results are set against: copy bandwidth and FMA peak, measured before and after a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.measure.ring import last_level_cache
+
+# Two measurements that differ by more than this were not taken on the same machine state.
+MOVED = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the device can do at best.
+
+    Attributes
+    ----------
+    copy_bytes_per_s : float
+        Bytes read and written by our own copy kernel, on all cores, over arrays that exceed the last-level cache.
+        A line that is fetched only because it is about to be written is not counted.
+    fma_flops_per_s : float
+        float32 operations, two a multiply-add, of a loop that stays in registers and L1, on all cores.
+    """
+
+    copy_bytes_per_s: float
+    fma_flops_per_s: float
+
+
+def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
+    """Measure the CPU's ceilings: the best of `repeats`, as a ceiling is what can be reached."""
+    return Ceilings(copy_bandwidth(runtime, repeats), fma_peak(runtime, repeats))
+
+
+def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
+    """Bytes per second, read and written, of a multi-threaded copy."""
+    from convforge.measure import cpu
+
+    wanted = min(max(4 * last_level_cache(runtime.facts), 64 << 20), 256 << 20)
+    block = 1 << 14
+    items = wanted // 4 // block
+    source, target = np.ones(items * block, np.float32), np.zeros(items * block, np.float32)
+    info = LaunchInfo("copy", (items,), (max(1, items // (8 * runtime.facts.cores)),))
+    kernel = runtime.compile(cpu.copy)
+
+    def run() -> None:
+        runtime.launch(kernel, info, (source, target, block))
+
+    run()  # compiles
+    if not np.array_equal(source, target):
+        raise RuntimeError("the copy kernel did not copy")
+    return 2 * source.nbytes / min(runtime.time(run, 1) for _ in range(repeats))
+
+
+def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
+    """float32 operations per second of multiply-adds on all cores."""
+    from convforge.measure import cpu
+
+    rows, elements, passes = 4 * runtime.facts.cores, 2048, 200
+    values = np.ones((rows, elements), np.float32)
+    info = LaunchInfo("multiply_add", (rows,), (1,))
+    kernel = runtime.compile(cpu.multiply_add)
+
+    def run() -> None:
+        runtime.launch(kernel, info, (values, passes))
+
+    run()  # compiles
+    flops = 2 * cpu.FMA_STEPS * rows * elements * passes
+    return flops / min(runtime.time(run, 1) for _ in range(repeats))
+
+
+def moved(before: Ceilings, after: Ceilings) -> str | None:
+    """What changed during a run by more than 10 %, in words; None where both ceilings held.
+
+    Examples
+    --------
+    >>> moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9))
+    'the FMA peak moved by 35 % (100.0 to 70.0 GFLOP/s)'
+    """
+    pairs = (
+        ("copy bandwidth", before.copy_bytes_per_s, after.copy_bytes_per_s, "GB/s"),
+        ("the FMA peak", before.fma_flops_per_s, after.fma_flops_per_s, "GFLOP/s"),
+    )
+    said = [
+        f"{name} moved by {100 * 2 * abs(a - b) / (a + b):.0f} % ({a / 1e9:.1f} to {b / 1e9:.1f} {unit})"
+        for name, a, b, unit in pairs
+        if 2 * abs(a - b) > MOVED * (a + b)
+    ]
+    return "; ".join(said) or None

@@ -1,0 +1,106 @@
+"""What ran a measurement, and in which state: device, system, clocks, load, libraries, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from convforge.backends.facts import DeviceFacts
+
+_LIBRARIES = ("convforge", "numpy", "numba", "llvmlite", "scipy")
+
+
+def device_slug(facts: DeviceFacts) -> str:
+    """A short name of the device for folders and keys.
+
+    Examples
+    --------
+    >>> from convforge.backends.cpu.facts import cpu_facts
+    >>> import dataclasses
+    >>> device_slug(dataclasses.replace(cpu_facts(), name="Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", cores=8))
+    'intel-xeon-gold-6148-8c'
+    """
+    name = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor|\d+-Core)\b", " ", facts.name, flags=re.IGNORECASE)
+    words = re.findall(r"[a-z0-9]+", name.lower()) or [facts.architecture.lower().replace("_", "-")]
+    cores = f"{facts.cores}c" if facts.backend == "cpu" else f"{facts.cores}sm"
+    return "-".join([*words, cores])
+
+
+def machine_table(facts: DeviceFacts) -> dict[str, Any]:
+    """The machine and its state now, as a mapping that JSON can hold; None where the system does not say."""
+    return {
+        "facts": facts.to_table(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "load": _load(),
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "clock_mhz": _clocks(),
+        "threads": {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")},
+        "byte_order": sys.byteorder,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that measure and compute, and the BLAS that NumPy calls."""
+    import numpy as np
+
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    built = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {}) if built else {}
+    if blas.get("name"):
+        found["blas"] = f"{blas['name']} {blas.get('version', '')}".strip()
+    return found
+
+
+def repository(package: Path | None = None) -> tuple[str | None, bool]:
+    """Commit of the checkout that the package runs from, and whether it has uncommitted changes.
+
+    Returns
+    -------
+    commit : str or None
+        None where the package is installed, or there is no git.
+    dirty : bool
+    """
+    package = package or Path(__file__).parents[1]
+    # A package installed into an environment inside another repository is not of that repository.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None, False
+    commit = _git(package, "rev-parse", "HEAD")
+    return (commit or None), bool(_git(package, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _load() -> list[float] | None:
+    return [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _clocks() -> list[float] | None:
+    """Clock of every processor in MHz, where Linux tells."""
+    text = _read("/proc/cpuinfo") or ""
+    return [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)] or None

@@ -1,0 +1,87 @@
+"""When to stop sampling: as soon as the median is known well enough, or when patience or the budget ends.
+
+The statistics are robust ones: a sample that another process disturbed moves them little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Decision = Literal["more", "narrow", "noisy", "budget"]
+
+# Standard error of the median of n normal samples: sqrt(pi / 2) * sigma / sqrt(n), with sigma = IQR / 1.349
+# (Kendall and Stuart, The Advanced Theory of Statistics, vol. 1, ch. 10).
+_MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Half the interquartile range over the median: the spread that is stored and shown.
+
+    Examples
+    --------
+    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.3333333333333333
+    """
+    low, middle, high = np.percentile(samples, [25, 50, 75])
+    return float((high - low) / 2 / middle) if middle > 0 else 0.0
+
+
+def median_uncertainty(samples: Sequence[float]) -> float:
+    """Estimated standard error of the median over the median."""
+    return _MEDIAN_ERROR * 2 * spread(samples) / math.sqrt(len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """How many samples to take.
+
+    Attributes
+    ----------
+    sample_s : float
+        Least duration of a sample in seconds; faster calls are batched.
+    samples : int
+        Least number of samples, unless `budget_s` ends first.
+    fewest : int
+        Least number of samples, whatever the budget.
+    narrow : float
+        Stop when the median's relative standard error is at most this.
+    patience_s : float
+        After this long, with enough samples, stop and call the result noisy.
+    budget_s : float
+        After this long stop even with too few samples.
+    """
+
+    sample_s: float = 200e-6
+    samples: int = 15
+    fewest: int = 3
+    narrow: float = 0.01
+    patience_s: float = 1.0
+    budget_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.samples:
+            raise ValueError(f"fewest={self.fewest} must lie between 1 and samples={self.samples}")
+        for name in ("sample_s", "narrow", "patience_s", "budget_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+
+    def decide(self, samples: Sequence[float], elapsed_s: float) -> Decision:
+        """Whether to go on after `elapsed_s` seconds of sampling, and if not, why not.
+
+        Returns
+        -------
+        {"more", "narrow", "noisy", "budget"}
+            "budget": fewer samples were taken than asked for.
+        """
+        if len(samples) < self.fewest:
+            return "more"
+        if len(samples) < self.samples:
+            return "budget" if elapsed_s >= self.budget_s else "more"
+        if median_uncertainty(samples) <= self.narrow:
+            return "narrow"
+        return "noisy" if elapsed_s >= min(self.patience_s, self.budget_s) else "more"
