@@ -1,1 +1,9 @@
-"""See docs/architecture.md."""
+"""Whether a result is right: the float64 truth, the error that honest arithmetic may make, and the verdict."""
+
+from convforge.check.inputs import KINDS, Inputs, make_inputs
+from convforge.check.plans import check_plan
+from convforge.check.spread import check_nan_spread
+from convforge.check.truth import Truth, truth
+from convforge.check.verdict import Verdict, compare
+
+__all__ = ["KINDS", "Inputs", "Truth", "Verdict", "check_nan_spread", "check_plan", "compare", "make_inputs", "truth"]

@@ -1,0 +1,274 @@
+"""How far an honest result may lie from the truth: an elementwise bound for each class of arithmetic.
+
+u is the unit roundoff of a type (2^-24 for float32) and gamma_n = n u / (1 - n u). A sum of n products in any order,
+with or without FMA, errs by at most gamma_n (|x| conv |w|): N. J. Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd edition, section 3.1. The bound lets TF32 through; the gate on RMS errors in gate.py does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.check.inputs import Inputs
+from convforge.check.truth import Floats, Truth, conv2d_truth
+from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem.types import is_integer
+
+# Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate.
+NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8}
+
+# An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
+ACTIVATION_ROUNDINGS = 16
+
+
+def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
+    """The largest error that arithmetic of this class may make before the result is rounded to the output's type.
+
+    Parameters
+    ----------
+    problem : Problem
+    precision : str
+        Class of the arithmetic that computed: a key of :data:`convforge.problem.PRECISIONS`.
+    truth : Truth
+    inputs : Inputs
+
+    Returns
+    -------
+    array of float64, in the output's layout
+        Zero where every order of summation gives the exact result.
+
+    Raises
+    ------
+    ValueError
+        No bound is known for the class.
+    """
+    if isinstance(problem, GemmProblem):
+        u = unit_roundoff(problem.dtype)
+        bound = (gamma(problem.k, u) + _narrowing(precision, problem.k)) * truth.magnitude
+        exact = precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u)
+        return bound * (not exact) + (not exact) * problem.k * _smallest(problem.dtype)
+    if not isinstance(problem, Conv2dProblem):
+        return np.zeros_like(truth.value)
+    if precision == "strict" and sums_are_exact(problem, truth, inputs):
+        return np.zeros_like(truth.value)
+    if is_integer(problem.acc_dtype):
+        return gamma(_epilogue_roundings(problem), 2.0**-53) * truth.magnitude
+    u = unit_roundoff(problem.acc_dtype)
+    n = problem.taps + _cast_roundings(problem) + _epilogue_roundings(problem)
+    with np.errstate(invalid="ignore", over="ignore"):
+        bound = gamma(n, u) * truth.magnitude + (n * _smallest(problem.acc_dtype))
+        if precision == "strict":
+            return bound
+        if precision in NARROWED:
+            return bound + _narrowing(precision, n) * truth.magnitude
+        return bound + _METHODS[_known(precision)](problem, inputs, u)
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Half the distance from 1 to the next number of a float type."""
+    return float(np.finfo(dtype).eps) / 2
+
+
+def gamma(n: int, u: float) -> float:
+    """Higham's constant for n roundings; infinite where nothing is left to say.
+
+    Examples
+    --------
+    >>> gamma(27, 2.0**-24) / 2.0**-24
+    27.00004345178...
+    """
+    return n * u / (1 - n * u) if n * u < 1 else math.inf
+
+
+def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool:
+    """Whether all products and sums of these very inputs are exact, so that no error at all is allowed.
+
+    So it is where everything is a whole number of quarters, and four times the magnitude stays below 1/u; integer sums
+    always are, unless an epilogue works on them.
+    """
+    ends = problem.epilogue
+    if is_integer(problem.acc_dtype) and ends.is_plain:
+        return True
+    if ends.activation not in ("identity", "relu", "clipped_relu") or not _whole(ends.alpha):
+        return False
+    if not _whole(problem.padding_value) or not (_whole(inputs.x) and _whole(inputs.w)):
+        return False
+    scale, bias, residual = inputs.operands.scale, inputs.operands.bias, inputs.operands.residual
+    if not (_whole(None if scale is None else 4 * np.asarray(scale, np.float64)) and _whole(bias) and _whole(residual)):
+        return False
+    smallest_scale = 1.0 if scale is None else min(1.0, float(np.abs(scale).min(initial=1.0)))
+    u = 2.0**-53 if is_integer(problem.acc_dtype) else unit_roundoff(problem.acc_dtype)
+    return smallest_scale > 0 and _fits(4 * truth.magnitude / smallest_scale, u)
+
+
+def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
+    """Values as the output's type holds them: nearest, ties to even, integers saturated and NaN to 0; in float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.kind == "f":
+            return np.asarray(values).astype(dtype).astype(np.float64)
+        limits = np.iinfo(dtype)
+        whole = np.clip(np.rint(values), float(limits.min), float(limits.max))
+        return np.nan_to_num(whole, nan=0.0)
+
+
+def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
+    """Half the distance between numbers of the output's type at each value: what rounding to it may cost."""
+    if dtype.kind != "f":
+        return np.full_like(values, 0.5)
+    info = np.finfo(dtype)
+    with np.errstate(invalid="ignore"):
+        return np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal))
+
+
+def _whole(array: Any) -> bool:
+    if array is None:
+        return True
+    array = np.asarray(array)
+    return array.dtype.kind in "iub" or bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
+
+
+def _fits(magnitude: Floats, u: float) -> bool:
+    return bool(magnitude.max(initial=0.0) < 1 / u)
+
+
+def _smallest(dtype: str) -> float:
+    """The smallest positive number: what a product may lose by underflow."""
+    return float(np.finfo(dtype).smallest_subnormal)
+
+
+def _narrowing(precision: str, n: int) -> float:
+    """Error of a product relative to its size where both factors are narrowed first."""
+    if precision == "strict":
+        return 0.0
+    if precision not in NARROWED:
+        raise ValueError(f"no error bound is known for precision {precision!r} here")
+    u = NARROWED[precision]
+    return (2 * u + u * u) * (1 + gamma(n, 2.0**-24))
+
+
+def _cast_roundings(problem: Conv2dProblem) -> int:
+    """Roundings where x, w or the padding value is cast to a narrower accumulation type."""
+    wide = {"float64", "int32"} if problem.acc_dtype == "float32" else set()
+    return (problem.x_dtype in wide) + (problem.w_dtype in wide) + (problem.padding_mode == "constant")
+
+
+def _epilogue_roundings(problem: Conv2dProblem) -> int:
+    ends = problem.epilogue
+    simple = 2 * ((ends.scale != "none") + ends.bias + ends.residual)
+    if ends.activation in ("identity", "relu"):
+        return simple
+    return simple + (3 if ends.activation in ("leaky_relu", "clipped_relu") else ACTIVATION_ROUNDINGS)
+
+
+def _known(precision: str) -> str:
+    if precision not in _METHODS:
+        raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
+    return precision
+
+
+def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
+    """What the epilogue multiplies errors of the sums by, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
+    scale = np.ones(problem.k)
+    if problem.epilogue.scale != "none":
+        scale = scale * np.abs(np.asarray(inputs.operands.scale, np.float64))
+    return (scale * max(1.13, abs(problem.epilogue.alpha or 0.0))).reshape(
+        (-1, 1, 1) if problem.out_layout == "NCHW" else (1, 1, -1)
+    )
+
+
+def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """A filter W = sum of s_i u_i v_i^T is applied factor by factor.
+
+    Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of orthonormal
+    columns), so every product is bounded with s_1 in place of |w|. The factors are rounded (2 u), the passes add R and
+    S products, and singular values down to min(R, S) u s_1 may be dropped.
+    """
+    assert inputs.w is not None
+    largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
+    size = np.broadcast_to(largest[..., None, None], problem.w_shape)
+    n = problem.c_per_group * (problem.r + problem.s) + 8 * min(problem.r, problem.s)
+    return gamma(n, u) * _magnitude(problem, inputs, size)
+
+
+def _magnitude(problem: Conv2dProblem, inputs: Inputs, w: NDArray[np.float64]) -> Floats:
+    """|x| conv w through the problem's geometry, times the epilogue's gain."""
+    plain = problem.replace(
+        epilogue=type(problem.epilogue)(), x_dtype="float64", w_dtype="float64", out_dtype="float64",
+        acc_dtype="float64", padding_value=abs(problem.padding_value),
+    )  # fmt: skip
+    sums = Inputs(np.abs(inputs.x.astype(np.float64)), np.asarray(w, np.float64), type(inputs.operands)())
+    return conv2d_truth(plain, sums).value * _gain(problem, inputs)
+
+
+# Largest row sums of |A^T|, |G| and |B^T| of the usual points 0, 1, -1, 2, -2 (A. Lavin and S. Gray, Fast algorithms for
+# convolutional neural networks, CVPR 2016, sections 4.1 and 4.3): F(2,3) has 3, 1.5, 2, and F(4,3):
+WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
+
+
+def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """Each transform is a sum, so its error follows the row sums of absolute values, once for each axis.
+
+    |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter and
+    D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS 46,
+    2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4, 3x3):
+    F(2x2, 3x3) errs less. The class's RMS gate is what binds.
+    """
+    assert inputs.w is not None
+    factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
+    largest_x = _picture_norms(problem, inputs, lambda a: np.abs(a).max(axis=(2, 3), initial=abs(problem.outside)))
+    largest_w = np.abs(inputs.w.astype(np.float64)).max(axis=(2, 3))
+    roundings = 2 * (3 + 6 + 6) + problem.c_per_group
+    return gamma(roundings, u) * factor * _per_picture(problem, inputs, largest_x, largest_w)
+
+
+def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """The error is relative to the norm of the whole picture, wherever it is.
+
+    A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
+    transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
+    """
+    assert inputs.w is not None
+    energy = fft_energy(problem, inputs)
+    norms_w = np.sqrt((inputs.w.astype(np.float64) ** 2).sum(axis=(2, 3)))
+    sums = gamma(problem.c_per_group + 4, u)
+    return (21 * u * fft_levels(problem) + sums) * _per_picture(problem, inputs, np.sqrt(energy), norms_w)
+
+
+def fft_levels(problem: Conv2dProblem) -> float:
+    """log2 of the points of a transform of the whole padded picture."""
+    return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
+
+
+def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
+    """Sum of squares of each padded channel, shape (N, C); at most what mirrored or wrapped padding can make it."""
+    rows = problem.padded_h / problem.h if problem.padding_mode != "zeros" else 1.0
+    columns = problem.padded_w / problem.w if problem.padding_mode != "zeros" else 1.0
+    if problem.padding_mode in ("zeros", "constant"):
+        energy = _picture_norms(problem, inputs, lambda a: (a**2).sum(axis=(2, 3)))
+        return energy + problem.padding_value**2 * problem.padded_h * problem.padded_w
+    # A border pixel may be repeated in all of the padding.
+    largest = _picture_norms(problem, inputs, lambda a: (a**2).max(axis=(2, 3)))
+    return largest * problem.h * problem.w * rows * columns
+
+
+def _picture_norms(problem: Conv2dProblem, inputs: Inputs, norm: Any) -> Floats:
+    """A norm of each channel of each picture, shape (N, C); over its finite numbers."""
+    x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
+    x = x.astype(np.float64) - problem.epilogue.x_zero_point
+    return np.asarray(norm(np.where(np.isfinite(x), x, 0.0)), np.float64)
+
+
+def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
+    """The sum over a group's channels of of_x[n, c] * of_w[k, c], times the epilogue's gain; broadcasts to the output."""
+    grouped = of_x.reshape(problem.n, problem.groups, problem.c_per_group)
+    filters = of_w.reshape(problem.groups, problem.k_per_group, problem.c_per_group)
+    sums = np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k)
+    placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]
+    return placed * _gain(problem, inputs)
+
+
+_METHODS = {"separable": _separable, "winograd": _winograd, "fft": _fft}

@@ -1,0 +1,253 @@
+"""The gate on RMS errors: per output channel, and apart for border rows, border columns and the inside.
+
+An elementwise bound must admit the worst case, which no real data reach, and so admits arithmetic a thousand times
+coarser than was promised. The gate compares with what one FMA after the other does on the same data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.check.bounds import ACTIVATION_ROUNDINGS, fft_energy, fft_levels, rounded, unit_roundoff
+from convforge.check.inputs import Inputs
+from convforge.check.truth import Floats, Truth, activate, conv2d_sums, gemm_sums, to_rows
+from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.problem.types import is_integer
+
+# Class -> how many times the sequential loop's RMS error is allowed. Two 1D passes sum fewer products but round between
+# them. Winograd F(4x4, 3x3) loses about a decimal digit more than a direct sum (Lavin and Gray, table 5; Barabasz et
+# al., table 1); 32 leaves room for small tiles and is still a hundred times below TF32's error.
+ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 32.0}
+
+# The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
+# fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
+FFT_CONSTANT = 4.0
+
+# ulp^2 / 12, the variance of a rounding error, over (u t)^2: its mean where mantissas are spread as Benford's law says.
+ROUNDING_VARIANCE = 0.18
+
+# The sequential loop is run on at most this many FLOPs' worth of output rows, border rows included.
+SAMPLED_FLOPS = 2e8
+
+# A false alarm has at most the probability exp(-RARE) for each channel and band.
+RARE = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Where the gate was not passed: a channel, a band, its RMS error and what was allowed."""
+
+    channel: int
+    band: str
+    rms: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return (
+            f"RMS error {self.rms:.3g} of channel {self.channel}, {self.band}, is {self.rms / self.allowed:.3g} times what is "
+            f"allowed ({self.allowed:.3g})"
+        )
+
+
+def gate(
+    problem: Conv2dProblem | GemmProblem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs
+) -> Excess | None:
+    """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
+
+    Parameters
+    ----------
+    precision : str
+        A class without a gate of its own (tf32, fp16, ...) always passes.
+    got : array of the output's shape
+
+    Notes
+    -----
+    In a band of few outputs an RMS error is a matter of luck. With m errors of equal variance it exceeds
+    1 + sqrt(2 t / m) times its expectation with a probability of at most exp(-t) (B. Laurent and P. Massart, Adaptive
+    estimation of a quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
+    """
+    if isinstance(problem, Conv2dProblem) and (is_integer(problem.acc_dtype) or not truth.value.size):
+        return None
+    if precision == "fft" and isinstance(problem, Conv2dProblem):
+        return _fft_gate(problem, got, truth, inputs)
+    if precision not in ALLOWED or not truth.value.size:
+        return None
+    if isinstance(problem, GemmProblem):
+        items = _sample(problem.m, problem.flops, np.empty(0, np.int64))
+        sums, squares = gemm_sums(problem, inputs, items, "sequential")
+        baseline, variance = sums, ROUNDING_VARIANCE * unit_roundoff(problem.dtype) ** 2 * squares
+        reference, actual = truth.value[items][:, None, :], got[items][:, None, :].astype(np.float64)
+        baseline, variance = baseline[:, None, :], variance[:, None, :]
+        bands: Any = [("inside", np.ones((items.size, problem.n), bool))]
+    else:
+        items = _sample(problem.n * problem.p, problem.flops, _edge_rows(problem))
+        baseline, variance = _sequential(problem, inputs, items)
+        reference = to_rows(problem, truth.value)[items]
+        actual = to_rows(problem, got)[items].astype(np.float64)
+        bands = _bands(problem, items)
+        reference = _clipped(reference, np.dtype(problem.out_dtype))
+    with np.errstate(invalid="ignore"):
+        error, expected = (actual - reference) ** 2, (baseline - reference) ** 2
+    known = np.isfinite(error) & np.isfinite(expected) & np.isfinite(variance)
+    found: Excess | None = None
+    for band, mask in bands:
+        excess = _band(band, mask, error, expected, variance, known, reference, ALLOWED[precision])
+        if excess and (not found or excess.rms / excess.allowed > found.rms / found.allowed):
+            found = excess
+    return found
+
+
+def _band(
+    name: str, mask: NDArray[np.bool_], error: Floats, expected: Floats, variance: Floats, known: NDArray[np.bool_],
+    reference: Floats, factor: float,
+) -> Excess | None:  # fmt: skip
+    """The worst channel of one band."""
+    chosen = known & mask[:, None, :]
+    count = chosen.sum(axis=(0, 2))
+    if not count.any():
+        return None
+    total = np.where(chosen, variance, 0).sum(axis=(0, 2))
+    honest = np.maximum(np.where(chosen, expected, 0).sum(axis=(0, 2)), total)
+    actual = np.where(chosen, error, 0).sum(axis=(0, 2))
+    fourth = np.where(chosen, variance**2, 0).sum(axis=(0, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        independent = np.where(fourth > 0, total**2 / fourth, count)
+        ratio = np.sqrt(actual / (_allowed(factor, independent) ** 2 * honest))
+    for channel in np.argsort(-np.nan_to_num(ratio, nan=0.0, posinf=np.inf)):
+        if not ratio[channel] > 1:
+            return None
+        # Equal outputs have equal errors: they count once.
+        values = np.unique(reference[:, channel][chosen[:, channel]])
+        lucky = _allowed(factor, np.minimum(independent[channel], values.size))
+        allowed = float(lucky * np.sqrt(honest[channel] / count[channel]))
+        rms = float(np.sqrt(actual[channel] / count[channel]))
+        if rms > allowed:
+            return Excess(int(channel), name, rms, allowed)
+    return None
+
+
+def _allowed(factor: float, independent: Any) -> Any:
+    """How many times the honest RMS error; sqrt(2) is for products that are rounded before they are added."""
+    return np.maximum(factor, math.sqrt(2) * (1 + np.sqrt(2 * RARE / np.maximum(independent, 1))))
+
+
+def _sequential(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Output rows by one FMA after the other, rounded to the output's type; and the variance that theory expects."""
+    dtype = np.dtype(problem.acc_dtype)
+    u = unit_roundoff(problem.acc_dtype)
+    sums, squares = conv2d_sums(problem, inputs, items, "sequential")
+    ends, operands = problem.epilogue, inputs.operands
+    value: NDArray[Any] = sums.astype(dtype)
+    variance = ROUNDING_VARIANCE * u * u * squares
+    with np.errstate(all="ignore"):
+        if ends.scale != "none":
+            scale = np.asarray(operands.scale, dtype).reshape(-1, 1)
+            value = value * scale
+            variance = variance * scale.astype(np.float64) ** 2 + 2 * _rounding(value, u)
+        if ends.bias:
+            value = value + np.asarray(operands.bias, dtype).reshape(-1, 1)
+            variance = variance + 2 * _rounding(value, u)
+        if ends.residual:
+            value = value + to_rows(problem, np.asarray(operands.residual))[items].astype(dtype)
+            variance = variance + 2 * _rounding(value, u)
+        if ends.activation not in ("identity", "relu", "clipped_relu"):
+            variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)
+            if ends.activation in ("sigmoid", "tanh"):
+                variance = variance + ACTIVATION_ROUNDINGS * ROUNDING_VARIANCE * u * u
+            if ends.activation == "leaky_relu":
+                variance = variance * max(1.0, (ends.alpha or 0.0) ** 2)
+        value = activate(value, ends.activation, ends.alpha).astype(np.float64)
+        out = np.dtype(problem.out_dtype)
+        if out.kind != "f":
+            variance = variance + 1 / 12
+        elif np.finfo(out).eps > np.finfo(dtype).eps:
+            variance = variance + _rounding(value, unit_roundoff(problem.out_dtype))
+        return rounded(value, out), variance
+
+
+def _rounding(value: NDArray[Any], u: float) -> Floats:
+    return ROUNDING_VARIANCE * u * u * value.astype(np.float64) ** 2
+
+
+def _clipped(values: Floats, dtype: np.dtype[Any]) -> Floats:
+    """Saturation is no error."""
+    if dtype.kind == "f":
+        return values
+    return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+
+
+def _edge_rows(problem: Conv2dProblem) -> NDArray[np.int64]:
+    """Border rows of the first and the last picture, at most eight of each edge."""
+    border = np.flatnonzero(border_of(problem)[0])
+    few = np.unique(np.concatenate([border[:8], border[-8:]]))
+    last = (problem.n - 1) * problem.p
+    return np.unique(np.concatenate([few, few + last]))
+
+
+def _sample(rows: int, flops: int, always: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All rows of a small problem; of a large one those given, and others evenly spread."""
+    affordable = int(SAMPLED_FLOPS * rows / max(flops, 1))
+    if affordable >= rows:
+        return np.arange(rows)
+    return np.unique(np.concatenate([always, np.linspace(0, rows - 1, max(affordable, 16)).astype(np.int64)]))
+
+
+def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which output rows, and which columns, have a window that leaves the picture, or lie at the output's edge."""
+    found = []
+    for outputs, stride, before, size, extent in (
+        (problem.p, problem.stride[0], problem.padding[0], problem.h, problem.extent_h),
+        (problem.q, problem.stride[1], problem.padding[2], problem.w, problem.extent_w),
+    ):
+        start = np.arange(outputs) * stride - before
+        border = (start < 0) | (start + extent > size)
+        border[[0, -1]] = True
+        found.append(border)
+    return found[0], found[1]
+
+
+def _bands(problem: Conv2dProblem, items: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Masks of shape (items, Q)."""
+    rows, columns = border_of(problem)
+    row, column = rows[items % problem.p][:, None], columns[None, :]
+    yield "inside", ~row & ~column
+    yield "border rows", row & np.ones_like(column)
+    yield "border columns", ~row & column
+
+
+def _fft_gate(problem: Conv2dProblem, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Excess | None:
+    """The FFT spreads its error over the whole picture: one RMS for each picture and channel."""
+    assert inputs.w is not None
+    out = np.dtype(problem.out_dtype)
+    reference = _clipped(to_rows(problem, truth.value), out)
+    actual = to_rows(problem, got).astype(np.float64)
+    shape = (problem.n, problem.p, problem.k, problem.q)
+    with np.errstate(invalid="ignore"):
+        squares = ((actual - reference) ** 2).reshape(shape)
+    count = np.isfinite(squares).sum(axis=(1, 3))
+    rms = np.sqrt(np.where(np.isfinite(squares), squares, 0).sum(axis=(1, 3)) / np.maximum(count, 1))
+    # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
+    absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
+    energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
+    filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
+    norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
+    dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
+    u, operands = unit_roundoff(problem.acc_dtype), inputs.operands
+    if problem.epilogue.scale != "none":
+        norm = norm * np.abs(np.asarray(operands.scale, np.float64))
+    allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
+    finite = np.where(np.isfinite(truth.magnitude), truth.magnitude, 0)
+    largest = float(finite.max(initial=0.0))
+    # The epilogue and the rounding of the result come on top.
+    allowed = allowed + 4 * u * largest + (0.5 if out.kind != "f" else unit_roundoff(problem.out_dtype) * largest)
+    ratio = rms / np.maximum(allowed, np.finfo(np.float64).tiny)
+    n, k = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    if not ratio[n, k] > 1:
+        return None
+    return Excess(int(k), f"picture {n}", float(rms[n, k]), float(allowed[n, k]))

@@ -1,0 +1,159 @@
+"""Inputs to check with: seeded, of a problem's types, with channels and filters that all differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Operands
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem
+from convforge.problem.types import is_integer
+
+# Kind -> what it is for.
+KINDS: dict[str, str] = {
+    "normal": "random normal numbers; the full range of an integer type",
+    "integers": "small whole numbers, so that every sum is exact in any order",
+    "impulse": "one pixel of 1 in each picture, filters of 1, 2, 3, ...: tells correlation from convolution",
+    "nan": "normal, with a NaN in the middle of the last channel of the first picture",
+    "inf": "normal, with an infinity there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one call reads.
+
+    Attributes
+    ----------
+    x : array
+        In the problem's physical layout and type. For a matrix product, A as stored.
+    w : array of the problem's `w_shape`, or None
+        For a matrix product, B as stored; None where there are no weights.
+    operands : Operands
+        Scale and bias in float32, or float64 where sums are; the residual in the output's layout and type.
+    kind, seed
+        How it was made, for the line that reproduces a failure; "given" where it was not made here.
+    """
+
+    x: NDArray[Any]
+    w: NDArray[Any] | None
+    operands: Operands
+    kind: str = "given"
+    seed: int = 0
+
+
+def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
+    """Inputs of this kind for a problem; the same seed gives the same numbers.
+
+    Parameters
+    ----------
+    problem : Problem
+    kind : str
+        A key of :data:`KINDS`.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        The kind is unknown, or is one of NaN and Inf for integers, or NumPy has no such element type.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> inputs = make_inputs(parse_problem("n1c2h4w5_k3r3s3_p1_f16_nhwc"))
+    >>> inputs.x.shape, inputs.x.dtype.name, inputs.w.shape
+    ((1, 4, 5, 2), 'float16', (3, 2, 3, 3))
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} of inputs is unknown; choose one of {', '.join(KINDS)}")
+    rng = np.random.default_rng(seed)
+    x_shape, w_shape, x_dtype, w_dtype = _arrays(problem)
+    if "bfloat16" in (x_dtype, w_dtype):
+        raise ValueError(f"{problem}: NumPy has no bfloat16, so there are no inputs to check with")
+    if kind in ("nan", "inf") and is_integer(x_dtype):
+        raise ValueError(f"kind={kind!r} goes with float pictures alone; x is {x_dtype}")
+    if kind == "impulse":
+        x = np.zeros(x_shape, x_dtype)
+        for n, picture in enumerate(_channels(problem, x)):
+            if picture.size:
+                picture[n % picture.shape[0]][tuple(size // 2 for size in picture.shape[1:])] = 1
+        w = None if w_shape is None else (np.arange(np.prod(w_shape)) % 97 + 1).reshape(w_shape).astype(w_dtype)
+    else:
+        x = _random(rng, x_shape, x_dtype, kind, 8)
+        w = None if w_shape is None else _random(rng, w_shape, w_dtype, kind, 4)
+    if kind in ("nan", "inf") and x.size:
+        picture = _channels(problem, x)[0]
+        picture[-1][tuple(size // 2 for size in picture.shape[1:])] = np.nan if kind == "nan" else np.inf
+    return Inputs(x, w, _operands(rng, problem, kind), kind, seed)
+
+
+def _arrays(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...] | None, str, str]:
+    """Shape of x and w, type of x and w."""
+    if isinstance(problem, Conv2dProblem):
+        return problem.x_shape, problem.w_shape, problem.x_dtype, problem.w_dtype
+    if isinstance(problem, Pool2dProblem):
+        return problem.x_shape, None, problem.dtype, problem.dtype
+    if isinstance(problem, GemmProblem):
+        a, b = (problem.m, problem.k), (problem.k, problem.n)
+        shapes = a[::-1] if problem.transpose_a else a, b[::-1] if problem.transpose_b else b
+        return *shapes, problem.dtype, problem.dtype
+    return (problem.size,), None, problem.dtype, problem.dtype
+
+
+def output_shape(problem: Problem) -> tuple[int, ...]:
+    """Shape of the output of any problem, in its physical layout."""
+    if isinstance(problem, GemmProblem):
+        return (problem.m, problem.n)
+    return (problem.size,) if isinstance(problem, ElementwiseProblem) else problem.out_shape
+
+
+def output_dtype(problem: Problem) -> np.dtype[Any]:
+    """Element type of the output of any problem."""
+    return np.dtype(problem.out_dtype if isinstance(problem, Conv2dProblem) else problem.dtype)
+
+
+def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
+    """x as (pictures, channels, ...): a view."""
+    if isinstance(problem, (Conv2dProblem, Pool2dProblem)):
+        layout = problem.x_layout if isinstance(problem, Conv2dProblem) else problem.layout
+        return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+    return x.reshape(1, *x.shape) if x.ndim > 1 else x.reshape(1, 1, -1)
+
+
+def _random(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str, largest: int
+) -> NDArray[np.generic]:
+    if is_integer(dtype):
+        limits = np.iinfo(dtype)
+        low, high = int(limits.min), int(limits.max)
+        if kind == "integers":
+            low, high = max(low, -largest), min(high, largest)
+        return rng.integers(low, high, shape, dtype=dtype, endpoint=True)
+    if kind == "integers":
+        return rng.integers(-largest, largest, shape, endpoint=True).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands:
+    """The epilogue's tensors. Whole numbers go with quarters of a scale: products stay exact, and ties come up."""
+    if not isinstance(problem, Conv2dProblem):
+        return Operands()
+    dtype = "float64" if problem.acc_dtype == "float64" else "float32"
+    exact = kind in ("integers", "impulse")
+    scale: Any = None
+    if problem.epilogue.scale != "none":
+        shape = () if problem.epilogue.scale == "tensor" else (problem.k,)
+        quarters = rng.integers(1, 6, shape) / 4
+        scale = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
+        if is_integer(problem.acc_dtype) and not exact:  # bring sums of a whole type's range into the output's
+            scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
+    bias = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5) if problem.epilogue.bias else None
+    residual = None
+    if problem.epilogue.residual:
+        residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
+        if problem.out_dtype == "int32" and not exact:
+            residual //= 1 << 12
+    return Operands(scale, bias, residual)

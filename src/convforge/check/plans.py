@@ -1,0 +1,208 @@
+"""A plan, run as a stranger would run it: poisoned outputs, guard bands, other inputs, awkward strides."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Operands, Plan, PreparedFilter
+from convforge.check.gate import border_of
+from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.truth import Truth, to_rows
+from convforge.check.truth import truth as compute_truth
+from convforge.check.verdict import Verdict, compare, reproduction
+from convforge.problem import Conv2dProblem, Problem
+
+# Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
+POISONS = (0xFF, 0x5A)
+
+# Elements on either side of an output, and bytes on either side of a workspace, that must stay as they were.
+GUARD = 256
+
+# Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
+SECOND_TRUTH_FLOPS = 100_000_000
+
+
+def check_plan(
+    plan: Plan, inputs: Inputs | None = None, truth: Truth | None = None, prepared: PreparedFilter | None = None
+) -> Verdict:
+    """Run a plan several times and hold it against the truth.
+
+    The output is poisoned, twice and differently, so that an element that is not written shows. Guard bands around
+    output and workspace show writes outside of them. The runs go: the inputs, twice; other inputs, which a stored
+    result cannot answer; the first again, into an output with gaps. The inputs must stay as they were.
+
+    Parameters
+    ----------
+    plan : Plan
+    inputs : Inputs, optional
+        By default, random normal ones.
+    truth : Truth, optional
+        Of `inputs`, where it is known.
+    prepared : PreparedFilter, optional
+        Of the weights in `inputs`; by default, what the plan makes of them.
+
+    Returns
+    -------
+    Verdict
+        On the first run, or of the first thing that went wrong.
+    """
+    problem: Problem = plan.problem
+    inputs = make_inputs(problem) if inputs is None else inputs
+    truth = compute_truth(problem, inputs) if truth is None else truth
+    kept = [None if a is None else np.array(a) for a in _arrays(inputs)]
+    prepared = plan.prepare(inputs.w) if prepared is None else prepared
+    bench = _Bench(plan)
+
+    first = bench.run(inputs, prepared, POISONS[0])
+    again = bench.run(inputs, prepared, POISONS[1])
+    if verdict := bench.outside():
+        return _failed(plan, inputs, verdict)
+    if (unwritten := _unwritten(first, again)).any():
+        index = tuple(int(i) for i in np.argwhere(unwritten)[0])
+        fault = "border skipped: output not written there" if _at_border(problem, unwritten) else "output not written"
+        return _failed(
+            plan, inputs, fault, f"{int(unwritten.sum())} of {unwritten.size} outputs, the first at {index}, are not written"
+        )
+    if any(not _same(a, b) for a, b in zip(kept, _arrays(inputs), strict=True)):
+        names = [n for n, a, b in zip(_NAMES, kept, _arrays(inputs), strict=True) if not _same(a, b)]
+        return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
+    verdict_of_first = _judge(plan, first, truth, inputs)
+    if not verdict_of_first.ok:
+        return verdict_of_first
+    if not _same(first, again) and not (verdict := _judge(plan, again, truth, inputs)).ok:
+        return verdict
+    for verdict in _on_other_inputs(plan, bench, inputs, prepared, first, truth):
+        if not verdict.ok:
+            return verdict
+    return verdict_of_first
+
+
+_NAMES = ("x", "w", "scale", "bias", "residual")
+
+
+def _arrays(inputs: Inputs) -> tuple[Any, ...]:
+    return (inputs.x, inputs.w, inputs.operands.scale, inputs.operands.bias, inputs.operands.residual)
+
+
+def _on_other_inputs(
+    plan: Plan, bench: _Bench, inputs: Inputs, prepared: PreparedFilter, first: NDArray[Any], truth: Truth
+) -> Iterator[Verdict]:
+    """Other inputs, then the first again into an output with gaps."""
+    problem: Problem = plan.problem
+    kind = "normal" if inputs.kind == "given" else inputs.kind
+    others = make_inputs(problem, kind, inputs.seed + 1)
+    result = bench.run(others, plan.prepare(others.w), POISONS[0])
+    if problem.flops <= SECOND_TRUTH_FLOPS:
+        other_truth = compute_truth(problem, others)
+        verdict = _judge(plan, result, other_truth, others)
+        if not verdict.ok and _same(result, first) and not np.array_equal(truth.value, other_truth.value):
+            verdict = _failed(plan, others, "stale result", "other inputs gave the result of the call before")
+        yield verdict
+    elif kind in ("normal", "integers") and _same(result, first):
+        yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
+    with_gaps = bench.run_with_gaps(inputs, prepared, POISONS[1])
+    if fault := bench.outside():
+        yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
+    if not _same(first, with_gaps):
+        verdict = _judge(plan, with_gaps, truth, inputs)
+        if not verdict.ok:
+            yield dataclasses.replace(
+                verdict, message=f"{verdict.message}\n  with an output that has gaps between its elements"
+            )
+
+
+def _judge(plan: Plan, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
+    verdict = compare(plan.problem, plan.algorithm.precision, got, truth, inputs)
+    if verdict.ok:
+        return verdict
+    return dataclasses.replace(verdict, message=f"{plan.algorithm.name} [{plan.config}] {verdict.message}")
+
+
+def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict:
+    message = f"{plan.algorithm.name} [{plan.config}] {plan.problem}: {detail or fault}"
+    message += f"\n  looks like: {fault}\n  reproduce: {reproduction(plan.problem, inputs)}"
+    return Verdict(False, math.inf, math.inf, math.inf, fault, message)
+
+
+class _Bench:
+    """Buffers with guard bands around them, for one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.shape, self.dtype = output_shape(plan.problem), output_dtype(plan.problem)
+        self._guards: list[tuple[str, NDArray[np.uint8], int]] = []
+
+    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
+        """One call; the output is an array of its own."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        whole, inner = self._guarded("output", size, poison)
+        out = inner.view(self.dtype).reshape(self.shape)
+        self._call(inputs, prepared, out, poison)
+        return out
+
+    def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
+        """One call into every second column of a larger array whose rows are longer still; returns a copy."""
+        padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
+        _, inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
+        whole = inner.view(self.dtype).reshape(padded)
+        out = whole[..., 1 : 2 * self.shape[-1] : 2]
+        before = whole.copy()
+        self._call(inputs, prepared, out, poison)
+        result = out.copy()
+        before[..., 1 : 2 * self.shape[-1] : 2] = result
+        if not _same(whole, before):
+            self._guards.append(("output", np.zeros(1, np.uint8), 1))  # a gap was written
+        return result
+
+    def _call(self, inputs: Inputs, prepared: PreparedFilter, out: NDArray[Any], poison: int) -> None:
+        workspace = None
+        if self.plan.workspace_bytes:
+            _, workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
+        operands = inputs.operands if isinstance(self.plan.problem, Conv2dProblem) else Operands()
+        self.plan(inputs.x, prepared, operands, out, workspace)
+
+    def _guarded(self, name: str, nbytes: int, poison: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Poisoned bytes, aligned to 64, between two bands of the same poison."""
+        raw = np.full(nbytes + 64 + 2 * GUARD * 16, poison, np.uint8)
+        start = GUARD * 16 + -(raw.ctypes.data + GUARD * 16) % 64
+        bands = raw[:start], raw[start + nbytes :]
+        self._guards += [(name, band, poison) for band in bands]
+        return raw, raw[start : start + nbytes]
+
+    def outside(self) -> str | None:
+        """What was written around, if anything; the bands are then forgotten."""
+        guards, self._guards = self._guards, []
+        for name, band, poison in guards:
+            if (band != poison).any():
+                return f"writes outside its {name}"
+        return None
+
+
+def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_]:
+    """Elements that hold the poison of both runs."""
+    bits = np.dtype(f"u{first.itemsize}")
+    poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
+    return np.asarray((first.view(bits) == poisons[0]) & (again.view(bits) == poisons[1]))
+
+
+def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
+    """Whether what is not written lies at the border alone, and something lies inside."""
+    if not isinstance(problem, Conv2dProblem):
+        return False
+    rows, columns = border_of(problem)
+    inside = to_rows(problem, unwritten).reshape(problem.n, problem.p, problem.k, problem.q)[:, ~rows][..., ~columns]
+    return inside.size > 0 and not inside.any()
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Bit for bit."""
+    if a is None or b is None:
+        return a is b
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

@@ -1,0 +1,82 @@
+"""How far a NaN or Inf in the picture reaches: as far as the method declares, and no further."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Plan
+from convforge.check.bounds import error_bound
+from convforge.check.inputs import make_inputs, output_dtype, output_shape
+from convforge.check.truth import truth
+from convforge.check.verdict import Verdict, _within, reproduction
+from convforge.problem import Conv2dProblem, Pool2dProblem, Problem
+from convforge.problem.types import is_integer
+
+# A method that declares "tile" may carry a NaN this many outputs beyond the windows that hold it: no tile is larger.
+TILE_REACH = 16
+
+
+def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
+    """Plant a NaN or an Inf in the middle of x, and look where it comes out.
+
+    Outputs whose window holds it must not be finite where the truth is not. All others must be right, but for those
+    that the method's `nan_spread` excuses: "tile", those within :data:`TILE_REACH`; "picture", those of its picture.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a problem of floats; integers hold no NaN, and pass.
+    kind : {"nan", "inf"}
+    seed : int
+    """
+    problem: Problem = plan.problem
+    x_dtype = problem.x_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
+    if is_integer(x_dtype) or not math.prod(output_shape(problem)):
+        return Verdict(True, 0.0, 0.0, 0.0)
+    inputs = make_inputs(problem, kind, seed)
+    right = truth(problem, inputs)
+    got = np.full(output_shape(problem), 7, output_dtype(problem))
+    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, got)
+
+    bound = error_bound(problem, plan.algorithm.precision, right, inputs)
+    good = _within(problem, plan.algorithm.precision, got.astype(np.float64), right, bound)
+    planted = ~np.isfinite(right.value)
+    if problem.operation in ("max_pool2d", "relu"):
+        planted = np.isnan(right.value)
+    wrong = ~good & ~(_excused(problem, plan.algorithm.nan_spread, planted) & ~planted)
+    if not wrong.any():
+        return Verdict(True, 0.0, 0.0, 0.0)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    fault = f"{kind} does not arrive" if planted[index] else f"{kind} spreads beyond {plan.algorithm.nan_spread!r}"
+    message = (
+        f"{plan.algorithm.name} [{plan.config}] {problem}: at {index} expected {float(right.value[index])!r}, got "
+        f"{got[index].item()!r}; it declares nan_spread={plan.algorithm.nan_spread!r}\n  reproduce: "
+        f"{reproduction(problem, inputs)}"
+    )
+    return Verdict(False, math.inf, math.inf, math.inf, fault, message)
+
+
+def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Outputs that may be anything, given those that hold the NaN by definition."""
+    excused = np.zeros_like(planted)
+    if spread == "exact" or not isinstance(problem, (Conv2dProblem, Pool2dProblem)):
+        return excused
+    layout = problem.out_layout if isinstance(problem, Conv2dProblem) else problem.layout
+    seen: Any = excused if layout == "NCHW" else excused.transpose(0, 3, 1, 2)
+    if spread == "picture":
+        seen[0] = True
+        return excused
+    where = planted if layout == "NCHW" else planted.transpose(0, 3, 1, 2)
+    rows, columns = np.flatnonzero(where.any(axis=(0, 1, 3))), np.flatnonzero(where.any(axis=(0, 1, 2)))
+    if rows.size:
+        seen[
+            0,
+            :,
+            max(rows[0] - TILE_REACH, 0) : rows[-1] + TILE_REACH + 1,
+            max(columns[0] - TILE_REACH, 0) : columns[-1] + TILE_REACH + 1,
+        ] = True
+    return excused

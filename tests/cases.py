@@ -1,0 +1,206 @@
+"""The one table of cases that every backend runs: small problems that no tile divides, in every direction of the contract.
+
+A case's text is the problem, the test's name and what `parse_problem` reads. Methods that refuse a case are not run on
+it; what they accept must be right for every kind of inputs named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.check import Inputs, make_inputs
+from convforge.problem import parse_problem
+
+FLOATS = ("normal", "integers")
+WHOLE = ("normal",)
+TOLD_APART = ("impulse", "normal")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem and the kinds of inputs to run it on; `every_config` asks for all configs, not the default alone."""
+
+    text: str
+    kinds: tuple[str, ...] = WHOLE
+    every_config: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A result worked out by hand."""
+
+    text: str
+    expected: list[Any]
+    x: str  # "rows": 1 2 3 4 5 / 6 7 8 9 0 / ... in each channel, filters 1 ... 9; "ramp": x = 0, 1, ... and w = 1, 2, ...
+
+
+_ROWS = [[384, 606, 723, 570, 312], [318, 513, 648, 603, 354], [483, 738, 873, 648, 339], [318, 513, 648, 603, 354],
+         [150, 228, 291, 264, 150]]  # fmt: skip
+WORKED = [
+    Worked("n1c3h5w5_k1r3s3_st1_p1_f32_nchw", [[_ROWS]], "rows"),
+    Worked("n1c3h5w5_k1r3s3_st2_p1_f32_nchw", [[[[384, 723, 312], [483, 873, 339], [150, 291, 150]]]], "rows"),
+    Worked("n1c3h5w5_k1r3s3_st3_p1_f32_nchw", [[[[384, 570], [318, 603]]]], "rows"),
+    Worked("n1c2h3w4_k2r2s3_f32_nchw", [[[[962, 1040], [1274, 1352]], [[2258, 2480], [3146, 3368]]]], "ramp"),
+    Worked("n1c2h3w4_k2r2s3_st2_p1_f32_nchw", [[[[294, 496], [870, 1352]], [[606, 1072], [2070, 3368]]]], "ramp"),
+]
+
+
+def worked_inputs(worked: Worked) -> Inputs:
+    """The inputs of a worked value."""
+    problem = parse_problem(worked.text)
+    inputs = make_inputs(problem)
+    if worked.x == "rows":
+        rows = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 0]] * 3)[:5]
+        x, w = np.broadcast_to(rows, inputs.x.shape), np.broadcast_to(np.arange(1, 10).reshape(3, 3), inputs.w.shape)
+    else:
+        x, w = np.arange(24).reshape(inputs.x.shape), np.arange(1, 25).reshape(inputs.w.shape)
+    return Inputs(x.astype(inputs.x.dtype), w.astype(inputs.w.dtype), inputs.operands)
+
+
+CONV2D = [
+    # Plain, ragged and strided; every filter size, square and not.
+    Case("n1c3h16w16_k4r3s3_st1_p1_f32_nchw", ("impulse", *FLOATS), every_config=True),
+    Case("n1c3h17w31_k5r3s3_st1_p1_f32_nchw", FLOATS, every_config=True),
+    Case("n1c3h17w31_k5r3s3_st2_p1_f32_nchw", FLOATS, every_config=True),
+    Case("n1c3h17w31_k5r3s3_st3_p1_f32_nchw", FLOATS),
+    Case("n1c3h19w14_k5r3s3_st4_p1_f32_nchw", FLOATS),
+    Case("n1c2h19w23_k3r3s3_st1x2_p1_f32_nchw", FLOATS),
+    Case("n1c2h19w23_k3r3s3_st3x1_p1_f32_nchw", FLOATS),
+    Case("n1c2h19w23_k3r3s3_st2x4_f32_nchw", FLOATS),
+    Case("n1c2h13w40_k3r1s1_f32_nchw", FLOATS, every_config=True),
+    Case("n2c17h7w9_k16r1s1_f32_nchw", FLOATS),
+    Case("n1c5h9w11_k3r1s1_st2_f32_nchw", FLOATS),
+    Case("n1c3h9w11_k3r1s1_p1_f32_nchw"),
+    Case("n1c2h11w12_k3r2s2_f32_nchw", FLOATS),
+    Case("n1c2h11w12_k3r2s2_st2_p1_f32_nchw", TOLD_APART),
+    Case("n1c2h11w12_k3r4s4_p1x2x2x1_f32_nchw", FLOATS),
+    Case("n1c2h14w15_k3r5s5_p2_f32_nchw", FLOATS, every_config=True),
+    Case("n1c2h13w21_k3r1s7_p0x3_f32_nchw", FLOATS),
+    Case("n1c2h21w13_k3r7s1_p3x0_f32_nchw", FLOATS),
+    Case("n1c1h25w23_k2r11s5_p5x2_f32_nchw", FLOATS),
+    Case("n1c1h23w25_k2r5s11_p2x5_st2_f32_nchw", FLOATS),
+    Case("n1c2h18w18_k2r7s7_p3_st2_f32_nchw", FLOATS),
+    Case("n1c1h40w37_k1r13s13_p6_f32_nchw", FLOATS, every_config=True),
+    Case("n1c2h3w4_k2r3s4_f32_nchw", FLOATS),
+    # Correlation against convolution.
+    Case("n1c2h9w8_k3r3s3_p1_flip_f32_nchw", ("impulse", *FLOATS)),
+    Case("n3c3h9w8_k2r2s5_p1x0x3x1_flip_f32_nhwc", ("impulse", *FLOATS)),
+    Case("n1c2h12w12_k2r3s3_p1_st2_flip_f32_nchw", TOLD_APART),
+    # Channels, batches, extreme sizes.
+    Case("n1c1h12w13_k1r3s3_p1_f32_nchw", FLOATS),
+    Case("n1c1h12w13_k17r3s3_p1_f32_nchw"),
+    Case("n1c7h12w13_k1r3s3_p1_f32_nchw"),
+    Case("n1c16h10w11_k16r3s3_p1_f32_nchw", FLOATS, every_config=True),
+    Case("n2c17h9w10_k13r3s3_p1_f32_nchw", FLOATS),
+    Case("n3c2h9w10_k3r3s3_p1_f32_nchw", FLOATS),
+    Case("n0c2h9w10_k3r3s3_p1_f32_nchw"),
+    Case("n0c2h9w10_k3r3s3_p1_f32_nhwc_+bias"),
+    Case("n1c3h1w1_k4r1s1_f32_nchw"),
+    Case("n2c3h1w1_k4r3s3_p1_f32_nchw", FLOATS),
+    Case("n1c3h1w9_k4r1s3_p0x1_f32_nchw", FLOATS),
+    Case("n1c3h9w1_k4r3s1_p1x0_f32_nchw", FLOATS),
+    Case("n1c2h2w2_k3r2s2_f32_nchw", FLOATS),
+    Case("n1c1h6w130_k2r3s3_p1_f32_nchw", FLOATS),
+    Case("n1c1h130w6_k2r3s3_p1_f32_nchw", FLOATS),
+    # Padding: asymmetric, wider than the filter, on one side alone.
+    Case("n1c2h9w10_k3r3s3_p2x0x1x3_f32_nchw", FLOATS),
+    Case("n1c2h9w10_k3r3s3_p0x0x0x2_st2_f32_nchw"),
+    Case("n1c2h5w6_k3r3s3_p5_f32_nchw", FLOATS),
+    Case("n1c2h5w6_k3r3s3_p7x4_st2x3_f32_nchw", FLOATS),
+    # Dilation.
+    Case("n1c2h13w14_k3r3s3_p2_d2_f32_nchw", FLOATS, every_config=True),
+    Case("n1c2h13w17_k3r3s3_p1x3_d1x3_f32_nchw", FLOATS),
+    Case("n1c2h13w17_k3r3s2_p2x3_d3x2_st2_f32_nchw", FLOATS),
+    Case("n1c2h13w17_k3r3s3_p2_d2_st3x2_f32_nhwc"),
+    # Groups and depthwise.
+    Case("n1c4h9w10_k6r3s3_p1_g2_f32_nchw", FLOATS, every_config=True),
+    Case("n2c6h9w10_k6r3s3_p1_g6_f32_nchw", FLOATS, every_config=True),
+    Case("n1c5h9w10_k15r3s3_p1_g5_st2_f32_nchw", FLOATS),
+    Case("n2c6h9w10_k3r3s5_p1x2_g3_f32_nhwc", FLOATS),
+    Case("n1c4h7w8_k8r1s1_g4_f32_nchw"),
+    Case("n1c6h10w9_k6r3s3_p1_g2_d2_flip_f32_nchw"),
+    # Layouts.
+    Case("n2c3h9w10_k4r3s3_p1_f32_nhwc", FLOATS, every_config=True),
+    Case("n2c3h9w10_k4r3s3_p1_st2_f32_nhwc", FLOATS),
+    Case("n2c3h9w10_k4r3s3_p1_f32_nhwc-kcrs-nchw", FLOATS),
+    Case("n2c3h9w10_k4r3s3_p1_f32_nchw-krsc-nhwc", FLOATS),
+    Case("n2c8h6w7_k5r1s1_f32_nhwc", FLOATS),
+    # Borders, with pads larger than the picture.
+    *[Case(f"n1c2h9w10_k3r3s5_p1x1x2x2_{mode}_f32_nchw", FLOATS) for mode in
+      ("constant1.5", "reflect", "symmetric", "replicate", "circular")],
+    *[Case(f"n1c2h3w4_k2r3s3_p7x5x9x4_{mode}_f32_nchw") for mode in
+      ("constant-2.0", "reflect", "symmetric", "replicate", "circular")],
+    *[Case(f"n2c2h8w7_k2r3s3_p2_st2_{mode}_f32_nhwc") for mode in ("reflect", "symmetric", "replicate", "circular")],
+    Case("n1c1h1w1_k1r3s3_p3_reflect_f32_nchw"),
+    Case("n1c2h9w10_k2r4s2_p3x0x0x2_d1x2_symmetric_flip_f32_nchw"),
+    # Epilogues.
+    Case("n1c3h9w10_k4r3s3_p1_f32_nchw_+bias", FLOATS),
+    Case("n1c3h9w10_k4r3s3_p1_f32_nchw_+bias+relu", FLOATS, every_config=True),
+    Case("n2c3h9w10_k4r3s3_p1_st2_f32_nhwc_+bias+residual+relu", FLOATS),
+    Case("n2c3h9w10_k4r3s3_p1_f32_nchw-kcrs-nhwc_+residual", FLOATS),
+    Case("n1c3h9w10_k4r3s3_p1_f32_nchw_+scale:tensor", FLOATS),
+    Case("n1c3h9w10_k4r3s3_p1_f32_nchw_+scale:channel+bias+clippedrelu:6.0", FLOATS),
+    *[Case(f"n1c3h9w10_k4r3s3_p1_f32_nchw_+bias+{name}") for name in
+      ("leakyrelu:0.2", "sigmoid", "tanh", "silu", "gelu")],
+    Case("n1c4h7w8_k8r1s1_f32_nchw_+bias+silu"),
+    # Other types.
+    Case("n1c3h11w12_k4r3s3_p1_f64_nchw", FLOATS, every_config=True),
+    Case("n2c4h11w12_k4r5s3_p2x1_st2_g2_f64_nhwc_+bias+tanh"),
+    Case("n1c2h9w10_k4r3s3_p2_reflect_f64_nchw", FLOATS),
+    Case("n1c3h11w12_k4r3s3_p1_f16_nchw", FLOATS, every_config=True),
+    Case("n1c3h11w12_k4r3s3_p1_st2_f16_nhwc_+bias+residual+relu", FLOATS),
+    Case("n1c3h8w9_k4r3s3_p3_replicate_f16_nchw"),
+    Case("n1c3h17w18_k4r3s3_p1_u8_nchw", WHOLE, every_config=True),
+    Case("n1c3h17w18_k4r3s3_p1_st2_i8_nhwc"),
+    Case("n1c3h17w18_k4r3s3_p1_u8-i8-i32-i32_nhwc", (*FLOATS, "impulse")),
+    Case("n1c4h12w13_k4r3s3_p2_g2_u8-i8-i32-i32_nchw_+zero:113"),
+    Case("n1c4h12w13_k4r3s3_p2_reflect_u8-i8-i32-i32_nchw_+zero:7"),
+    Case("n1c3h12w13_k4r3s3_p2_constant9.0_u8-i8-i32-i32_nchw_+zero:7"),
+    Case("n1c3h12w13_k4r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
+    Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor", FLOATS),
+    Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu"),
+    Case("n1c3h24w25_k3r3s3_p1_reflect_g3_u8-f32-u8-f32_nhwc", FLOATS, every_config=True),
+    Case("n1c1h24w25_k1r5s5_p2_symmetric_u8-f32-u8-f32_nchw", FLOATS),
+    Case("n1c1h24w25_k1r3s3_p1_replicate_u8-f32-f32-f32_nchw", FLOATS),
+    Case("n1c3h14w15_k1r3s3_p1_u16-f32-u16-f32_nhwc", FLOATS),
+    Case("n1c1h14w15_k1r3s3_p1_i16-f32-i16-f32_nchw"),
+]  # fmt: skip
+
+GEMM = [
+    Case("m1n1k1_f32", FLOATS),
+    Case("m17n33k29_f32", FLOATS, every_config=True),
+    Case("m65n3k200_f32", FLOATS),
+    Case("m3n130k7_f32", FLOATS),
+    Case("m64n64k64_f64", FLOATS, every_config=True),
+    Case("m33n40k21_ta_f32", FLOATS),
+    Case("m33n40k21_tb_f32", FLOATS),
+    Case("m33n40k21_ta_tb_f64", FLOATS),
+    Case("m0n5k3_f32"),
+    Case("m4n5k0_f32"),
+    Case("m130n600k140_f32", FLOATS, every_config=True),
+]
+
+POOL = [
+    Case("max_n1c3h9w10_r2s2_st2_p0_f32_nchw", every_config=True),
+    Case("max_n2c3h9w10_r3s3_st2_p1_f32_nchw", every_config=True),
+    Case("max_n2c3h9w11_r3s3_st2_p1_f32_nhwc"),
+    Case("max_n1c2h9w10_r3s2_st1_p1x0x0x1_f32_nchw"),
+    Case("max_n1c2h13w14_r3s3_st3x1_p1_d2_f32_nchw"),
+    Case("max_n1c2h10w11_r3s3_st2_p1_f32_nchw_ceil"),
+    Case("max_n1c2h10w11_r2s2_st2_p0_f16_nchw"),
+    Case("max_n1c2h10w11_r3s3_st2_p1_u8_nhwc"),
+    Case("max_n1c2h10w11_r3s3_st1_p1_i32_nchw"),
+    Case("max_n1c2h10w11_r3s3_st1_p1_f64_nchw_ceil"),
+    Case("max_n0c2h10w11_r3s3_st1_p1_f32_nchw"),
+]
+
+RELU = [Case(f"relu{size}_{dtype}") for size, dtype in
+        ((0, "f32"), (1, "f32"), (1000, "f32"), (33, "f64"), (100, "f16"), (77, "i8"))]  # fmt: skip
+
+CASES = [*CONV2D, *GEMM, *POOL, *RELU]

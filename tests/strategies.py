@@ -1,0 +1,62 @@
+"""Random problems, for properties that must hold of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from convforge.problem import ACTIVATIONS, PADDING_MODES, Conv2dProblem, Epilogue
+from convforge.problem.types import is_integer
+
+# x, w, out, acc.
+DTYPES = [
+    ("float32", "float32", "float32", "float32"),
+    ("float64", "float64", "float64", "float64"),
+    ("float16", "float16", "float16", "float32"),
+    ("uint8", "int8", "int32", "int32"),
+    ("uint8", "float32", "uint8", "float32"),
+]
+
+
+@st.composite
+def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
+    """Any epilogue that goes with these types."""
+    activation = draw(st.sampled_from(["identity", *ACTIVATIONS]))
+    return Epilogue(
+        scale=draw(st.sampled_from(["none", "tensor", "channel"])),
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=activation,
+        x_zero_point=draw(st.integers(0, 20)) if is_integer(dtypes[3]) else 0,
+    )
+
+
+@st.composite
+def conv2d_problems(draw: Any, largest: int = 12, epilogues: bool = True, dtypes: Any = None) -> Conv2dProblem:
+    """Any valid convolution of at most `largest` pixels a side."""
+    chosen = draw(st.sampled_from(DTYPES if dtypes is None else dtypes))
+    size = st.integers(1, largest)
+    small = st.integers(1, 4)
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    mode = draw(st.sampled_from(list(PADDING_MODES)))
+    pads = st.integers(0, 5)
+    value = float(draw(st.integers(0, 3))) if mode == "constant" else 0.0
+    fields: dict[str, Any] = {
+        "n": draw(st.sampled_from([1, 1, 2, 3, 0])), "c": groups * draw(small), "h": draw(size), "w": draw(size),
+        "k": groups * draw(small), "r": draw(st.integers(1, 5)), "s": draw(st.integers(1, 5)),
+        "stride": (draw(small), draw(small)), "padding": (draw(pads), draw(pads), draw(pads), draw(pads)),
+        "dilation": draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3)])), "groups": groups, "padding_mode": mode,
+        "padding_value": value, "mode": draw(st.sampled_from(["cross-correlation", "convolution"])),
+        "x_dtype": chosen[0], "w_dtype": chosen[1], "out_dtype": chosen[2], "acc_dtype": chosen[3],
+        "x_layout": draw(st.sampled_from(["NCHW", "NHWC"])), "out_layout": draw(st.sampled_from(["NCHW", "NHWC"])),
+        "epilogue": draw(_epilogue(chosen)) if epilogues else Epilogue(),
+    }  # fmt: skip
+    top, bottom, left, right = fields["padding"]
+    assume(fields["dilation"][0] * (fields["r"] - 1) < fields["h"] + top + bottom)
+    assume(fields["dilation"][1] * (fields["s"] - 1) < fields["w"] + left + right)
+    return Conv2dProblem(**fields)
+
+
+_epilogue = epilogues
