@@ -1,0 +1,137 @@
+"""What all peers share: how an absent library is said, and a plan whose result may be the library's own array."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import WorkspaceTooSmall
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
+
+# float32 holds every whole number up to here, so sums that stay below are exact in it, in any order.
+EXACT_IN_FLOAT32 = 2**24
+
+
+def absence(module: str, name: str, package: str) -> str | None:
+    """Why a library cannot be used, with the line that installs it; None if it is here. Imports nothing.
+
+    Examples
+    --------
+    >>> absence("numpy", "NumPy", "numpy") is None
+    True
+    >>> absence("no_such_module", "Nothing", "nothing")
+    'Nothing is not installed: pip install nothing'
+    """
+    if importlib.util.find_spec(module) is None:
+        return f"{name} is not installed: pip install {package}"
+    return None
+
+
+def version(*packages: str) -> str:
+    """The version of the first of these packages that is installed; without importing it."""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def sums_dtype(problem: Conv2dProblem) -> str:
+    """The float type in which a library without integer convolution gives the sums that the problem asks for.
+
+    Integer sums are exact in float32 up to 2^24, in float64 up to 2^53, which int32 sums never reach.
+    """
+    if not is_integer(problem.acc_dtype):
+        return problem.acc_dtype
+    return "float32" if problem.largest_sum <= EXACT_IN_FLOAT32 else "float64"
+
+
+def dtype_refusal(problem: Conv2dProblem) -> str | None:
+    """What no peer computes: bfloat16 in NumPy arrays, and int32 out of float sums."""
+    if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+        return "NumPy has no bfloat16; cast to float32"
+    if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
+        return f"{problem.acc_dtype} sums are not saturated to int32 by the library"
+    return None
+
+
+class PeerPlan(Plan):
+    """A plan that one call of another library, or a few, carry out.
+
+    Called with ``out``, it leaves the result there, as every plan does. Called with ``out=None``, it returns the
+    result, which is then the library's own array where `allocates` says so: a copy into ``out`` is no part of what the
+    library does, so it is timed without.
+
+    Parameters
+    ----------
+    compute : callable
+        A frame -> the result. The frame's `out` may be None.
+    kernel : str
+        The library's name of the call.
+    allocates : bool
+        The library gives back an array of its own, already of the type and layout that the problem asks for.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        problem: Any,
+        config: Config,
+        runtime: Runtime,
+        *,
+        compute: Callable[[Frame], Any],
+        prepare: Callable[[Any], PreparedFilter],
+        kernel: str,
+        workspace_bytes: int = 0,
+        allocates: bool = False,
+    ) -> None:
+        def run(frame: Frame) -> None:
+            result = compute(frame)
+            if result is not frame.out:
+                np.copyto(frame.out, result)
+
+        step = Launch(LaunchInfo(kernel, (1,), (1,)), run)
+        super().__init__(
+            algorithm, problem, config, runtime, steps=[step], prepare=prepare, workspace_bytes=workspace_bytes
+        )
+        self.allocates = allocates
+        self._compute = compute
+
+    def __call__(
+        self,
+        x: Any,
+        prepared: PreparedFilter,
+        operands: Operands | None = None,
+        out: Any = None,
+        workspace: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """Compute into `out`, or return the library's own array where `out` is None.
+
+        Raises
+        ------
+        WorkspaceTooSmall
+            The workspace has fewer than `workspace_bytes` bytes.
+        """
+        if out is not None:
+            return super().__call__(x, prepared, operands, out, workspace, stream)
+        if self.workspace_bytes and workspace is None:
+            workspace = self.runtime.allocate(self.workspace_bytes, stream)
+        elif self.workspace_bytes and workspace.nbytes < self.workspace_bytes:
+            raise WorkspaceTooSmall(
+                f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
+            )
+        return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
+
+
+def nothing_to_prepare(w: Any) -> PreparedFilter:
+    """For operations without weights."""
+    return PreparedFilter({}, 0)

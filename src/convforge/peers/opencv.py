@@ -1,0 +1,313 @@
+"""OpenCV: filter2D and sepFilter2D, plane by plane; all channels at once where they share their filter.
+
+OpenCV's thread count belongs to the process: a plan sets it to the cores that convforge may use.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Config, PreparedFilter
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
+from convforge.peers.contract import PeerPlan, absence, sums_dtype, version
+from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated, placement
+from convforge.problem import Conv2dProblem
+
+# From so many taps filter2D goes through the discrete Fourier transform; with SSE3, and for all but float64.
+DFT_TAPS, DFT_TAPS_ELSE = 130, 50
+
+# Most channels of a picture that every version of OpenCV takes.
+MOST_CHANNELS = 128
+
+
+class Opencv(PlaneFilter):
+    """What filter2D and sepFilter2D share."""
+
+    borders = ("zeros", "reflect", "symmetric", "replicate")
+    interleaves = True
+    sources = ("peers/opencv.py", "peers/planes.py", "peers/contract.py")
+
+    def missing(self) -> str | None:
+        """See :class:`PlaneFilter`."""
+        return absence("cv2", "OpenCV", "opencv-python-headless")
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := super().refuses(problem, facts):
+            return reason
+        if "float16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+            return "OpenCV filters no float16; cast to float32"
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """OpenCV's version."""
+        return {"opencv": version("opencv-python-headless", "opencv-python", "opencv-contrib-python")}
+
+    def start(self, facts: DeviceFacts) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        if cv2.getNumThreads() != facts.cores:
+            cv2.setNumThreads(facts.cores)
+
+    def interleavable(self, problem: Conv2dProblem) -> bool:
+        """See :class:`PlaneFilter`."""
+        return super().interleavable(problem) and problem.c <= MOST_CHANNELS
+
+    def pad(self, problem: Conv2dProblem, plane: Plane, value: float, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        channels = 1 if plane.ndim == 2 else plane.shape[2]
+        if channels > 4:  # a border's value has at most four channels
+            for channel in range(channels):
+                self.pad(problem, plane[:, :, channel], value, target[:, :, channel])
+            return
+        border = _border(problem.padding_mode)
+        padded = cv2.copyMakeBorder(_input(plane), *problem.padding, border, _target(target), (value,) * channels)
+        _keep(padded, target)
+
+    def split(self, picture: Plane, targets: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        if picture.shape[2] > MOST_CHANNELS:
+            super().split(picture, targets)
+        else:
+            cv2.split(_input(picture), list(targets))
+
+    def merge(self, planes: Plane, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        if len(planes) > MOST_CHANNELS:
+            super().merge(planes, target)
+        else:
+            _keep(cv2.merge(list(planes), _target(target)), target)
+
+    def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        nhwc = problem.x_layout == "NHWC"
+        if nhwc and picture.dtype == target.dtype and problem.c <= MOST_CHANNELS:
+            _keep(cv2.transform(_input(picture), row[None], target), target)
+            return
+        depth = _depth(target.dtype)
+        planes = [_input(plane) for plane in (picture.transpose(2, 0, 1) if nhwc else picture)]
+        if (row == 1).all():
+            cv2.add(planes[0], planes[1], target, dtype=depth)
+            for plane in planes[2:]:
+                cv2.add(target, plane, target, dtype=depth)
+            return
+        cv2.addWeighted(planes[0], float(row[0]), planes[1], float(row[1]), 0, target, depth)
+        for plane, factor in zip(planes[2:], row[2:], strict=True):
+            cv2.addWeighted(target, 1, plane, float(factor), 0, target, depth)
+
+    def add(self, a: Plane, b: Plane, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        _keep(cv2.add(a, b, _target(target), dtype=_depth(target.dtype)), target)
+
+    def store(self, plane: Plane, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        if plane.dtype == target.dtype:
+            np.copyto(target, plane)
+        elif plane.dtype == np.float32 and target.dtype == np.int32:
+            np.copyto(target, plane, casting="unsafe")  # whole numbers below 2^24
+        else:
+            _keep(cv2.add(_input(plane), 0, _target(target), dtype=_depth(target.dtype)), target)
+
+
+class OpencvFilter2d(Opencv):
+    """``cv2.filter2D`` where it sums tap by tap.
+
+    A uint8 plane goes straight to a uint8 plane; all else is cast to the sums' type first, which is faster than
+    filter2D's own mixtures of types. Taps that are zero are skipped, so a NaN under one does not reach the output.
+    """
+
+    name = "opencv_filter2d"
+    summary = "OpenCV's filter2D, tap by tap"
+    call = "cv2.filter2D"
+    by_dft: ClassVar[bool] = False
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := super().refuses(problem, facts):
+            return reason
+        taps, limit = problem.extent_h * problem.extent_w, _dft_taps(problem, facts)
+        if self.by_dft and taps < limit:
+            return f"filter2D sums {taps} taps one by one; it takes the Fourier transform from {limit} on"
+        if not self.by_dft and taps >= limit:
+            return f"filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft"
+        return None
+
+    def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
+        """See :class:`PlaneFilter`."""
+        types = (problem.x_dtype, problem.out_dtype, sums_dtype(problem))
+        straight = types == ("uint8", "uint8", "float32") and problem.c_per_group == 1
+        return straight, straight
+
+    def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        anchor, border = where.anchor[::-1], _border("zeros" if where.pads else problem.padding_mode)
+        _keep(cv2.filter2D(_input(plane), _depth(target.dtype), kernel, _target(target), anchor, 0, border), target)
+
+
+class OpencvFilter2dDft(OpencvFilter2d):
+    """``cv2.filter2D`` where it goes through the discrete Fourier transform, block by block, in float32."""
+
+    name = "opencv_filter2d_dft"
+    summary = "OpenCV's filter2D of a large filter, by the Fourier transform"
+    precision = "fft"
+    nan_spread = "picture"
+    by_dft = True
+
+
+class OpencvSepFilter2d(Opencv):
+    """``cv2.sepFilter2D``: two 1D passes, for filters of rank one; `prepare` finds the factors (SVD).
+
+    A filter that is of rank one over its channels, too, mixes the channels first. The sums stay in float: to a uint8
+    output OpenCV would round a smooth filter's factors to 8 bits.
+    """
+
+    name = "opencv_sepfilter2d"
+    summary = "OpenCV's sepFilter2D, for filters of rank one"
+    since = "opencv_filter2d"
+    precision = "separable"
+    call = "cv2.sepFilter2D"
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`. Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
+        return super().plan(problem, config, runtime)
+
+    def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
+        """See :class:`PlaneFilter`."""
+        mixed_types = problem.c_per_group > 1 and placement(problem, self.borders).pads
+        return problem.x_dtype == "uint8" and sums_dtype(problem) == "float32" and not mixed_types, False
+
+    def terms(self, problem: Conv2dProblem, w: NDArray[Any]) -> PreparedFilter:
+        """See :class:`PlaneFilter`."""
+        if problem.groups > 1 or problem.c == 1:
+            return super().terms(problem, w)
+        packed = dilated(problem, correlation_filter(problem, w, sums_dtype(problem)))
+        flat = packed.reshape(problem.k, problem.c, -1)
+        factors = [_rank_one(matrix) for matrix in flat]
+        if any(factor is None for factor in factors):
+            return super().terms(problem, w)
+        rows, kernels = zip(*(factor for factor in factors if factor is not None), strict=True)
+        mixes, which = np.unique(np.stack(rows), axis=0, return_inverse=True)
+        which = which.reshape(-1)  # of NumPy 2.0 it has another axis
+        outputs = tuple(
+            ((int(which[k]), self.kernel(problem, kernels[k].reshape(packed.shape[2:]))),) for k in range(problem.k)
+        )
+        return PreparedFilter({"terms": Terms(mixes, outputs)}, packed.nbytes, "rank one, over the channels too")
+
+    def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
+        """See :class:`PlaneFilter`."""
+        factors = _rank_one(kernel)
+        if factors is None:
+            values = np.linalg.svd(kernel.astype(np.float64), compute_uv=False)
+            rank = int((values > _tolerance(kernel) * values[0]).sum())
+            reason = f"sepFilter2D takes filters of rank 1; this one has rank {rank}"
+            raise UnsupportedProblem(str(problem), {self.name: reason})
+        return factors
+
+    def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        import cv2
+
+        column, row = kernel
+        anchor, border = where.anchor[::-1], _border("zeros" if where.pads else problem.padding_mode)
+        filtered = cv2.sepFilter2D(_input(plane), _depth(target.dtype), row, column, _target(target), anchor, 0, border)
+        _keep(filtered, target)
+
+
+def _rank_one(matrix: Plane) -> tuple[Plane, Plane] | None:
+    """Factors a, b of a matrix a b^T, the larger of a about 1; None where the rank is higher."""
+    u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    if (values[1:] > _tolerance(matrix) * values[0]).any():
+        return None
+    a, b = u[:, 0], v[0] * values[0]
+    pivot = a[np.abs(a).argmax()]  # equal rows of a matrix then give exactly 1
+    return (a / pivot).astype(matrix.dtype), (b * pivot).astype(matrix.dtype)
+
+
+def _tolerance(matrix: Plane) -> float:
+    """Singular values below this share of the largest are rounding."""
+    return float(min(matrix.shape) * np.finfo(matrix.dtype).eps / 2)
+
+
+def _dft_taps(problem: Conv2dProblem, facts: DeviceFacts) -> int:
+    """From how many taps on filter2D takes the Fourier transform (OpenCV's filter.dispatch.cpp)."""
+    x86 = facts.architecture.lower() in ("x86_64", "amd64")
+    return DFT_TAPS if x86 and sums_dtype(problem) == "float32" else DFT_TAPS_ELSE
+
+
+@functools.cache
+def _border(mode: str) -> int:
+    """OpenCV's number of a padding mode."""
+    import cv2
+
+    borders = {
+        "zeros": cv2.BORDER_CONSTANT,
+        "constant": cv2.BORDER_CONSTANT,
+        "reflect": cv2.BORDER_REFLECT_101,
+        "symmetric": cv2.BORDER_REFLECT,
+        "replicate": cv2.BORDER_REPLICATE,
+        "circular": cv2.BORDER_WRAP,
+    }
+    return int(borders[mode])
+
+
+@functools.cache
+def _depth(dtype: np.dtype[Any]) -> int:
+    """OpenCV's number of an element type."""
+    import cv2
+
+    depths = {
+        "uint8": cv2.CV_8U,
+        "int8": cv2.CV_8S,
+        "uint16": cv2.CV_16U,
+        "int16": cv2.CV_16S,
+        "int32": cv2.CV_32S,
+        "float32": cv2.CV_32F,
+        "float64": cv2.CV_64F,
+    }
+    return int(depths[dtype.name])
+
+
+def _input(array: Plane) -> Plane:
+    """An array whose strides OpenCV understands; a copy only where they are odd."""
+    return array if _understood(array) else np.ascontiguousarray(array)
+
+
+def _target(array: Plane) -> Plane | None:
+    """The array that OpenCV writes into, or None where it must allocate."""
+    return array if _understood(array) else None
+
+
+def _understood(array: Plane) -> bool:
+    """Rows that go on in memory, one below the other, pixels side by side."""
+    item = array.itemsize
+    pixel = item if array.ndim == 2 else item * array.shape[2]
+    side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)
+    return side_by_side and array.strides[0] >= pixel * array.shape[1] and array.strides[0] % item == 0
+
+
+def _keep(result: Plane, target: Plane) -> None:
+    """Copy what OpenCV gave back, unless it stands in the target already."""
+    if result is not target and (result.ctypes.data != target.ctypes.data or not _understood(target)):
+        np.copyto(target, result.reshape(target.shape))

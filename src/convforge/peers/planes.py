@@ -1,0 +1,354 @@
+"""What libraries that filter one plane at a time share: planes in, borders, sums over channels, strides, planes out.
+
+Such a library gives every output of a plane as large as its input. A smaller output is cut out of it; with a stride,
+all outputs are computed and every stride-th is kept: the library has no other way.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.include.views import logical
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype
+from convforge.problem import Conv2dProblem
+
+Plane = NDArray[Any]
+
+# A network's layer would be so many calls for one picture that their overhead is all there is to measure.
+MOST_FILTERINGS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the outputs lie in a filtered plane.
+
+    Attributes
+    ----------
+    pads : bool
+        The plane must be padded first: the library has no such border, or the output reaches beyond the plane.
+    anchor : tuple of int
+        Row and column of the dilated filter that lies over the output's pixel.
+    shape : tuple of int
+        Rows and columns of the filtered plane.
+    whole : bool
+        The filtered plane is the output.
+    """
+
+    pads: bool
+    anchor: tuple[int, int]
+    shape: tuple[int, int]
+    whole: bool
+
+
+def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
+    """With the anchor at (top, left) output p is row p * stride of the filtered plane, as long as that many rows exist.
+
+    Parameters
+    ----------
+    borders : sequence of str
+        Padding modes that the library has itself.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=1, h=8, w=9, k=1, r=3, s=4, padding=(1, 1, 2, 1))
+    >>> placement(problem, ["zeros"])
+    Placement(pads=False, anchor=(1, 2), shape=(8, 9), whole=True)
+    >>> placement(problem, []).shape
+    (10, 12)
+    """
+    top, bottom, left, right = problem.padding
+    zeros = problem.padding_mode == "constant" and problem.padding_value == 0
+    inside = top + bottom < problem.extent_h and left + right < problem.extent_w
+    pads = any(problem.padding) and not (inside and ("zeros" if zeros else problem.padding_mode) in borders)
+    shape = (problem.padded_h, problem.padded_w) if pads else (problem.h, problem.w)
+    anchor = (0, 0) if pads else (top, left)
+    return Placement(pads, anchor, shape, problem.stride == (1, 1) and shape == (problem.p, problem.q))
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The weights as the library takes them.
+
+    Attributes
+    ----------
+    mixes : array of shape (M, C), or None
+        Each row mixes the channels into one plane ahead of the filter; None where channels are filtered as they are.
+    outputs : tuple
+        For each output channel, pairs of a plane's index and what :meth:`PlaneFilter.kernel` made of its filter.
+    interleaved : bool
+        Every channel has the same filter and lies beside the others: all are filtered at once.
+    """
+
+    mixes: NDArray[Any] | None
+    outputs: tuple[tuple[tuple[int, Any], ...], ...]
+    interleaved: bool = False
+
+
+class PlaneFilter(Algorithm[Conv2dProblem, Config]):
+    """Convolution by a library that filters planes. What the library does is in the methods below `plan`."""
+
+    operation = "conv2d"
+    ours = False
+    borders: ClassVar[tuple[str, ...]] = ()
+    interleaves: ClassVar[bool] = False  # filters all channels of an NHWC picture at once
+    call: ClassVar[str]
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := self.missing() or dtype_refusal(problem):
+            return reason
+        if not problem.epilogue.is_identity:
+            return f"{self.call} has no epilogue {problem.epilogue}"
+        calls = problem.k * problem.c_per_group
+        if calls > MOST_FILTERINGS:
+            return (
+                f"{self.call} filters planes: {calls} calls a picture are beyond the {MOST_FILTERINGS} that it is for"
+            )
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        self.start(runtime.facts)
+        pictures = Pictures(self, problem)
+        return PeerPlan(
+            self,
+            problem,
+            config,
+            runtime,
+            compute=pictures.compute,
+            prepare=functools.partial(self.terms, problem),
+            kernel=self.call,
+            workspace_bytes=nbytes(pictures.parts),
+        )
+
+    def terms(self, problem: Conv2dProblem, w: NDArray[Any]) -> PreparedFilter:
+        """Weights -> :class:`Terms`. Channels that share one filter are added up ahead of it.
+
+        Numbers near the largest of their type may overflow there: the one place where the range is not kept.
+        """
+        packed = dilated(problem, correlation_filter(problem, w, sums_dtype(problem)))
+        mixes, note = None, ""
+        channels = problem.c_per_group
+        kernels = [[self.kernel(problem, packed[k, c]) for c in range(channels)] for k in range(problem.k)]
+        first = [k // problem.k_per_group * channels for k in range(problem.k)]
+        outputs = tuple(tuple((first[k] + c, kernels[k][c]) for c in range(channels)) for k in range(problem.k))
+        interleaved = False
+        if problem.groups == 1 and channels > 1 and bool((packed == packed[:, :1]).all()):
+            mixes = np.ones((1, channels), packed.dtype)
+            outputs = tuple(((0, kernels[k][0]),) for k in range(problem.k))
+            note = "channels share their filter: they are added up first"
+        elif self.interleavable(problem) and bool((packed == packed[:1]).all()):
+            interleaved, outputs = True, (((0, kernels[0][0]),),)
+            note = "channels share their filter: all are filtered at once"
+        return PreparedFilter({"terms": Terms(mixes, outputs, interleaved)}, packed.nbytes, note)
+
+    def interleavable(self, problem: Conv2dProblem) -> bool:
+        depthwise = problem.groups == problem.c == problem.k > 1
+        return self.interleaves and depthwise and problem.x_layout == problem.out_layout == "NHWC"
+
+    # What the library does.
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Why the library cannot be used; None if it is here."""
+
+    def start(self, facts: DeviceFacts) -> None:
+        """Set the library's threads."""
+
+    def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
+        """A dilated filter as :meth:`correlate` takes it."""
+        return kernel
+
+    def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
+        """Whether planes are filtered in x's type, and straight into the output's, though the sums' type is another."""
+        return False, False
+
+    @abstractmethod
+    def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
+        """Filter a plane into `target`, of the same size."""
+
+    def pad(self, problem: Conv2dProblem, plane: Plane, value: float, target: Plane) -> None:
+        """Write the padded plane into `target`."""
+        modes = {"zeros": "constant", "replicate": "edge", "circular": "wrap"}
+        mode: Any = modes.get(problem.padding_mode, problem.padding_mode)
+        top, bottom, left, right = problem.padding
+        values = {"constant_values": value} if mode == "constant" else {}
+        np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
+
+    def split(self, picture: Plane, targets: Plane) -> None:
+        """The channels of an (H, W, C) picture as (C, H, W) planes."""
+        np.copyto(targets, picture.transpose(2, 0, 1))
+
+    def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
+        """The sum of row[c] * channel c of a picture in x's layout."""
+        channels = picture if problem.x_layout == "NCHW" else picture.transpose(2, 0, 1)
+        np.multiply(channels[0], row[0], out=target, dtype=target.dtype, casting="unsafe")
+        for plane, factor in zip(channels[1:], row[1:], strict=True):
+            np.add(target, plane if factor == 1 else plane * factor, out=target, casting="unsafe")
+
+    def add(self, a: Plane, b: Plane, target: Plane) -> None:
+        """a + b, rounded and saturated where `target` is of an integer type; a may be overwritten."""
+        np.add(a, b, out=a)
+        self.store(a, target)
+
+    def store(self, plane: Plane, target: Plane) -> None:
+        """Cast sums to the output's type: integers rounded half to even and saturated, NaN stored as 0."""
+        if target.dtype.kind in "iu":
+            limits = np.iinfo(target.dtype)
+            plane = np.clip(
+                np.nan_to_num(np.rint(plane), nan=0.0, posinf=np.inf, neginf=-np.inf), limits.min, limits.max
+            )
+        np.copyto(target, plane, casting="unsafe")
+
+    def merge(self, planes: Plane, target: Plane) -> None:
+        """(K, P, Q) planes as an (P, Q, K) picture."""
+        np.copyto(target, planes.transpose(1, 2, 0))
+
+
+class Pictures:
+    """The call of one plan: picture by picture, output channel by output channel."""
+
+    def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
+        self.library = library
+        self.problem = problem
+        self.where = placement(problem, library.borders)
+        self.sums = np.dtype(sums_dtype(problem))
+        takes, gives = library.as_is(problem)
+        self.taken = np.dtype(problem.x_dtype) if takes else self.sums
+        self.given = np.dtype(problem.out_dtype) if gives else self.sums
+        self.parts = self._parts()
+
+    def _parts(self) -> list[Part]:
+        """Scratch: split channels, cast channels, padded planes, mixtures, a filtered plane, another, results."""
+        p, sums = self.problem, self.sums
+        source, filtered = (p.c, p.h, p.w), self.where.shape
+        summed = p.c_per_group > 1
+        mixtures = (p.k if self.library.precision == "separable" else 1) if summed and p.groups == 1 else 0
+        alike = p.c if self.library.interleavable(p) else 1
+        direct = self.where.whole and self.given == p.out_dtype
+        return [
+            (source if p.x_layout == "NHWC" and p.c > 1 else (0,), p.x_dtype),
+            (source if p.x_dtype != self.taken else (0,), self.taken),
+            ((max(p.c, mixtures), *filtered) if self.where.pads else (0,), self.taken),
+            ((mixtures, p.h, p.w), sums),
+            ((0,) if direct and not summed else (alike, *filtered), self.given),
+            (filtered if summed else (0,), sums),
+            ((p.k, p.p, p.q) if p.out_layout == "NHWC" and p.k > 1 else (0,), p.out_dtype),
+        ]
+
+    def compute(self, frame: Frame) -> Any:
+        """The whole batch."""
+        problem = self.problem
+        out = np.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
+        terms: Terms = frame.prepared.tensors["terms"]
+        scratch = carve(frame.workspace, self.parts)
+        for picture, result in zip(frame.x, out, strict=True):
+            if terms.interleaved:
+                self._interleaved(picture, result, terms, scratch)
+            else:
+                self._planes(picture, result, terms, scratch)
+        return out
+
+    def _planes(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
+        sources = self._sources(picture, terms, scratch)
+        finished = scratch[6]
+        outputs = finished if finished.size else logical(result[None], self.problem.out_layout)[0]
+        for k, pairs in enumerate(terms.outputs):
+            self._output(sources, pairs, outputs[k], scratch[4], scratch[5])
+        if finished.size:
+            self.library.merge(finished, result)
+
+    def _sources(self, picture: Plane, terms: Terms, scratch: list[Plane]) -> list[Plane]:
+        """The planes to filter: channels or mixtures of them, in the sums' type, padded where the library cannot."""
+        split, cast, padded, mixed = scratch[:4]
+        outside = [self.problem.outside] * self.problem.c
+        if terms.mixes is not None:
+            outside = [self.problem.outside * float(row.sum()) for row in terms.mixes]
+            if cast.size and self.problem.x_layout == "NHWC":
+                whole = cast.reshape(picture.shape)
+                np.copyto(whole, picture)
+                picture = whole
+            for row, target in zip(terms.mixes, mixed, strict=False):
+                self.library.mix(self.problem, picture, row, target)
+            planes = list(mixed[: len(terms.mixes)])
+        else:
+            if split.size:
+                self.library.split(picture, split)
+            channels = split if split.size else logical(picture[None], self.problem.x_layout)[0]
+            if cast.size:
+                np.copyto(cast, channels)
+            planes = list(cast if cast.size else channels)
+        if self.where.pads:
+            shape = (len(planes), *self.where.shape)
+            room = padded.reshape(-1)[: math.prod(shape)].reshape(shape)
+            for plane, value, target in zip(planes, outside, room, strict=True):
+                self.library.pad(self.problem, plane, value, target)
+            planes = list(room)
+        return planes
+
+    def _output(self, sources: list[Plane], pairs: Any, target: Plane, total: Plane, part: Plane) -> None:
+        """One output plane: filter, add up, keep what is asked for."""
+        library, problem, where = self.library, self.problem, self.where
+        (first, kernel), *rest = pairs
+        if not rest and where.whole and target.dtype == self.given:
+            library.correlate(problem, sources[first], kernel, where, target)
+            return
+        filtered = total[0]
+        library.correlate(problem, sources[first], kernel, where, filtered)
+        for i, (index, kernel) in enumerate(rest):
+            library.correlate(problem, sources[index], kernel, where, part)
+            if where.whole and i == len(rest) - 1:
+                library.add(filtered, part, target)
+                return
+            library.add(filtered, part, filtered)
+        library.store(_kept(problem, filtered), target)
+
+    def _interleaved(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
+        """All channels at once: a plane whose elements are pixels."""
+        problem, where = self.problem, self.where
+        if scratch[1].size:
+            cast = scratch[1].reshape(picture.shape)
+            np.copyto(cast, picture)
+            picture = cast
+        if where.pads:
+            padded = scratch[2].reshape(*where.shape, problem.c)
+            self.library.pad(problem, picture, problem.outside, padded)
+            picture = padded
+        kernel = terms.outputs[0][0][1]
+        if where.whole and result.dtype == self.given:
+            self.library.correlate(problem, picture, kernel, where, result)
+            return
+        filtered = scratch[4].reshape(*where.shape, problem.c)
+        self.library.correlate(problem, picture, kernel, where, filtered)
+        self.library.store(_kept(problem, filtered), result)
+
+
+def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
+    """The outputs in a filtered plane: a view."""
+    return filtered[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
+
+
+def dilated(problem: Conv2dProblem, w: NDArray[Any]) -> NDArray[Any]:
+    """(K, C, R, S) filters with zeros between their taps; such libraries skip zeros."""
+    if problem.dilation == (1, 1):
+        return w
+    spread = np.zeros((*w.shape[:2], problem.extent_h, problem.extent_w), w.dtype)
+    spread[:, :, :: problem.dilation[0], :: problem.dilation[1]] = w
+    return spread

@@ -1,0 +1,292 @@
+"""PyTorch's convolution on the CPU (oneDNN): as the layout comes, in channels_last, and with weights packed ahead.
+
+NumPy arrays are seen as tensors without a copy. PyTorch's thread count belongs to the process: a plan sets it to the
+cores that convforge may use.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.include.views import logical
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, sums_dtype, version
+from convforge.problem import Conv2dProblem, border_indices
+from convforge.problem.types import is_integer
+
+# Ours -> torch.nn.functional.pad's; "symmetric" is not among them, and is gathered.
+PAD_MODES = {
+    "zeros": "constant",
+    "constant": "constant",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
+
+
+def missing() -> str | None:
+    """Why PyTorch cannot be used; None if it is here."""
+    return absence("torch", "PyTorch", "torch")
+
+
+def ready(facts: DeviceFacts) -> Any:
+    """The module, with as many threads as the device has cores."""
+    import torch
+
+    if torch.get_num_threads() != facts.cores:
+        torch.set_num_threads(facts.cores)
+    return torch
+
+
+def tensor(array: NDArray[Any]) -> Any:
+    """An array as a tensor that shares its memory; a copy only where its strides are negative or no whole elements."""
+    import torch
+
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    try:
+        return torch.from_dlpack(array)  # from_numpy warns about arrays that are read-only
+    except BufferError:  # NumPy before 2.1 exports no read-only array
+        return torch.from_numpy(array.copy())
+
+
+class TorchConv2d(Algorithm[Conv2dProblem, Config]):
+    """``torch.nn.functional.conv2d`` on the layout as it comes.
+
+    oneDNN computes float32 directly (its direct and brgemm kernels, never Winograd here), small and float64 problems go
+    through PyTorch's own im2col: all as exact as a sequential loop. float16 and integer pictures are cast to float32
+    (float64 where sums pass 2^24) inside the time, into the workspace. ``conv2d`` takes no `out`: the result is the
+    tensor that it allocates, unless the problem asks for another type.
+    """
+
+    name = "torch_conv2d"
+    summary = "PyTorch's conv2d on the layout as it comes"
+    operation = "conv2d"
+    ours = False
+    sources = ("peers/torch.py", "peers/contract.py")
+    channels_last: ClassVar[bool] = False
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing() or dtype_refusal(problem):
+            return reason
+        epilogue = problem.epilogue
+        if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point:
+            return f"conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}"
+        if is_integer(problem.acc_dtype) and not epilogue.is_identity:
+            return f"integer sums are taken as floats here, and have no epilogue {epilogue}"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        ready(runtime.facts)
+        parts = self._parts(problem)
+        keeps = problem.x_layout if not self.channels_last else "NHWC"  # the layout that conv2d's own result has
+        same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
+        return PeerPlan(
+            self,
+            problem,
+            config,
+            runtime,
+            compute=functools.partial(self._compute, problem, parts),
+            prepare=functools.partial(self._prepare, problem),
+            kernel="torch.nn.functional.conv2d",
+            workspace_bytes=nbytes(parts),
+            allocates=same and problem.out_dtype == sums_dtype(problem),
+        )
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}
+
+    def _parts(self, problem: Conv2dProblem) -> list[Part]:
+        """What must be held beside x: x in another type or order."""
+        turned = self.channels_last and problem.x_layout == "NCHW" and problem.c > 1
+        if not turned and problem.x_dtype == sums_dtype(problem):
+            return []
+        n, c, h, w = problem.n, problem.c, problem.h, problem.w
+        nhwc = self.channels_last or problem.x_layout == "NHWC"
+        return [((n, h, w, c) if nhwc else (n, c, h, w), sums_dtype(problem))]
+
+    def _prepare(self, problem: Conv2dProblem, w: Any) -> PreparedFilter:
+        import torch
+
+        packed = torch.from_numpy(correlation_filter(problem, w, sums_dtype(problem)))
+        if self.channels_last or problem.x_layout == "NHWC":
+            packed = packed.contiguous(memory_format=torch.channels_last)
+        return PreparedFilter({"w": packed}, packed.nbytes)
+
+    def _compute(self, problem: Conv2dProblem, parts: list[Part], frame: Frame) -> Any:
+        import torch
+
+        x = tensor(logical(frame.x, problem.x_layout))
+        if parts:
+            (held,) = carve(frame.workspace, parts)
+            nhwc = self.channels_last or problem.x_layout == "NHWC"
+            x = tensor(logical(held, "NHWC" if nhwc else "NCHW")).copy_(x)
+        x, padding = _padded(problem, x)
+        bias = None
+        if problem.epilogue.bias:
+            bias = tensor(np.ascontiguousarray(frame.operands.bias, sums_dtype(problem)))
+        with torch.inference_mode():
+            y = self._conv2d(problem, x, frame.prepared.tensors["w"], bias, padding)
+            y = _activated(problem, y)
+        return _stored(problem, y, frame.out)
+
+    def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, padding: tuple[int, int]) -> Any:
+        import torch
+
+        return torch.nn.functional.conv2d(x, w, bias, problem.stride, padding, problem.dilation, problem.groups)
+
+
+class TorchConv2dChannelsLast(TorchConv2d):
+    """The same with input and weights in PyTorch's channels_last memory format.
+
+    An NHWC problem is seen so without a copy. Of an NCHW problem, x is copied into the workspace and the result back,
+    inside the time.
+    """
+
+    name = "torch_conv2d_channels_last"
+    summary = "PyTorch's conv2d in the channels_last memory format"
+    since = "torch_conv2d"
+    channels_last = True
+
+
+class TorchConv2dPacked(TorchConv2dChannelsLast):
+    """channels_last, with weights packed ahead into the order that oneDNN's kernel reads.
+
+    It is what ``torch.compile`` runs when it freezes a network, through the same operators; they are PyTorch's
+    internals, so a version that lacks them refuses. The activation is not fused: oneDNN's fused ReLU turns NaN into 0.
+    """
+
+    name = "torch_conv2d_packed"
+    summary = "oneDNN with weights packed ahead, as torch.compile runs a frozen network"
+    since = "torch_conv2d_channels_last"
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := super().refuses(problem, facts):
+            return reason
+        if sums_dtype(problem) != "float32":
+            return f"oneDNN computes float32, not the {sums_dtype(problem)} that these sums need"
+        return None
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`.
+
+        Raises
+        ------
+        UnsupportedProblem
+            This build of PyTorch has no oneDNN, or not its operators for packed weights.
+        """
+        torch = ready(runtime.facts)
+        operators = ("_reorder_convolution_weight", "_convolution_pointwise")
+        if not (torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)):
+            reason = f"PyTorch {torch.__version__} has no oneDNN operators for packed weights"
+            raise UnsupportedProblem(str(problem), {self.name: reason})
+        return super().plan(problem, config, runtime)
+
+    def _prepare(self, problem: Conv2dProblem, w: Any) -> PreparedFilter:
+        import torch
+
+        plain = torch.from_numpy(correlation_filter(problem, w, "float32"))
+        (top, _, left, _), size = problem.padding, (problem.n, problem.c, problem.h, problem.w)
+        if _explicit(problem):
+            top = left = 0
+            size = (problem.n, problem.c, problem.padded_h, problem.padded_w)
+        packed = torch.ops.mkldnn._reorder_convolution_weight(
+            plain, (top, left), problem.stride, problem.dilation, problem.groups, size
+        )
+        return PreparedFilter({"w": packed}, plain.nbytes, "weights packed by oneDNN")
+
+    def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, padding: tuple[int, int]) -> Any:
+        import torch
+
+        return torch.ops.mkldnn._convolution_pointwise(
+            x, w, bias, padding, problem.stride, problem.dilation, problem.groups, "none", [], ""
+        )
+
+
+def _explicit(problem: Conv2dProblem) -> bool:
+    """Whether the padding must be written out first: conv2d itself pads with zeros, the same on either side."""
+    top, bottom, left, right = problem.padding
+    zeros = problem.padding_mode == "zeros" or (problem.padding_mode == "constant" and problem.padding_value == 0)
+    return any(problem.padding) and not (zeros and top == bottom and left == right)
+
+
+def _padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
+    """x, padded where conv2d cannot, and the padding that is left to it."""
+    import torch
+
+    top, bottom, left, right = problem.padding
+    if not _explicit(problem):
+        return x, (top, left)
+    # Widest padding that torch.nn.functional.pad takes: a mirror holds one pixel less than the picture.
+    room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
+    fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
+    mode = PAD_MODES.get(problem.padding_mode)
+    if mode is not None and fits and x.shape[0]:
+        value = problem.padding_value if mode == "constant" else None
+        return torch.nn.functional.pad(x, (left, right, top, bottom), mode, value), (0, 0)
+    for axis, size, before, after in ((2, problem.h, top, bottom), (3, problem.w, left, right)):
+        table = border_indices(size, before, after, problem.padding_mode)
+        x = x.index_select(axis, torch.from_numpy(np.maximum(table, 0)))
+    return x, (0, 0)
+
+
+def _activated(problem: Conv2dProblem, y: Any) -> Any:
+    """The activation, in place where PyTorch has it so."""
+    import torch
+
+    name, alpha = problem.epilogue.activation, problem.epilogue.alpha
+    if name == "relu":
+        return torch.relu_(y)
+    if name == "leaky_relu":
+        return torch.nn.functional.leaky_relu_(y, alpha)
+    if name == "clipped_relu":
+        return y.clamp_(0, alpha)
+    if name in ("sigmoid", "tanh"):
+        return getattr(y, f"{name}_")()
+    if name == "silu":
+        return torch.nn.functional.silu(y, inplace=True)
+    return torch.nn.functional.gelu(y) if name == "gelu" else y
+
+
+def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
+    """The result in the problem's layout and type: in `out`, or PyTorch's own where it is None."""
+    import torch
+
+    dtype = getattr(torch, problem.out_dtype)
+    if is_integer(problem.out_dtype):
+        limits = np.iinfo(problem.out_dtype)
+        with torch.inference_mode():
+            if not is_integer(problem.x_dtype):
+                y = y.nan_to_num_(0.0, math.inf, -math.inf)
+            y = y.round_().clamp_(limits.min, limits.max)
+    y = y if problem.out_layout == "NCHW" else y.permute(0, 2, 3, 1)
+    if out is None and y.dtype == dtype and y.is_contiguous():
+        return y.numpy()
+    if out is None:
+        out = np.empty(problem.out_shape, problem.out_dtype)
+    if any(stride < 0 or stride % out.itemsize for stride in out.strides):
+        np.copyto(out, y.to(dtype).numpy())
+    else:
+        torch.from_numpy(out).copy_(y)
+    return out

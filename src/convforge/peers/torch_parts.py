@@ -1,0 +1,161 @@
+"""PyTorch's other operations on the CPU: max pooling, matrix product, ReLU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.include.views import logical
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
+from convforge.peers.torch import missing, ready, tensor
+from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
+from convforge.problem.types import is_integer
+
+
+class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
+    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+
+    name = "torch_max_pool2d"
+    summary = "PyTorch's max_pool2d"
+    operation = "max_pool2d"
+    ours = False
+    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing():
+            return reason
+        if problem.dtype in ("bfloat16", "uint16"):
+            return f"max_pool2d of PyTorch takes no NumPy array of {problem.dtype}; cast to float32"
+        return None
+
+    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        torch = ready(runtime.facts)
+        top, bottom, left, right = problem.padding
+        # PyTorch pads either side alike, by at most half a window; other padding is written out, up to the last window.
+        own = top == bottom <= problem.r // 2 and left == right <= problem.s // 2
+        over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top
+        over_w = (problem.q - 1) * problem.stride[1] + problem.extent_w - problem.w - left
+        pads = (left, max(right, over_w), top, max(bottom, over_h))
+        lowest = np.iinfo(problem.dtype).min if is_integer(problem.dtype) else -math.inf
+        window = {
+            "kernel_size": (problem.r, problem.s),
+            "stride": problem.stride,
+            "padding": (top, left) if own else 0,
+            "dilation": problem.dilation,
+            "ceil_mode": problem.ceil_mode and own,
+        }
+
+        def compute(frame: Frame) -> Any:
+            x = tensor(logical(frame.x, problem.layout))
+            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the pictures' own type
+                x = x.contiguous()
+            with torch.inference_mode():
+                if not own:
+                    x = torch.nn.functional.pad(x, pads, "constant", lowest)
+                y = torch.nn.functional.max_pool2d(x, **window)[:, :, : problem.p, : problem.q]
+            y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
+            return y.numpy()
+
+        return PeerPlan(
+            self,
+            problem,
+            config,
+            runtime,
+            compute=compute,
+            prepare=nothing_to_prepare,
+            kernel="torch.nn.functional.max_pool2d",
+            allocates=True,
+        )
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}
+
+
+class TorchMatmul(Algorithm[GemmProblem, Config]):
+    """``torch.matmul`` into the caller's array: the BLAS that PyTorch was built with (MKL in its x86 wheels)."""
+
+    name = "torch_matmul"
+    summary = "PyTorch's matmul"
+    operation = "gemm"
+    ours = False
+    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return missing()
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        torch = ready(runtime.facts)
+
+        def compute(frame: Frame) -> Any:
+            a, b = tensor(frame.x), tensor(frame.prepared.tensors["b"])
+            a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
+            if frame.out is None or not frame.out.flags.c_contiguous:
+                return torch.matmul(a, b).numpy()
+            torch.matmul(a, b, out=torch.from_numpy(frame.out))
+            return frame.out
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}
+
+
+class TorchRelu(Algorithm[ElementwiseProblem, Config]):
+    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+
+    name = "torch_relu"
+    summary = "PyTorch's clamp_min at 0"
+    operation = "relu"
+    ours = False
+    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing():
+            return reason
+        if problem.dtype in ("bfloat16", "uint16"):
+            return f"clamp_min of PyTorch takes no NumPy array of {problem.dtype}; cast to float32"
+        return None
+
+    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        torch = ready(runtime.facts)
+
+        def compute(frame: Frame) -> Any:
+            if frame.out is None or not frame.out.flags.c_contiguous:
+                return torch.clamp_min(tensor(frame.x), 0).numpy()
+            torch.clamp_min(tensor(frame.x), 0, out=torch.from_numpy(frame.out))
+            return frame.out
+
+        return PeerPlan(
+            self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare, kernel="torch.clamp_min"
+        )
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}
