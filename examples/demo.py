@@ -1,0 +1,83 @@
+"""The demonstration: edges of a real photograph by every method, the image workload checked and timed, one report.
+
+    python examples/demo.py --out out
+
+It takes about a minute and a half on two cores. What it writes: out/pictures/*.png, out/results/*/*.jsonl,
+out/report.html.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from convforge.algorithms import algorithms, refusal
+from convforge.backends.cpu import cpu_runtime
+from convforge.check import compare, truth
+from convforge.check.inputs import Inputs
+from convforge.algorithms.contract import Operands
+from convforge.cli.bench import bench
+from convforge.cli.report import report
+from convforge.images.convert import to_dtype
+from convforge.images.files import Picture, write_picture
+from convforge.images.kernels import named_kernel
+from convforge.images.photographs import photograph
+from convforge.problem import Conv2dProblem
+
+SIZES = "32,64,128,256,512,1024,2048"
+
+
+def edges(folder: Path, console: Console) -> None:
+    """Edge-detect a photograph with every method: the 8-neighbour Laplacian, summed over RGB, to three outputs."""
+    pixels = photograph("astronaut")
+    height, width, bands = pixels.shape
+    x = pixels.astype(np.float32)[None]
+    w = np.broadcast_to(named_kernel("laplacian").values.astype(np.float32), (3, bands, 3, 3))
+    problem = Conv2dProblem(n=1, c=bands, h=height, w=width, k=3, r=3, s=3, padding=(1, 1, 1, 1),
+                            padding_mode="reflect", x_layout="NHWC")  # fmt: skip
+    inputs = Inputs(x=x, w=w, operands=Operands())
+    exact = truth(problem, inputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_picture(folder / "photograph.png", Picture(pixels))
+    table = Table("method", "ms", "RMS error", "picture", title=f"edges of a {width}x{height} photograph, {problem}",
+                  title_justify="left")  # fmt: skip
+    runtime = cpu_runtime()
+    methods = [a for a in algorithms() if a.operation == "conv2d" and a.backend == "cpu"]
+    for method in track(methods, "edges by every method", console=Console(stderr=True)):
+        asked = problem.replace(precision=method.precision)
+        if (reason := refusal(method, asked, runtime.facts)) is not None:
+            table.add_row(method.name, "", "", f"refused: {reason}", style="dim")
+            continue
+        plan = method.plan(asked, method.configs(asked, runtime.facts)[0], runtime)
+        out = np.empty(problem.out_shape, np.float32)
+        plan(x, plan.prepare(w), None, out)  # compiles, on a machine where it never ran before
+        begin = time.perf_counter()
+        plan(x, plan.prepare(w), None, out)
+        seconds = time.perf_counter() - begin
+        verdict = compare(asked, method.precision, out, exact, inputs)
+        if not verdict.ok:
+            table.add_row(method.name, "", f"{verdict.rms:.1e}", f"[red]wrong: {verdict.message}[/red]")
+            continue
+        path = folder / f"edges-{method.name}.png"
+        write_picture(path, Picture(to_dtype(out[0], np.uint8, absolute=True)))
+        table.add_row(method.name, f"{seconds * 1e3:.2f}", f"{verdict.rms:.1e}", str(path))
+    console.print(table)
+
+
+def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out")) -> None:
+    """Pictures, the image workload, the report."""
+    console = Console()
+    edges(out / "pictures", console)
+    bench(["images"], sizes=SIZES, budget="70s", quick=True, out=out)
+    report([out / "results"], out=out / "report.html", pictures=out / "pictures")
+
+
+if __name__ == "__main__":
+    typer.run(main)

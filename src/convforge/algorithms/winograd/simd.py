@@ -1,0 +1,190 @@
+"""Vectors of 32 bytes as values in Numba kernels: 8 float32 or 4 float64, one register where the processor has AVX2.
+
+Numba vectorises plain loops by itself, but keeps no block of sums in registers across a loop over products. A kernel
+that needs this says it with these vectors; LLVM maps them to what the processor has, wider or narrower.
+
+    total = splat(w, 0)                       # as many lanes as fit, in w's element type
+    for t in range(taps):
+        total = fma(splat(w, t), load(row, q + t), total)
+    store(out, q, total)
+
+Indices are elements of a contiguous 1-D array and are not checked.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+VECTOR_BYTES = 32
+
+
+class Vector(types.Type):  # type: ignore[misc]
+    """Numba's type of a vector whose lanes are `dtype`."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        self.lanes = VECTOR_BYTES * 8 // dtype.bitwidth
+        super().__init__(name=f"Vector({dtype} x {self.lanes})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        lane = manager.lookup(vector.dtype).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(lane, vector.lanes))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load(context: Any, array: Any, index: Any) -> Any:
+    """The vector that begins at ``array[index]``."""
+    vector = Vector(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature, args, vector), align=vector.dtype.bitwidth // 8)
+
+    return vector(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store(context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store a vector into ``array[index:]``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args, value)
+        builder.store(args[2], pointer, align=value.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def get(context: Any, array: Any, index: Any) -> Any:
+    """array[index], an index that is known to be inside."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.gep(_data(context, builder, signature, args), [args[1]]))
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def put(context: Any, array: Any, index: Any, value: Any) -> Any:
+    """array[index] = value, cast to the array's type; an index that is known to be inside."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cast = context.cast(builder, args[2], value, array.dtype)
+        builder.store(cast, builder.gep(_data(context, builder, signature, args), [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def splat(context: Any, array: Any, index: Any) -> Any:
+    """A vector whose lanes are all ``array[index]``."""
+    vector = Vector(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.gep(_data(context, builder, signature, args), [args[1]])
+        return _broadcast(builder, builder.load(pointer), vector)
+
+    return vector(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def zeros(context: Any, array: Any) -> Any:
+    """A vector of zeros, of the array's element type."""
+    vector = Vector(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(vector), None)
+
+    return vector(array), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once where the processor can."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(a)
+        name = f"llvm.fmuladd.v{a.lanes}f{a.dtype.bitwidth}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+        return builder.call(function, args)
+
+    return a(a, a, a), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def borrow(context: Any, value: Any) -> Any:
+    """The same arrays, or tuple of arrays, without a claim on their memory: no reference is counted from here on.
+
+    Counting is atomic; where threads share an array, every slice of it and every call that takes it costs each of them
+    the wait for one cache line. The caller must hold the arrays for as long as the borrowed ones are used.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _borrowed(context, builder, value, args[0])
+
+    return value(value), generate
+
+
+def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """A value whose arrays have no memory to count references of."""
+    if isinstance(kind, types.BaseTuple):
+        for i, member in enumerate(kind):
+            borrowed = _borrowed(context, builder, member, builder.extract_value(value, i))
+            value = builder.insert_value(value, borrowed, i)
+    elif isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value)
+        array.meminfo = cgutils.get_null_value(array.meminfo.type)
+        value = array._getvalue()
+    return value
+
+
+def _operator(function: Any, instruction: str) -> None:
+    """Make a Python operator of two vectors, or of a vector and a number, this instruction of LLVM."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def operate(context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            right = args[1]
+            if not isinstance(b, Vector):
+                right = _broadcast(builder, context.cast(builder, right, b, a.dtype), a)
+            return getattr(builder, instruction)(args[0], right)
+
+        return a(a, b), generate
+
+    @overload(function, strict=False)  # type: ignore[untyped-decorator]
+    def implement(a: Any, b: Any) -> Any:
+        return (lambda a, b: operate(a, b)) if isinstance(a, Vector) else None
+
+
+_operator(operator.add, "fadd")
+_operator(operator.sub, "fsub")
+_operator(operator.mul, "fmul")
+
+
+def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
+    """All lanes of a vector set to a scalar."""
+    kind = ir.VectorType(scalar.type, vector.lanes)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined),
+                                  ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), None))  # fmt: skip
+
+
+def _data(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Pointer to the first element of the array that is the first argument."""
+    return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any, vector: Vector) -> Any:
+    """Pointer to the vector at ``args[0][args[1]]``."""
+    element = builder.gep(_data(context, builder, signature, args), [args[1]])
+    return builder.bitcast(element, context.get_value_type(vector).as_pointer())

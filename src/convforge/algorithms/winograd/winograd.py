@@ -1,0 +1,237 @@
+"""Host side of Winograd's method: sizes, chunks and launches. The kernels stand in cpu.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.views import view
+from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Rows of the register block of products, and bytes of a panel's row: two vectors of 32 bytes.
+ROWS, PANEL_BYTES = 6, 64
+
+# The workspace that the default config asks for at most, wherever one panel for every core is less.
+WORKSPACE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradConfig(Config):
+    """How the tiles are worked on.
+
+    Attributes
+    ----------
+    panels : int
+        Panels of tiles (16 tiles of float32, 8 of float64) that are transformed before they are multiplied: what bounds
+        the workspace.
+    block_k : int
+        Output channels multiplied at once, a multiple of 6.
+    """
+
+    panels: int = 64
+    block_k: int = 12
+
+
+class Sizes(NamedTuple):
+    """The method's sizes as the kernels see them.
+
+    Attributes
+    ----------
+    m, alpha : int
+        Outputs of a tile along an axis; points of the transform, m + 2.
+    lanes : int
+        Elements of a vector; a panel has twice as many tiles.
+    tiles_h, tiles_w, tiles : int
+        Tiles of a picture by axis; of the batch.
+    groups, all_channels, outputs : int
+        Groups; channels of x; output channels of a group.
+    block_c, blocks_c : int
+        Channels of one work item of the input's transform, and how many such blocks.
+    block_k, blocks_k : int
+        Output channels of a block, and blocks of a group.
+    channel_pitch, filter_pitch : int
+        Elements of U from one output to the next, and from one transform point to the next.
+    point_pitch, panel_pitch : int
+        Elements of V from one transform point to the next, and from one group of a panel to the next.
+    """
+
+    m: int
+    alpha: int
+    lanes: int
+    tiles_h: int
+    tiles_w: int
+    tiles: int
+    groups: int
+    all_channels: int
+    outputs: int
+    block_c: int
+    blocks_c: int
+    block_k: int
+    blocks_k: int
+    channel_pitch: int
+    filter_pitch: int
+    point_pitch: int
+    panel_pitch: int
+
+
+class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
+    """What both tile sizes share."""
+
+    operation = "conv2d"
+    precision = "winograd"
+    nan_spread = "tile"
+    sources = (
+        "algorithms/winograd/cpu.py",
+        "algorithms/winograd/simd.py",
+        "algorithms/winograd/transforms.py",
+        "algorithms/winograd/winograd.py",
+        "algorithms/include/rows.py",
+    )
+
+    m: ClassVar[int]
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+            return "NumPy has no bfloat16; cast to float32"
+        if (problem.r, problem.s) != (3, 3):
+            return f"its transforms are those of a 3x3 filter; this one is {problem.r}x{problem.s}"
+        if problem.stride != (1, 1):
+            return f"its tiles share their transforms at stride 1 alone; the stride is {problem.stride}"
+        if problem.dilation != (1, 1):
+            return f"its tiles are dense; the dilation is {problem.dilation}"
+        if is_integer(problem.acc_dtype):
+            return "its transforms have fractions, so integer sums would not be exact; convert w to float32"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WinogradConfig]:
+        """See :class:`Algorithm`. The default's workspace is at most 8 MiB, or a panel for every core."""
+        one = _sizes(problem, WinogradConfig(1), self.m, facts)
+        room = WORKSPACE_BYTES // (one.groups * one.panel_pitch * itemsize(problem.acc_dtype))
+        panels = max(1, min(max(room, facts.cores), -(-one.tiles // (2 * one.lanes))))
+        outputs = -(-problem.k_per_group // ROWS) * ROWS
+        return [WinogradConfig(panels, block_k) for block_k in (12, 24, 48, 6) if block_k <= outputs]
+
+    def plan(self, problem: Conv2dProblem, config: WinogradConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.winograd import cpu
+
+        if config.panels < 1 or config.block_k < ROWS or config.block_k % ROWS:
+            raise ValueError(f"{config}: panels must be at least 1, and block_k a multiple of {ROWS}")
+        sizes = _sizes(problem, config, self.m, runtime.facts)
+        acc = np.dtype(problem.acc_dtype)
+        panels = -(-sizes.tiles // (2 * sizes.lanes))
+        chunk = max(1, min(config.panels, panels))
+        parts: list[Part] = [((chunk * sizes.groups * sizes.panel_pitch,), acc)]
+        steps = []
+        for first in range(0, panels, chunk):
+            count = min(chunk, panels - first)
+            steps.append(self._input(cpu.transform_input, problem, sizes, parts, first, count, runtime))
+            steps.append(self._products(cpu.products, problem, sizes, parts, first, count, runtime))
+        kernel = runtime.compile(cpu.transform_filters)
+        block = block_of_items(problem.k, problem.k * problem.c_per_group * 9 * sizes.alpha**2, runtime.facts)
+        info = LaunchInfo(f"{self.name}_filter", (problem.k,), (block,))
+
+        def prepare(w: Any) -> PreparedFilter:
+            taps = np.array(w, acc, order="C", copy=None)
+            taps = (taps if taps.flags.writeable else taps.copy()).reshape(problem.k, -1)
+            u = np.empty((sizes.groups, sizes.blocks_k, sizes.alpha**2, sizes.filter_pitch), acc)
+            outputs = problem.k_per_group - (sizes.blocks_k - 1) * sizes.block_k
+            u[:, -1, :, outputs * sizes.channel_pitch :] = 0  # rows of no output
+            flat = u.reshape(-1)
+            runtime.launch(kernel, info, (taps, flat, sizes, problem.c_per_group, problem.mode == "convolution"))
+            return PreparedFilter({"u": flat}, u.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(parts))
+
+    def _input(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
+               runtime: Runtime) -> Launch:  # fmt: skip
+        """The launch that fills V with `count` panels from `first` on."""
+        g, kernel = geometry(problem), runtime.compile(function)
+        items, patch = count * sizes.blocks_c, sizes.alpha**2 * PANEL_BYTES
+        flops = 8 * count * problem.c * sizes.alpha**2 * 2 * sizes.lanes
+        block = block_of_items(items, flops, runtime.facts)
+        info = LaunchInfo(f"{self.name}_input", (items,), (block,), scratch_bytes=2 * patch)
+
+        def run(frame: Frame) -> None:
+            (v,) = carve(frame.workspace, parts)
+            runtime.launch(kernel, info, (view(frame.x, problem.x_layout), v, g, sizes, first), frame.stream)
+
+        return Launch(info, run)
+
+    def _products(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
+                  runtime: Runtime) -> Launch:  # fmt: skip
+        """The launch that makes the outputs of those panels from U and V."""
+        g, kernel, values = geometry(problem), runtime.compile(function), np.empty(0, values_dtype(problem))
+        items = count * sizes.groups * sizes.blocks_k
+        flops = 2 * items * sizes.block_k * problem.c_per_group * sizes.alpha**2 * 2 * sizes.lanes
+        block = block_of_items(items, flops, runtime.facts)
+        scratch = sizes.alpha**2 * sizes.block_k * PANEL_BYTES
+        info = LaunchInfo(f"{self.name}_products", (items,), (block,), scratch_bytes=scratch)
+
+        def run(frame: Frame) -> None:
+            (v,) = carve(frame.workspace, parts)
+            out = view(frame.out, problem.out_layout)
+            args = (frame.prepared.tensors["u"], v, out, g, ends(problem, frame.operands), values, sizes, first, count)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Launch(info, run)
+
+
+def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: DeviceFacts) -> Sizes:
+    lanes = PANEL_BYTES // 2 // itemsize(problem.acc_dtype)
+    tiles_h, tiles_w = -(-problem.p // m), -(-problem.q // m)
+    alpha = m + 2
+    # Enough blocks of channels that a chunk of few panels still keeps every core at work.
+    panels = min(config.panels, -(-problem.n * tiles_h * tiles_w // (2 * lanes)))
+    block_c = max(1, min(problem.c, panels * problem.c // (16 * facts.cores)))
+    channel_pitch = -(-problem.c_per_group // lanes) * lanes
+    # A cache line more from point to point, so that the points do not all fall into one set of the cache.
+    point_pitch = (problem.c_per_group + 1) * 2 * lanes
+    return Sizes(
+        m=m,
+        alpha=alpha,
+        lanes=lanes,
+        tiles_h=tiles_h,
+        tiles_w=tiles_w,
+        tiles=problem.n * tiles_h * tiles_w,
+        groups=problem.groups,
+        all_channels=problem.c,
+        outputs=problem.k_per_group,
+        block_c=block_c,
+        blocks_c=-(-problem.c // block_c),
+        block_k=config.block_k,
+        blocks_k=-(-problem.k_per_group // config.block_k),
+        channel_pitch=channel_pitch,
+        filter_pitch=config.block_k * channel_pitch + 2 * lanes,
+        point_pitch=point_pitch,
+        panel_pitch=alpha**2 * point_pitch,
+    )
+
+
+class WinogradF2(_Winograd):
+    """Tiles of 2x2 outputs by 16 products where the direct method takes 36; little error."""
+
+    name = "winograd_f2"
+    summary = "F(2x2, 3x3): 2.25 times fewer products"
+    m = 2
+
+
+class WinogradF4(_Winograd):
+    """Tiles of 4x4 outputs by 36 products where the direct method takes 144."""
+
+    name = "winograd_f4"
+    summary = "F(4x4, 3x3): 4 times fewer products"
+    since = "winograd_f2"
+    m = 4
