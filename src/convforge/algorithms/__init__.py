@@ -12,9 +12,13 @@ from typing import Any
 from convforge.algorithms.contract import Algorithm, precision_refusal
 from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.elementwise import Relu
+from convforge.algorithms.fft import Fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.im2col import Im2col
+from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.pool import MaxPoolRows
+from convforge.algorithms.separable import Separable
+from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem
 
@@ -29,6 +33,11 @@ OURS: tuple[AnyAlgorithm, ...] = (
     GemmBlas(),
     Gemm1x1(),
     Im2col(),
+    ImplicitGemm(),
+    WinogradF2(),
+    WinogradF4(),
+    Fft(),
+    Separable(),
     MaxPoolRows(),
     Relu(),
 )

@@ -13,9 +13,11 @@ from dataclasses import replace
 from convforge.bench.row import Row
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
-# What a row costs whatever its size, and how many calls it takes at least: first, check, a lap, twice three samples.
+# What a row costs whatever its size, and how many calls it takes at least: check, a lap, twice three samples. Before
+# that it takes two: one that compiles, and one that says how long a call is.
 ROW_S = 0.05
-ROW_CALLS = 18
+ROW_CALLS = 16
+FIRST_CALLS = 2
 # What a method of medium speed reaches on one core; only the proportions of rows depend on it.
 NOMINAL_FLOPS_PER_S = 4e9
 NOMINAL_BYTES_PER_S = 4e9
@@ -31,6 +33,7 @@ AFFORDABLE = 0.02
 PROBE_FLOPS = 2 * 10**7
 # Below this a call's fixed cost hides what its size costs: no prediction is scaled up from it.
 SCALABLE_S = 1e-3
+SCALABLE_FLOPS = 10**6
 
 
 def weight(problem: Problem) -> float:
@@ -120,7 +123,11 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
             h=max(int(small.h * shrink), min(small.h, small.extent_h + max(small.padding))),
             w=max(int(small.w * shrink), min(small.w, small.extent_w + max(small.padding))),
         )
-    if small.flops > most_flops:  # wide layers: the picture is as small as the filter lets it be
+    # Wide layers: the picture is as small as the filter lets it be. Fewer groups, then fewer filters.
+    if small.flops > most_flops and small.groups > 1:
+        groups = max(1, small.groups * most_flops // small.flops)
+        small = small.replace(groups=groups, c=groups * small.c_per_group, k=groups * small.k_per_group)
+    if small.flops > most_flops:
         each = max(1, small.k_per_group * most_flops // small.flops)
         small = small.replace(k=small.groups * each)
     return small
@@ -134,7 +141,7 @@ class Forecast:
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
         """`key` took `seconds` for one call of `problem`."""
-        if seconds >= SCALABLE_S:
+        if seconds >= SCALABLE_S and problem.flops >= SCALABLE_FLOPS:
             self._seen[key] = (problem.flops, seconds, str(problem))
 
     def predict(

@@ -87,22 +87,30 @@ class Rig:
     def each_call(self) -> Cycle:
         """Calls that prepare the weights themselves, as ``conv2d`` does."""
         plan, slots, workspace = self.plan, self.material.ring.slots, self.workspace
+        lends = _lends(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
-            plan(slot.x, plan.prepare(slot.w), slot.operands, slot.out, workspace)
+            prepared = plan.prepare(slot.w)
+            slot.out = plan(slot.x, prepared, slot.operands, None if lends else slot.out, workspace)
 
         return Cycle(len(slots), call)
 
     def prepared_calls(self) -> Cycle:
         """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""
         plan, slots, workspace, prepared = self.plan, self.material.ring.slots, self.workspace, self.prepared
+        lends = _lends(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
-            plan(slot.x, prepared[i], slot.operands, slot.out, workspace)
+            slot.out = plan(slot.x, prepared[i], slot.operands, None if lends else slot.out, workspace)
 
         return Cycle(len(prepared), call)
+
+
+def _lends(plan: Plan) -> bool:
+    """Whether the result is another library's own array: copying it into ours would be no part of that library's time."""
+    return bool(getattr(plan, "allocates", False))
 
 
 def measure_row(
@@ -112,6 +120,7 @@ def measure_row(
     rule: StoppingRule,
     *,
     workspace_limit: int | None = None,
+    allows: Callable[[float], bool] = lambda seconds: True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Measure a row; its result says what went wrong where something did.
@@ -122,6 +131,8 @@ def measure_row(
         Its budget is that of the whole row: what is left after plan and check goes to the two timings.
     workspace_limit : int or None
         Bytes; a plan that needs more is refused.
+    allows : callable
+        Whether a row may go on whose calls take so many seconds; asked once that is known.
     """
     assert row.config is not None
     begin = clock()
@@ -140,6 +151,10 @@ def measure_row(
         plan(slot.x, first, slot.operands, slot.out, workspace)
         runtime.synchronize()
         about["first_call_s"] = clock() - begin
+        taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
+        if not allows(taken):
+            reason = f"a call takes {taken:.2g} s, too long for its share of the budget, {rule.budget_s:.2g} s"
+            return row.result("skipped", reason, **about)
         return _checked(row, Rig(plan, material, workspace, [first]), about, rule, begin, clock)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
         return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))

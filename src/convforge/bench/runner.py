@@ -14,13 +14,14 @@ from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.backends.runtime import Runtime
-from convforge.bench.budget import PROBE_FLOPS, ROW_CALLS, Budget, Forecast, weight
+from convforge.bench.budget import FIRST_CALLS, PROBE_FLOPS, ROW_CALLS, Budget, Forecast, weight
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, memory_refusal
 from convforge.bench.records import Result, Run, digest
 from convforge.bench.row import AnyAlgorithm, Row, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
+from convforge.errors import UnsupportedProblem
 from convforge.measure.ceilings import Ceilings, measure_ceilings
 from convforge.measure.machine import device_slug, machine_table, repository, versions
 from convforge.measure.stopping import StoppingRule
@@ -229,17 +230,25 @@ class Runner:
             predicted = self._forecast.predict(
                 key, row.problem, lambda small: self._probe(row, small, material.check, budget)
             )
+        except UnsupportedProblem as fault:
+            return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
             return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
-        if predicted is not None and not budget.allows(predicted[0] * ROW_CALLS, share):
+        # A rough prediction only keeps a row from trying a call at all; how long that takes decides on the rest.
+        if predicted is not None and not budget.allows(predicted[0] * FIRST_CALLS, share):
             return row.result(
                 "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); its share is {share:.2g} s"
             )
         rule = replace(self.settings.rule, budget_s=share)
         limit = self.settings.workspace_limit
-        result = measure_row(row, material, self.runtime, rule, workspace_limit=limit, clock=self._clock)
+
+        def allows(seconds: float) -> bool:
+            self._forecast.learn(key, row.problem, seconds)
+            return budget.allows(seconds * ROW_CALLS, share)
+
+        result = measure_row(row, material, self.runtime, rule, workspace_limit=limit, allows=allows, clock=self._clock)
         if result.time is not None:
-            self._forecast.learn(key, row.problem, result.time.median_s)
+            self._forecast.learn(key, row.problem, min(result.time.samples))
         return result
 
     def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> str | None:

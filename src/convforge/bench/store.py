@@ -5,6 +5,8 @@ An interrupt, even a kill, loses no finished row. Reading tolerates a last line 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
@@ -29,7 +31,7 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path, header: Mapping[str, Any]) -> Store:
-        """Begin a run in a new file of `folder`, named by the run's id.
+        """Begin a run in a new file of `folder`, named by the run's id; a number is added to an id that is taken.
 
         Parameters
         ----------
@@ -37,10 +39,14 @@ class Store:
             The fields of the first line, but for kind and schema; "run" is its id.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{header['run']}.jsonl"
-        path.touch(exist_ok=False)
+        for number in itertools.count(1):
+            run = header["run"] if number == 1 else f"{header['run']}-{number}"
+            path = folder / f"{run}.jsonl"
+            with contextlib.suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                break
         store = cls(path)
-        store.append({"kind": "run", "schema": SCHEMA, **header})
+        store.append({"kind": "run", "schema": SCHEMA, **header, "run": run})
         return store
 
     @classmethod

@@ -262,8 +262,8 @@ def _notes(results: Iterable[Result]) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for (algorithm, status), found in without.items():
         reasons = list(dict.fromkeys(r.reason or "" for r in found))
-        more = f" (and {len(reasons) - 1} reasons more like it: see the CSV)" if len(reasons) > 1 else ""
-        said = f"{status} on {_some(r.case for r in found)}: {reasons[0]}{more}"
+        more = f" (and {len(reasons) - 1} more reasons: see the CSV)" if len(reasons) > 1 else ""
+        said = f"{status} on {_some(r.case for r in found)}: {_short(reasons[0])}{more}"
         alike.setdefault(said, []).append(algorithm)
     for said, algorithms in alike.items():
         yield f"{', '.join(algorithms)} {said}"
@@ -272,6 +272,11 @@ def _notes(results: Iterable[Result]) -> Iterator[str]:
 def _some(names: Iterable[str]) -> str:
     every = list(dict.fromkeys(names))
     return ", ".join(every) if len(every) <= 4 else f"{', '.join(every[:3])} and {len(every) - 3} more"
+
+
+def _short(text: str, most: int = 200) -> str:
+    """A reason in a line or two; the whole of it stands in the CSV."""
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def _caption(run: Run) -> str:

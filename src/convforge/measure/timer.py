@@ -15,7 +15,7 @@ from typing import Any
 from convforge.backends.runtime import Runtime
 from convforge.measure.stopping import Decision, StoppingRule, median_uncertainty, spread
 
-_MOST_CALLS = 1 << 20  # of one sample, should a clock stand still
+_MOST_CALLS = 1 << 16  # of one sample, should a clock stand still
 
 
 @dataclass(frozen=True, slots=True)

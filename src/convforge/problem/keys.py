@@ -5,6 +5,7 @@ a result's key at once. Tokens that say the default are left out.
 
     n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw                     conv2d
     n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu
+    n1c64h56w56_k64r3s3_st1_p1_f32_nchw_math-winograd         the arithmetic that is allowed, where it is not strict
     max_n1c64h112w112_r3s3_st2_p1_f32_nchw                    max_pool2d
     m512n256k128_tb_f32                                       gemm
     relu4096_f32                                              relu
@@ -151,7 +152,7 @@ def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
     default = (problem.x_layout, "KCRS", problem.x_layout)
     tokens.append((problem.x_layout if layouts == default else "-".join(layouts)).lower())
     if problem.precision != "strict":
-        tokens.append(problem.precision)
+        tokens.append(f"math-{problem.precision}")
     if not problem.epilogue.is_identity:
         tokens.append(str(problem.epilogue))
     return tokens
@@ -178,7 +179,7 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
     if problem.transpose_b:
         tokens.append("tb")
     tokens.append(SHORT_NAMES[problem.dtype])
-    return tokens if problem.precision == "strict" else [*tokens, problem.precision]
+    return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
 
 
 def _tokens(text: str, match: re.Match[str]) -> list[str]:
@@ -220,8 +221,8 @@ def _parse_conv2d(text: str, match: re.Match[str]) -> Conv2dProblem:
             fields["padding_mode"] = token
         elif token == "flip":
             fields["mode"] = "convolution"
-        elif token in PRECISIONS:
-            fields["precision"] = token
+        elif token.removeprefix("math-") in PRECISIONS and token.startswith("math-"):
+            fields["precision"] = token.removeprefix("math-")
         elif all(part in DTYPES for part in token.split("-")) and token.count("-") in (0, 3):
             names = ("x_dtype", "w_dtype", "out_dtype", "acc_dtype")
             fields |= dict(zip(names, (DTYPES[part] for part in token.split("-")), strict=False))
@@ -253,8 +254,8 @@ def _parse_gemm(text: str, match: re.Match[str]) -> GemmProblem:
             fields["transpose_a" if token == "ta" else "transpose_b"] = True
         elif token in DTYPES:
             fields["dtype"] = DTYPES[token]
-        elif token in PRECISIONS:
-            fields["precision"] = token
+        elif token.removeprefix("math-") in PRECISIONS and token.startswith("math-"):
+            fields["precision"] = token.removeprefix("math-")
         else:
             raise ValueError(f"token {token!r} of problem {text!r} is unknown")
     return GemmProblem(**fields)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.include.rows import accumulate, gather_strip, half_to_float, store_row
-from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.jit import inlined, jit
 
 
 @jit
@@ -90,7 +90,7 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
             strip_blocked(tile, sums, value, x, w, out, n, group, p0, p1, g, ends, strip, offsets)
 
 
-@jit
+@inlined
 def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
                 g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
     """A strip whose channels all fit the tile: each row of sums is finished, and stored, while it is in L1."""
@@ -103,7 +103,7 @@ def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: An
             store(row, value, out, n, k, p, g, ends)
 
 
-@jit
+@inlined
 def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
                   g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
     """A strip with many channels: a block of them at a time is added to the sums of a block of outputs."""
@@ -124,7 +124,7 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
                 store(sums[k - k0, p - p0], value, out, n, k, p, g, ends)
 
 
-@jit
+@inlined
 def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
     """Row p of output channel k of picture n goes through the epilogue."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]

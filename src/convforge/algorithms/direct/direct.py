@@ -13,7 +13,7 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -141,10 +141,3 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     def _busy(problem: Conv2dProblem, tile_p: int, facts: DeviceFacts) -> bool:
         """Whether strips of this height are enough to keep every core at work."""
         return problem.n * problem.groups * -(-problem.p // tile_p) >= facts.cores
-
-
-def bfloat16_refusal(problem: Conv2dProblem) -> str | None:
-    """NumPy has no bfloat16, so no CPU method takes it."""
-    if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-        return "NumPy has no bfloat16; cast to float32"
-    return None

@@ -10,20 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.direct.direct import bfloat16_refusal
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
-from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
 from convforge.algorithms.include.workspace import carve, nbytes
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem
-from convforge.problem.types import is_integer
 
 _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
 
@@ -76,7 +74,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The default has chunks of at most eight times L2, at least one a core."""
-        row = problem.c * problem.r * problem.s * problem.q * _product_dtype(problem).itemsize
+        row = problem.c * problem.r * problem.s * problem.q * float_sums(problem).itemsize
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
             pictures = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
@@ -92,7 +90,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         """See :class:`Algorithm`."""
         if config.gemm not in _GEMMS:
             raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(_GEMMS)}")
-        dtype = _product_dtype(problem)
+        dtype = float_sums(problem)
         straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
         buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
         groups: list[tuple[Launch | Child, ...]] = []
@@ -172,13 +170,6 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         child = _GEMMS[config.gemm]
         child_plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
         return expansion, Child(child_plan, multiply), ending
-
-
-def _product_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
-    """The type of the product: integers go through the float type that holds every possible sum exactly."""
-    if is_integer(problem.acc_dtype):
-        return np.dtype("float32" if problem.largest_sum < 2**24 else "float64")
-    return np.dtype(problem.acc_dtype)
 
 
 def _buffers(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.jit import inlined, jit
 
 
 @jit
@@ -126,7 +126,7 @@ def gather_row(
                 row[at + j] -= zero
 
 
-@jit
+@inlined
 def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: Any, outside: Any, half: Any) -> None:
     """One position at the border; index -1 stands for the value outside."""
     if start < 0 or index < 0:
@@ -137,7 +137,7 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
         row[at] = flat[start + index * step]
 
 
-@jit
+@inlined
 def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
     """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1

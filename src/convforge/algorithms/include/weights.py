@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
 
 
 def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str = "") -> NDArray[np.generic]:
@@ -22,3 +23,17 @@ def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: st
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
     return np.array(w, dtype or problem.acc_dtype, order="C", copy=True)
+
+
+def bfloat16_refusal(problem: Conv2dProblem) -> str | None:
+    """NumPy has no bfloat16, so no CPU method takes it."""
+    if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+        return "NumPy has no bfloat16; cast to float32"
+    return None
+
+
+def float_sums(problem: Conv2dProblem) -> np.dtype[np.generic]:
+    """The float type that sums are taken in: for integers, one that holds every possible sum exactly."""
+    if is_integer(problem.acc_dtype):
+        return np.dtype("float32" if problem.largest_sum < 2**24 else "float64")
+    return np.dtype(problem.acc_dtype)

@@ -16,7 +16,7 @@ import numpy as np
 
 from convforge.algorithms.include.ends import Ends
 from convforge.algorithms.include.rows import half_to_float, store_row
-from convforge.algorithms.winograd.simd import borrow, fma, get, load, put, splat, store, zeros
+from convforge.algorithms.include.simd import borrow, fma, get, load, put, splat, store, zeros
 from convforge.algorithms.winograd.transforms import filter_2, filter_4, input_2, input_4, output_2, output_4
 from convforge.backends.cpu.jit import jit
 
@@ -203,8 +203,8 @@ def products(u: Any, v: Any, out: Any, g: Any, ends: Any, values: Any, sizes: An
     runs = np.empty((width, 4), np.int64)
     # With no residual and a float output the epilogue is done a panel at a time, before its pixels are put in order.
     direct = not (ends.residual.size or ends.half or ends.integer)
-    inner = Ends(ends.plain, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha, False, False, False,
-                 ends.low, ends.high)  # fmt: skip
+    inner = Ends(ends.plain, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha, False, False,
+                 False, ends.low, ends.high)  # fmt: skip
     block_u = a * a * sizes.filter_pitch
     for item in range(begin, end):
         block, panel = item // panels, item % panels

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convforge.algorithms.winograd.simd import load, store
+from convforge.algorithms.include.simd import load, store
 from convforge.backends.cpu.jit import jit
 
 

@@ -12,6 +12,7 @@ from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.views import view
+from convforge.algorithms.include.weights import bfloat16_refusal
 from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -93,7 +94,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     nan_spread = "tile"
     sources = (
         "algorithms/winograd/cpu.py",
-        "algorithms/winograd/simd.py",
+        "algorithms/include/simd.py",
         "algorithms/winograd/transforms.py",
         "algorithms/winograd/winograd.py",
         "algorithms/include/rows.py",
@@ -103,8 +104,8 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-            return "NumPy has no bfloat16; cast to float32"
+        if reason := bfloat16_refusal(problem):
+            return reason
         if (problem.r, problem.s) != (3, 3):
             return f"its transforms are those of a 3x3 filter; this one is {problem.r}x{problem.s}"
         if problem.stride != (1, 1):

@@ -44,6 +44,16 @@ def jit(function: Kernel) -> Kernel:
     return _compiled(function, FASTMATH)
 
 
+def inlined(function: Kernel) -> Kernel:
+    """A part of a kernel that is copied into it before it is compiled.
+
+    Parts compiled by themselves are optimised once alone and again in everything that calls them, so each level of
+    calls would double the time that a kernel takes to compile.
+    """
+    part: Kernel = numba.njit(function, inline="always", fastmath=FASTMATH, error_model="numpy")
+    return part
+
+
 def jit_exact(function: Kernel) -> Kernel:
     """Like :func:`jit`, but every product and every sum is rounded by itself, as error-free arithmetic needs."""
     return _compiled(function, False)

@@ -1,0 +1,247 @@
+"""Host side of the FFT method: sizes by a cost model, tiles by overlap-save, SciPy's transforms.
+
+Overlap-save: the circular correlation of a tile with the filter, of the FFT's size, is right wherever the filter does
+not wrap round. Tiles therefore overlap by the filter's extent less one, and the rest is kept. (A. V. Oppenheim and
+R. W. Schafer, *Discrete-Time Signal Processing*, section 8.7.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.views import view
+from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# The tiles of a chunk, their spectra and SciPy's temporary arrays together take at most this, or what one tile takes.
+CHUNK_BYTES = 32 << 20
+
+# The filters' spectra are kept; beyond this the method is refused.
+SPECTRA_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FftConfig(Config):
+    """Size of the transforms.
+
+    Attributes
+    ----------
+    size_h, size_w : int
+        Rows and columns of the FFT: a tile with its halo.
+    tiles : int
+        Tiles transformed at once.
+    """
+
+    size_h: int
+    size_w: int
+    tiles: int
+
+
+class Fft(Algorithm[Conv2dProblem, FftConfig]):
+    """Products of spectra, tile by tile: its cost hardly grows with the filter.
+
+    With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
+    transformed with its holes. Sums are float32 or float64, spectra complex64 or complex128. SciPy's transforms return
+    arrays of their own: these are not part of the workspace, and stand as scratch bytes of the launch that makes them.
+    """
+
+    name = "fft"
+    summary = "products in the frequency domain, overlap-save tiles, SciPy's FFT"
+    operation = "conv2d"
+    since = "direct_rows"
+    precision = "fft"
+    nan_spread = "picture"  # its tile, which may be as large as that
+    sources = (
+        "algorithms/fft/cpu.py",
+        "algorithms/fft/fft.py",
+        "algorithms/include/simd.py",
+        "algorithms/include/rows.py",
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := bfloat16_refusal(problem):
+            return reason
+        if is_integer(problem.acc_dtype):
+            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+        least = min(_spectra_bytes(problem, *size) for size in _sizes(problem))
+        if least > SPECTRA_BYTES:
+            return f"the spectra of its {problem.k * problem.c_per_group} filters would take {least >> 20} MiB"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
+        """See :class:`Algorithm`. The cheapest sizes by :func:`modelled_flops`, the best first."""
+        fitting = [size for size in _sizes(problem) if _spectra_bytes(problem, *size) <= SPECTRA_BYTES]
+        best = sorted(fitting, key=lambda size: modelled_flops(problem, *size))[:4]
+        return [FftConfig(*size, _tiles_of_chunk(problem, *size)) for size in best]
+
+    def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.fft import cpu
+
+        if config.size_h < problem.extent_h or config.size_w < problem.extent_w or config.tiles < 1:
+            raise ValueError(
+                f"{config}: the FFT must hold the filter's {problem.extent_h} x {problem.extent_w} pixels, and a chunk "
+                "at least one tile"
+            )
+        boxes = _boxes(problem, config)
+        chunk = max(1, min(config.tiles, len(boxes)))
+        parts = _parts(problem, config, chunk)
+        kernels = tuple(runtime.compile(kernel) for kernel in (cpu.gather, cpu.multiply, cpu.store))
+        steps = []
+        for first in range(0, len(boxes), chunk):
+            steps += _steps(problem, config, parts, boxes[first : first + chunk], kernels, cpu.BLOCK, runtime)
+
+        def prepare(w: Any) -> PreparedFilter:
+            spectra = _filter_spectra(problem, config, w, runtime.facts.cores)
+            return PreparedFilter({"w": spectra}, spectra.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(parts))
+
+    def versions(self) -> dict[str, str]:
+        """SciPy's version: it does the transforms."""
+        import scipy
+
+        return {"scipy": scipy.__version__}
+
+
+def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: NDArray[np.int64],
+           kernels: tuple[Any, ...], frequencies: int, runtime: Runtime) -> list[Launch]:  # fmt: skip
+    """The two launches of a chunk of tiles: gather; transform, multiply, transform back, store."""
+    g, values, cores = geometry(problem), np.empty(0, values_dtype(problem)), runtime.facts.cores
+    tiles, size = len(boxes), (config.size_h, config.size_w)
+    real, spectrum = _bytes_of_tile(problem, *size)
+    pixels, bins = size[0] * size[1], size[0] * (size[1] // 2 + 1)
+
+    def info(name: str, items: int, flops: int, scratch: int = 0) -> LaunchInfo:
+        return LaunchInfo(name, (items,), (block_of_items(items, flops, runtime.facts),), scratch_bytes=scratch)
+
+    k, blocks = problem.k, -(-bins // frequencies)
+    gather = info("fft_gather", tiles * problem.c, tiles * problem.c * pixels)
+    multiply = info("fft_multiply", k * blocks, 8 * tiles * k * problem.c_per_group * bins)
+    store = info("fft_store", tiles * k, tiles * k * pixels)
+    scratch = tiles * (problem.c * spectrum + k * (spectrum + real))  # what SciPy allocates
+    whole = LaunchInfo("rfft2, fft_multiply, irfft2, fft_store", (tiles,), (tiles,), scratch_bytes=scratch)
+
+    def run_gather(frame: Frame) -> None:
+        buffer = carve(frame.workspace, parts)[0][:tiles]
+        runtime.launch(kernels[0], gather, (view(frame.x, problem.x_layout), buffer, boxes, g), frame.stream)
+
+    def run_products(frame: Frame) -> None:
+        from scipy import fft
+
+        buffer, products = (part[:tiles] for part in carve(frame.workspace, parts))
+        spectra = fft.rfft2(buffer, workers=cores).reshape(tiles, problem.c, bins)
+        args = (spectra, frame.prepared.tensors["w"], products.reshape(tiles, k, bins), problem.k_per_group)
+        runtime.launch(kernels[1], multiply, args, frame.stream)
+        del spectra
+        sums = fft.irfft2(products, s=size, workers=cores, overwrite_x=True)
+        out, end = view(frame.out, problem.out_layout), ends(problem, frame.operands)
+        runtime.launch(kernels[2], store, (sums, boxes, out, g, end, values), frame.stream)
+
+    return [Launch(gather, run_gather), Launch(whole, run_products)]
+
+
+def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
+    """Operations of a whole call with this size of transform: 2.5 n log2(n) for a real FFT of n pixels.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=1, h=512, w=512, k=1, r=31, s=31)
+    >>> modelled_flops(problem, 32, 32) > modelled_flops(problem, 128, 128)
+    True
+    """
+    pixels = size_h * size_w
+    tile_p, tile_q = _tile(problem, size_h, size_w)
+    tiles = problem.n * -(-problem.p // tile_p) * -(-problem.q // tile_q)
+    transform = 2.5 * pixels * math.log2(max(pixels, 2))
+    product = 4.0 * pixels * problem.k * problem.c_per_group
+    # Weights are transformed on every call unless they are prepared; the rest of a tile is moving pixels.
+    move = 8.0 * pixels * (problem.c + problem.k)
+    filters = problem.k * problem.c_per_group * transform
+    return tiles * ((problem.c + problem.k) * transform + product + move) + filters
+
+
+def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
+    """Sizes worth a thought: a few multiples of the filter's extent, fast for the FFT, up to the whole picture."""
+    from scipy.fft import next_fast_len
+
+    def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
+        whole = (outputs - 1) * stride + extent
+        return int(next_fast_len(math.ceil(min(max(extent * factor, extent + 3), whole)), real=True))
+
+    found = {
+        (
+            axis(problem.extent_h, problem.stride[0], problem.p, factor),
+            axis(problem.extent_w, problem.stride[1], problem.q, factor),
+        )
+        for factor in (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, math.inf)
+        if factor < math.inf or problem.p * problem.q <= 1 << 20
+    }
+    return sorted(found)
+
+
+def _tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
+    """Outputs of a tile by axis: those whose window lies in the transform's size."""
+    return (size_h - problem.extent_h) // problem.stride[0] + 1, (size_w - problem.extent_w) // problem.stride[1] + 1
+
+
+def _boxes(problem: Conv2dProblem, config: FftConfig) -> NDArray[np.int64]:
+    """n, p0, p1, q0, q1 of every tile of the batch."""
+    tiles = [(t.p0, t.p1, t.q0, t.q1) for t in problem.split(*_tile(problem, config.size_h, config.size_w))]
+    return np.array([(n, *tile) for n in range(problem.n) for tile in tiles], np.int64).reshape(-1, 5)
+
+
+def _parts(problem: Conv2dProblem, config: FftConfig, tiles: int) -> list[Part]:
+    """The workspace of a chunk: the gathered tiles, and the products of their spectra."""
+    h, w, acc = config.size_h, config.size_w, np.dtype(problem.acc_dtype)
+    return [((tiles, problem.c, h, w), acc), ((tiles, problem.k, h, w // 2 + 1), np.result_type(acc, np.complex64))]
+
+
+def _bytes_of_tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
+    """Bytes of one channel of a tile, and of its spectrum."""
+    element = itemsize(problem.acc_dtype)
+    return size_h * size_w * element, size_h * (size_w // 2 + 1) * 2 * element
+
+
+def _spectra_bytes(problem: Conv2dProblem, size_h: int, size_w: int) -> int:
+    """Bytes of the filters' spectra."""
+    return problem.k * problem.c_per_group * _bytes_of_tile(problem, size_h, size_w)[1]
+
+
+def _tiles_of_chunk(problem: Conv2dProblem, size_h: int, size_w: int) -> int:
+    real, spectrum = _bytes_of_tile(problem, size_h, size_w)
+    each = problem.c * (real + spectrum) + problem.k * (2 * spectrum + real)
+    tile_p, tile_q = _tile(problem, size_h, size_w)
+    tiles = problem.n * -(-problem.p // tile_p) * -(-problem.q // tile_q)
+    return max(1, min(CHUNK_BYTES // each, tiles))
+
+
+def _filter_spectra(problem: Conv2dProblem, config: FftConfig, w: Any, cores: int) -> NDArray[np.generic]:
+    """conj(FFT) of every filter with its dilation's holes: (K, C / groups, F); the conjugate makes it correlation."""
+    from scipy import fft
+
+    taps = correlation_filter(problem, w)
+    if problem.dilation != (1, 1):
+        spread = np.zeros((*taps.shape[:2], problem.extent_h, problem.extent_w), taps.dtype)
+        spread[:, :, :: problem.dilation[0], :: problem.dilation[1]] = taps
+        taps = spread
+    spectra: NDArray[Any] = fft.rfft2(
+        np.asarray(taps, problem.acc_dtype), s=(config.size_h, config.size_w), workers=cores
+    )
+    np.conjugate(spectra, out=spectra)
+    return spectra.reshape(problem.k, problem.c_per_group, -1)

@@ -1,0 +1,238 @@
+"""Kernels of implicit GEMM on the CPU: blocks of sums that stay in registers, fed from a tile by offsets.
+
+What changed since im2col: the expanded matrix is never made. Its row of tap t is the tile itself, `offsets[t]` elements
+further on, so the product reads the tile where it lies. What changed since direct_rows: a block of outputs by a few
+vectors of pixels is summed over all taps in registers, so each pixel that is loaded is used for several outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.include.rows import gather_strip, store_row
+from convforge.algorithms.include.simd import borrow, fma, load, splat, store, zeros
+from convforge.backends.cpu.jit import inlined, jit
+
+
+@jit
+def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
+                  begin: Any, end: Any) -> None:  # fmt: skip
+    """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
+
+    Parameters
+    ----------
+    x, out : View
+    w : 1-D array
+        As :func:`pack_weights` leaves them.
+    g : Geometry
+    ends : Ends
+    values : 1-D array
+        Of the epilogue's type; only the type is used.
+    strip : Strip
+        Layout of the tile.
+    block : Block
+    offsets : 1-D int array
+        Of each tap (c, r, s) of a block of channels in the tile.
+    """
+    # Blocks read past the last pixel by less than a block: their surplus sums are not stored.
+    tile = np.zeros(strip.tile_c * strip.plane + block.width, w.dtype)
+    sums = np.empty(block.kept * block.rows * block.segments * block.pitch, w.dtype)
+    value = np.empty(g.Q, values.dtype)
+    work(x, w, out, g, ends, strip, block, offsets, tile, sums, value, begin, end)
+
+
+@jit
+def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
+         value: Any, begin: Any, end: Any) -> None:  # fmt: skip
+    """Work items [begin, end) of :func:`implicit_gemm`, in buffers that its frame holds."""
+    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    tile, sums, value = borrow(tile), borrow(sums), borrow(value)
+    strips = (g.P + strip.tile_p - 1) // strip.tile_p
+    for item in range(begin, end):
+        part, rest = item % block.parts, item // block.parts
+        at, rest = rest % strips, rest // strips
+        group, n = rest % block.groups, rest // block.groups
+        p0, p1 = at * strip.tile_p, min((at + 1) * strip.tile_p, g.P)
+        first, last = part * block.blocks // block.parts, (part + 1) * block.blocks // block.parts
+        for c0 in range(0, g.channels, strip.tile_c):
+            c1 = min(c0 + strip.tile_c, g.channels)
+            for c in range(c0, c1):
+                gather_strip(tile, (c - c0) * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
+            multiply(tile, offsets, w, group, first, last, c0, c1, sums, p1 - p0, g, strip, block)
+        for b in range(first, last):
+            finish(sums, b - first, value, out, n, group, b, p0, p1, g, ends, strip, block)
+
+
+@inlined
+def multiply(tile: Any, offsets: Any, w: Any, group: Any, first: Any, last: Any, c0: Any, c1: Any, sums: Any,
+             height: Any, g: Any, strip: Any, block: Any) -> None:  # fmt: skip
+    """Sums of blocks [first, last) of outputs over channels [c0, c1), added to what is there where c0 > 0.
+
+    With one segment, the strip's rows are one run of positions, those between the rows summed for nothing; with several
+    each output row is a run of its own.
+    """
+    taps = g.R * g.S
+    segments = 1 if block.segments == 1 else height
+    length = (height - 1) * strip.row_pitch + g.Q if block.segments == 1 else g.Q
+    for b in range(first, last):
+        at = ((group * block.blocks + b) * g.channels + c0) * taps * block.rows
+        for segment in range(segments):
+            base = segment * g.stride_h * strip.row_pitch
+            into = ((b - first) * block.rows * block.segments + segment) * block.pitch
+            for j in range(0, length, block.width):
+                if c0 == 0:
+                    for i in range(block.rows):
+                        for z in range(0, block.width, 32 // sums.itemsize):
+                            store(sums, into + i * block.segments * block.pitch + j + z, zeros(sums))
+                block_product(tile, base + j, offsets, w, at, (c1 - c0) * taps, sums, into + j, block)
+
+
+@inlined
+def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any, into: Any,
+                  block: Any) -> None:  # fmt: skip
+    """One block of sums over `depth` taps, by the kernel of its shape."""
+    row = block.segments * block.pitch
+    if block.rows == 6:
+        six_by_two(tile, base, offsets, w, at, depth, sums, into, row)
+    elif block.rows == 3:
+        three_by_four(tile, base, offsets, w, at, depth, sums, into, row)
+    else:
+        one_by_eight(tile, base, offsets, w, at, depth, sums, into)
+
+
+@inlined
+def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any, ends: Any,
+           strip: Any, block: Any) -> None:  # fmt: skip
+    """Block `b` of outputs, the `kept`-th whose sums are kept, goes through the epilogue, row by row."""
+    row = block.segments * block.pitch
+    step = strip.row_pitch if block.segments == 1 else block.pitch
+    for i in range(min(block.rows, g.outputs - b * block.rows)):
+        k = group * g.outputs + b * block.rows + i
+        for p in range(p0, p1):
+            start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
+            at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
+            store_row(sums, (kept * block.rows + i) * row + (p - p0) * step, g.Q, value, k, out.flat, start,
+                      out.place[4], ends, at, ends.place[4])  # fmt: skip
+
+
+@jit
+def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
+    """Work item = a block of outputs: tap after tap, its outputs side by side, zeros where there is no output.
+
+    Parameters
+    ----------
+    taps : (groups, outputs, C / groups * R * S) array
+    packed : (groups, blocks, C / groups * R * S, outputs of a block) array
+    """
+    outputs, blocks, rows = taps.shape[1], packed.shape[1], packed.shape[3]
+    for item in range(begin, end):
+        target = packed[item // blocks, item % blocks]
+        for i in range(rows):
+            k = item % blocks * rows + i
+            if k < outputs:
+                source = taps[item // blocks, k]
+                for t in range(source.size):
+                    target[t, i] = source[t]
+            else:
+                target[:, i] = 0
+
+
+@jit
+def six_by_two(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
+               into: Any, row: Any) -> None:  # fmt: skip
+    """Six outputs by two vectors of pixels; ``w[at + 6 * t + i]`` is tap t of output i."""
+    lanes = 32 // tile.itemsize
+    a0, b0 = load(sums, into), load(sums, into + lanes)
+    a1, b1 = load(sums, into + row), load(sums, into + row + lanes)
+    a2, b2 = load(sums, into + 2 * row), load(sums, into + 2 * row + lanes)
+    a3, b3 = load(sums, into + 3 * row), load(sums, into + 3 * row + lanes)
+    a4, b4 = load(sums, into + 4 * row), load(sums, into + 4 * row + lanes)
+    a5, b5 = load(sums, into + 5 * row), load(sums, into + 5 * row + lanes)
+    for t in range(depth):
+        from_ = base + offsets[t]
+        a, b = load(tile, from_), load(tile, from_ + lanes)
+        factor = splat(w, at)
+        a0, b0 = fma(factor, a, a0), fma(factor, b, b0)
+        factor = splat(w, at + 1)
+        a1, b1 = fma(factor, a, a1), fma(factor, b, b1)
+        factor = splat(w, at + 2)
+        a2, b2 = fma(factor, a, a2), fma(factor, b, b2)
+        factor = splat(w, at + 3)
+        a3, b3 = fma(factor, a, a3), fma(factor, b, b3)
+        factor = splat(w, at + 4)
+        a4, b4 = fma(factor, a, a4), fma(factor, b, b4)
+        factor = splat(w, at + 5)
+        a5, b5 = fma(factor, a, a5), fma(factor, b, b5)
+        at += 6
+    put_two(sums, into, lanes, a0, b0)
+    put_two(sums, into + row, lanes, a1, b1)
+    put_two(sums, into + 2 * row, lanes, a2, b2)
+    put_two(sums, into + 3 * row, lanes, a3, b3)
+    put_two(sums, into + 4 * row, lanes, a4, b4)
+    put_two(sums, into + 5 * row, lanes, a5, b5)
+
+
+@jit
+def three_by_four(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
+                  into: Any, row: Any) -> None:  # fmt: skip
+    """Three outputs by four vectors of pixels."""
+    lanes = 32 // tile.itemsize
+    two = 2 * lanes
+    a0, b0, c0, d0 = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)
+    into1, into2 = into + row, into + 2 * row
+    a1, b1 = load(sums, into1), load(sums, into1 + lanes)
+    c1, d1 = load(sums, into1 + two), load(sums, into1 + two + lanes)
+    a2, b2 = load(sums, into2), load(sums, into2 + lanes)
+    c2, d2 = load(sums, into2 + two), load(sums, into2 + two + lanes)
+    for t in range(depth):
+        from_ = base + offsets[t]
+        a, b, c, d = (
+            load(tile, from_),
+            load(tile, from_ + lanes),
+            load(tile, from_ + two),
+            load(tile, from_ + two + lanes),
+        )
+        factor = splat(w, at)
+        a0, b0, c0, d0 = fma(factor, a, a0), fma(factor, b, b0), fma(factor, c, c0), fma(factor, d, d0)
+        factor = splat(w, at + 1)
+        a1, b1, c1, d1 = fma(factor, a, a1), fma(factor, b, b1), fma(factor, c, c1), fma(factor, d, d1)
+        factor = splat(w, at + 2)
+        a2, b2, c2, d2 = fma(factor, a, a2), fma(factor, b, b2), fma(factor, c, c2), fma(factor, d, d2)
+        at += 3
+    put_two(sums, into, lanes, a0, b0)
+    put_two(sums, into + two, lanes, c0, d0)
+    put_two(sums, into1, lanes, a1, b1)
+    put_two(sums, into1 + two, lanes, c1, d1)
+    put_two(sums, into2, lanes, a2, b2)
+    put_two(sums, into2 + two, lanes, c2, d2)
+
+
+@jit
+def one_by_eight(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
+                 into: Any) -> None:  # fmt: skip
+    """One output by eight vectors of pixels."""
+    lanes = 32 // tile.itemsize
+    two, four, six = 2 * lanes, 4 * lanes, 6 * lanes
+    a, b, c, d = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)
+    e, f = load(sums, into + four), load(sums, into + four + lanes)
+    g, h = load(sums, into + six), load(sums, into + six + lanes)
+    for t in range(depth):
+        from_ = base + offsets[t]
+        factor = splat(w, at + t)
+        a, b = fma(factor, load(tile, from_), a), fma(factor, load(tile, from_ + lanes), b)
+        c, d = fma(factor, load(tile, from_ + two), c), fma(factor, load(tile, from_ + two + lanes), d)
+        e, f = fma(factor, load(tile, from_ + four), e), fma(factor, load(tile, from_ + four + lanes), f)
+        g, h = fma(factor, load(tile, from_ + six), g), fma(factor, load(tile, from_ + six + lanes), h)
+    put_two(sums, into, lanes, a, b)
+    put_two(sums, into + two, lanes, c, d)
+    put_two(sums, into + four, lanes, e, f)
+    put_two(sums, into + six, lanes, g, h)
+
+
+@jit
+def put_two(sums: Any, at: Any, lanes: Any, a: Any, b: Any) -> None:
+    """Two vectors side by side."""
+    store(sums, at, a)
+    store(sums, at + lanes, b)

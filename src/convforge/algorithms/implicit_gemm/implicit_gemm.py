@@ -1,0 +1,181 @@
+"""Host side of implicit GEMM: blocks of registers, tiles, packed weights. The kernels stand in cpu.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.strip import Strip, strip, tap_offsets
+from convforge.algorithms.include.views import view
+from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+
+# Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve sums hide the latency of an FMA on
+# processors with 16 vector registers; with one output eight do, as each needs a load of its own.
+_VECTORS = {6: 2, 3: 4, 1: 8}
+_VECTOR_BYTES = 32
+# Share of the peak that a block reaches: with fewer outputs more of its time goes to loads.
+_EFFICIENCY = {6: 1.0, 3: 0.9, 1: 0.6}
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitGemmConfig(Config):
+    """Tile and block of :class:`ImplicitGemm`.
+
+    Attributes
+    ----------
+    tile_p : int
+        Output rows of a strip.
+    tile_c : int
+        Input channels in the tile at once.
+    block_k : int
+        Outputs summed at once: 6, 3 or 1.
+    parts_k : int
+        Parts that the outputs of a strip are shared out in, to keep every core at work on a small picture.
+    """
+
+    tile_p: int = 8
+    tile_c: int = 1
+    block_k: int = 6
+    parts_k: int = 1
+
+
+class Block(NamedTuple):
+    """The block as the kernel sees it.
+
+    Attributes
+    ----------
+    rows, width : int
+        Outputs and pixels of a block of registers.
+    groups, blocks, parts : int
+        Groups; blocks of a group's outputs; parts that they are shared out in.
+    kept : int
+        Blocks whose sums are kept at once.
+    segments, pitch : int
+        Runs of pixels in a strip, and elements of sums of each.
+    """
+
+    rows: int
+    width: int
+    groups: int
+    blocks: int
+    parts: int
+    kept: int
+    segments: int
+    pitch: int
+
+
+class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), the columns read out of a tile by offsets, never written."""
+
+    name = "implicit_gemm"
+    summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"
+    operation = "conv2d"
+    since = "im2col"
+    sources = (
+        "algorithms/implicit_gemm/cpu.py",
+        "algorithms/implicit_gemm/implicit_gemm.py",
+        "algorithms/include/rows.py",
+        "algorithms/include/simd.py",
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return bfloat16_refusal(problem)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
+        """See :class:`Algorithm`. The default is the tallest strip whose tile and sums fit L2."""
+        size = float_sums(problem).itemsize
+        fitting = sorted(_VECTORS, key=lambda k: -(-problem.k_per_group // k) * k / _EFFICIENCY[k])
+        found = []
+        for block_k in fitting:
+            for tile_p in (32, 16, 8, 4, 2, 1):
+                if tile_p > 1 and (tile_p >= 2 * problem.p or not _busy(problem, tile_p, block_k, facts)):
+                    continue
+                tile = strip(problem, tile_p, problem.c_per_group)
+                block = _block(problem, tile, ImplicitGemmConfig(tile_p, problem.c_per_group, block_k))
+                kept = block.kept * block.rows * block.segments * block.pitch
+                if (tile.plane * tile.tile_c + kept) * size <= facts.l2_bytes:
+                    parts = _parts(problem, tile_p, block_k, facts)
+                    found.append(ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, parts))
+        plane = strip(problem, 1, 1).plane * size
+        tile_c = max(1, min(problem.c_per_group, facts.l2_bytes // 2 // plane))
+        if not found:
+            found.append(ImplicitGemmConfig(1, tile_c, fitting[0], _parts(problem, 1, fitting[0], facts)))
+        return found
+
+    def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.implicit_gemm import cpu
+
+        if config.block_k not in _VECTORS:
+            raise ValueError(f"block_k={config.block_k} must be one of {', '.join(map(str, _VECTORS))}")
+        g, dtype = geometry(problem), float_sums(problem)
+        tile = strip(problem, config.tile_p, min(config.tile_c, problem.c_per_group))
+        block, offsets = _block(problem, tile, config), tap_offsets(problem, tile)
+        values = np.empty(0, values_dtype(problem))
+        items = problem.n * problem.groups * -(-problem.p // config.tile_p) * block.parts
+        sums = block.kept * block.rows * block.segments * block.pitch
+        info = LaunchInfo(
+            "implicit_gemm",
+            (items,),
+            (block_of_items(items, problem.flops, runtime.facts),),
+            scratch_bytes=(tile.tile_c * tile.plane + block.width + sums) * dtype.itemsize,
+        )
+        kernel = runtime.compile(cpu.implicit_gemm)
+
+        def run(frame: Frame) -> None:
+            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
+            end = ends(problem, frame.operands)
+            args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, block, offsets)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        outputs = problem.groups * block.blocks
+        pack = LaunchInfo(
+            "pack_weights", (outputs,), (block_of_items(outputs, 8 * problem.k * problem.taps, runtime.facts),)
+        )
+
+        def prepare(w: Any) -> PreparedFilter:
+            taps = correlation_filter(problem, w, dtype.name).reshape(problem.groups, problem.k_per_group, problem.taps)
+            packed = np.empty((problem.groups, block.blocks, problem.taps, block.rows), dtype)
+            runtime.launch(cpu.pack_weights, pack, (taps, packed))
+            return PreparedFilter({"w": packed.reshape(-1)}, packed.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+
+def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> Block:
+    """One run of pixels for the whole strip where that wastes fewer sums than a run for each row."""
+    width = _VECTORS[config.block_k] * _VECTOR_BYTES // float_sums(problem).itemsize
+    blocks = -(-problem.k_per_group // config.block_k)
+    parts = min(config.parts_k, blocks)
+    kept = -(-blocks // parts)
+    whole = -(-((tile.tile_p - 1) * tile.row_pitch + problem.q) // width) * width
+    by_row = -(-problem.q // width) * width
+    one_run = problem.stride == (1, 1) and whole < tile.tile_p * by_row
+    segments, pitch = (1, whole) if one_run else (tile.tile_p, by_row)
+    return Block(config.block_k, width, problem.groups, blocks, parts, kept, segments, pitch)
+
+
+def _items(problem: Conv2dProblem, tile_p: int) -> int:
+    return problem.n * problem.groups * -(-problem.p // tile_p)
+
+
+def _busy(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> bool:
+    """Whether strips of this height leave an item for every core, if need be by sharing out the outputs."""
+    return _items(problem, tile_p) * -(-problem.k_per_group // block_k) >= facts.cores
+
+
+def _parts(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> int:
+    """Parts of the outputs: as many as it takes to have an item for every core."""
+    blocks = -(-problem.k_per_group // block_k)
+    return max(1, min(blocks, -(-facts.cores // max(1, _items(problem, tile_p)))))

@@ -1,0 +1,182 @@
+"""Kernels of the separable method on the CPU: down the columns, then along the row, in a tile that stays in cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.include.rows import gather_row, store_row
+from convforge.algorithms.include.simd import borrow, fma, load, splat, store, zeros
+from convforge.algorithms.separable.alias import alias
+from convforge.backends.cpu.jit import jit
+
+
+@jit
+def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: Any, ends: Any, values: Any, sizes: Any,
+              taps: Any, used: Any, begin: Any, end: Any) -> None:  # fmt: skip
+    """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), walked down row by row.
+
+    Each factor of the rank is first applied down the columns, which makes one row, then along that row. The picture's
+    rows come from a ring of gathered rows, as many as the filter is high; or from where they lie, if their type and
+    order allow that and the filter is low.
+
+    Parameters
+    ----------
+    x, out : View
+    horizontal : 1-D array of K * channels * rank * S factors
+    vertical : 1-D array of K * channels * rank * R factors
+    ranks : (K, channels) int array
+        Rank of each filter; factors are laid out for the largest.
+    g : Geometry
+    ends : Ends
+    values : 1-D array
+        Of the epilogue's type; only the type is used.
+    sizes : Sizes
+    taps : 1-D int array of rank * S
+        Of each horizontal tap from the beginning of the first factor's row.
+    used : 1-D bool array of stride_h
+        Whether rows of this remainder are read by any output.
+    """
+    x, out, g, ends = borrow(x), borrow(out), borrow(g), borrow(ends)
+    horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
+    K, rank, pitch = ranks.shape[0], sizes.rank, sizes.pitch
+    ring, middle = np.zeros(sizes.extent_h * pitch, vertical.dtype), np.zeros(rank * pitch, vertical.dtype)
+    places = np.empty(g.R, np.int64)
+    sums = np.zeros((1 if g.channels == 1 else sizes.tile_p) * (sizes.tile_q + sizes.lanes), vertical.dtype)
+    value = np.empty(sizes.tile_q, values.dtype)
+    source, target = alias(x.flat, ring), alias(out.flat, sums)
+    for item in range(begin, end):
+        n, k = item // (K * sizes.strips), item // sizes.strips % K
+        p0 = item % sizes.strips // sizes.strips_q * sizes.tile_p
+        q0 = item % sizes.strips_q * sizes.tile_q
+        rows, columns = min(sizes.tile_p, g.P - p0), min(sizes.tile_q, g.Q - q0)
+        for c in range(g.channels):
+            plane = x.place[0] + n * x.place[1] + (k // g.outputs * g.channels + c) * x.place[2]
+            rank, gathered = ranks[k, c], 0
+            first_v = (k * g.channels + c) * sizes.rank * g.R
+            first_h = (k * g.channels + c) * sizes.rank * g.S
+            for p in range(rows):
+                if sizes.in_place and find_rows(places, (p0 + p) * g.stride_h, g, x.place[3]):
+                    filter_in_place(middle, source, plane, places, vertical, first_v, rank, q0, columns, g, sizes)
+                else:
+                    top = p * g.stride_h
+                    for row in range(max(gathered, top), top + sizes.extent_h):
+                        if used[row % g.stride_h]:
+                            gather(ring, row % sizes.extent_h * pitch, x, plane, p0 * g.stride_h + row, q0, columns, g,
+                                   sizes)  # fmt: skip
+                    gathered = top + sizes.extent_h
+                    for r in range(g.R):
+                        places[r] = (top + r * g.dilation_h) % sizes.extent_h * pitch
+                    for i in range(rank):
+                        weighted_sum(middle, i * pitch, ring, 0, places, vertical, first_v + i * g.R, g.R,
+                                     pitch - sizes.lanes, False)  # fmt: skip
+                start = out.place[0] + n * out.place[1] + k * out.place[2]
+                start += (p0 + p) * out.place[3] + q0 * out.place[4]
+                if sizes.put_directly and columns >= sizes.lanes:
+                    weighted_sum(target, start, middle, 0, taps, horizontal, first_h, rank * g.S, columns, False)
+                    continue
+                at = 0 if g.channels == 1 else p * (sizes.tile_q + sizes.lanes)
+                weighted_sum(sums, at, middle, 0, taps, horizontal, first_h, rank * g.S, columns, c > 0)
+                if c == g.channels - 1:
+                    other = ends.place[0] + n * ends.place[1] + k * ends.place[2]
+                    other += (p0 + p) * ends.place[3] + q0 * ends.place[4]
+                    store_row(sums, at, columns, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])
+
+
+@jit
+def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, columns: Any, g: Any, sizes: Any) -> None:
+    """What `columns` outputs from column `q0` on read of padded row `position`."""
+    h = g.rows[position]
+    start = plane + h * x.place[3] if h >= 0 else -1
+    count = (columns - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
+    gather_row(ring, slot, sizes.phase_pitch, x.flat, start, x.place[4], g.columns, q0 * g.stride_w, g.left, g.width,
+               count, g.stride_w, sizes.phases, g.outside, g.zero, x.half)  # fmt: skip
+
+
+@jit
+def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
+    """Where the rows begin that a filter at padded row `top` reads; False if one lies outside the picture."""
+    for r in range(g.R):
+        h = g.rows[top + r * g.dilation_h]
+        if h < 0:
+            return False
+        places[r] = h * step
+    return True
+
+
+@jit
+def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: Any, first: Any, rank: Any, q0: Any,
+                    columns: Any, g: Any, sizes: Any) -> None:  # fmt: skip
+    """Every factor down the columns of rows where they lie; the border's columns are taken from the table."""
+    count = columns + g.dilation_w * (g.S - 1)
+    a = min(max(g.left - q0, 0), count)
+    b = min(max(g.left + g.width - q0, a), count)
+    for i in range(rank):
+        at, factor = i * sizes.pitch, first + i * g.R
+        if b - a >= sizes.lanes:
+            weighted_sum(middle, at + a, flat, plane + q0 + a - g.left, places, factors, factor, g.R, b - a, False)
+        else:
+            filter_border(middle, at, a, b, a, a, flat, plane, places, factors, factor, q0, g)
+        filter_border(middle, at, 0, a, a, b, flat, plane, places, factors, factor, q0, g)
+        filter_border(middle, at, b, count, a, b, flat, plane, places, factors, factor, q0, g)
+
+
+@jit
+def filter_border(middle: Any, at: Any, begin: Any, end: Any, a: Any, b: Any, flat: Any, plane: Any, places: Any,
+                  factors: Any, factor: Any, q0: Any, g: Any) -> None:  # fmt: skip
+    """Columns [begin, end) of a row, one by one; those that repeat one of [a, b), already filtered, are copied."""
+    for j in range(begin, end):
+        column = g.columns[q0 + j]
+        same = column + g.left - q0
+        if column >= 0 and a <= same and same < b:
+            middle[at + j] = middle[at + same]
+        else:
+            total = factors.dtype.type(0)
+            for r in range(g.R):
+                pixel = g.outside if column < 0 else flat[plane + places[r] + column]
+                total += factors[factor + r] * pixel
+            middle[at + j] = total
+
+
+@jit
+def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factors: Any, first: Any, taps: Any, n: Any,
+                 add: Any) -> None:  # fmt: skip
+    """target[to + q] = sum over t of factors[first + t] * source[at + places[t] + q], for q up to `n`.
+
+    The sums of a block of eight vectors stay in registers while all taps pass. Where `add` is set, or `n` is less than
+    a vector, reads and writes go up to a whole vector: the arrays must have that much room.
+    """
+    lanes = 32 // target.itemsize
+    q = 0
+    while q + 8 * lanes <= n:
+        s0, s1, s2, s3 = zeros(target), zeros(target), zeros(target), zeros(target)
+        s4, s5, s6, s7 = zeros(target), zeros(target), zeros(target), zeros(target)
+        if add:
+            s0, s1 = load(target, to + q), load(target, to + q + lanes)
+            s2, s3 = load(target, to + q + 2 * lanes), load(target, to + q + 3 * lanes)
+            s4, s5 = load(target, to + q + 4 * lanes), load(target, to + q + 5 * lanes)
+            s6, s7 = load(target, to + q + 6 * lanes), load(target, to + q + 7 * lanes)
+        for t in range(taps):
+            factor, i = splat(factors, first + t), at + places[t] + q
+            s0, s1 = fma(factor, load(source, i), s0), fma(factor, load(source, i + lanes), s1)
+            s2, s3 = fma(factor, load(source, i + 2 * lanes), s2), fma(factor, load(source, i + 3 * lanes), s3)
+            s4, s5 = fma(factor, load(source, i + 4 * lanes), s4), fma(factor, load(source, i + 5 * lanes), s5)
+            s6, s7 = fma(factor, load(source, i + 6 * lanes), s6), fma(factor, load(source, i + 7 * lanes), s7)
+        store(target, to + q, s0)
+        store(target, to + q + lanes, s1)
+        store(target, to + q + 2 * lanes, s2)
+        store(target, to + q + 3 * lanes, s3)
+        store(target, to + q + 4 * lanes, s4)
+        store(target, to + q + 5 * lanes, s5)
+        store(target, to + q + 6 * lanes, s6)
+        store(target, to + q + 7 * lanes, s7)
+        q += 8 * lanes
+    while q < n:
+        if not add and n >= lanes:
+            q = min(q, n - lanes)  # once more over sums that are done, so that nothing behind the row is touched
+        total = load(target, to + q) if add else zeros(target)
+        for t in range(taps):
+            total = fma(splat(factors, first + t), load(source, at + places[t] + q), total)
+        store(target, to + q, total)
+        q += lanes

@@ -1,0 +1,108 @@
+"""A filter as a sum of products of a column and a row: as many as its singular values say."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+# Singular values whose root of squares is below this many roundings of the filter's norm are rounding noise of the
+# filter itself: a filter that was made as a product has two or three roundings in every element.
+ROUNDINGS = 4
+
+
+class Factors(NamedTuple):
+    """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i]).
+
+    Attributes
+    ----------
+    vertical : (K, C, rank, R) array
+        Factors beyond a filter's own rank are zero.
+    horizontal : (K, C, rank, S) array
+    ranks : (K, C) array of int64
+        At least 1, so that a NaN under a zero filter is kept.
+    error : float
+        The largest error of a filter, of its factors as rounded, relative to its norm (Frobenius).
+    """
+
+    vertical: NDArray[np.floating]
+    horizontal: NDArray[np.floating]
+    ranks: NDArray[np.int64]
+    error: float
+
+
+def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
+    """Split filters into as few products of 1-D filters as give them back to the precision of `dtype`.
+
+    All is done in float64, and rounded once. Factors of box, binomial and derivative filters are whole numbers, hence
+    exact.
+
+    Parameters
+    ----------
+    w : (K, C, R, S) array
+    dtype
+        Type of the factors: the one that sums are taken in. Its rounding decides the rank.
+
+    Raises
+    ------
+    ValueError
+        The filter holds NaN or Inf.
+
+    Examples
+    --------
+    >>> sobel = np.array([[[[1, 0, -1], [2, 0, -2], [1, 0, -1]]]], np.float32)
+    >>> found = factor(sobel, np.float32)
+    >>> found.ranks, found.vertical[0, 0, 0], found.horizontal[0, 0, 0], found.error
+    (array([[1]]), array([1., 2., 1.], dtype=float32), array([ 1.,  0., -1.], dtype=float32), 0.0)
+    """
+    exact: NDArray[np.float64] = w.astype(np.float64)
+    if not np.isfinite(exact).all():
+        raise ValueError("the filter holds NaN or Inf, which has no singular value decomposition; use a direct method")
+    columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
+    noise = ROUNDINGS * float(np.finfo(dtype).eps)
+    # tails[..., i]: what is lost by stopping after i products.
+    tails = np.sqrt(np.cumsum(weights[..., ::-1] ** 2, axis=-1)[..., ::-1])
+    ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)
+    rank = int(ranks.max())
+    kept = (np.arange(rank) < ranks[..., None])[..., None]
+    crossed = _rounded(*_crosses(exact, kept), exact, dtype)
+    optimal = _rounded(np.swapaxes(columns, -1, -2)[..., :rank, :] * kept,
+                       rows[..., :rank, :] * weights[..., :rank, None] * kept, exact, dtype)  # fmt: skip
+    better = (crossed[2] <= np.maximum(optimal[2], noise))[..., None, None]
+    vertical, horizontal = (np.where(better, a, b) for a, b in zip(crossed[:2], optimal[:2], strict=True))
+    lost = np.where(better[..., 0, 0], crossed[2], optimal[2])
+    return Factors(vertical, horizontal, ranks.astype(np.int64), float(lost.max()))
+
+
+def _crosses(w: NDArray[np.float64], kept: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A column and a row through the largest element, subtracted, and so on: elimination with complete pivoting.
+
+    The singular vectors carry the rounding of a whole decomposition; these carry that of one division an element, and
+    where the filter is small whole numbers, none. A column's smallest element becomes 1 where that is not far from
+    its largest.
+    """
+    rest, (K, C, R, S), rank = w.copy(), w.shape, kept.shape[2]
+    vertical, horizontal = np.zeros((K, C, rank, R)), np.zeros((K, C, rank, S))
+    k, c = np.arange(K)[:, None], np.arange(C)
+    for i in range(rank):
+        pivots = np.abs(rest).reshape(K, C, -1).argmax(-1)
+        column, row, pivot = rest[k, c, :, pivots % S], rest[k, c, pivots // S], rest[k, c, pivots // S, pivots % S]
+        sizes = np.abs(column)
+        smallest = np.where(sizes > 0, sizes, np.inf).min(-1)
+        unit = np.where(np.abs(pivot) <= 4096 * smallest, smallest, pivot)[..., None]
+        whole = (pivot != 0)[..., None]
+        vertical[:, :, i] = np.divide(column, unit, where=whole, out=np.zeros((K, C, R)))
+        horizontal[:, :, i] = np.divide(row * unit, pivot[..., None], where=whole, out=np.zeros((K, C, S)))
+        rest -= vertical[:, :, i, :, None] * horizontal[:, :, i, None]
+    return vertical * kept, horizontal * kept
+
+
+def _rounded(
+    vertical: NDArray[np.float64], horizontal: NDArray[np.float64], w: NDArray[np.float64], dtype: DTypeLike
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    """The factors in `dtype`, and what they miss of each filter, relative to its norm."""
+    down, along = vertical.astype(dtype), horizontal.astype(dtype)
+    back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), along.astype(np.float64))
+    norms = np.linalg.norm(w, axis=(-2, -1))
+    return down, along, np.linalg.norm(back - w, axis=(-2, -1)) / np.where(norms == 0, 1.0, norms)

@@ -1,0 +1,235 @@
+"""Host side of the separable method: factors, tiles and the launch. The kernels stand in cpu.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import Geometry, geometry
+from convforge.algorithms.include.views import View, view
+from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.separable.factors import factor
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Columns of a block of eight vectors of 32 bytes: tiles are as wide as some of them.
+BLOCK_BYTES = 256
+
+# Filters of up to this many rows are read where the picture lies: rows of a picture whose width is a power of two all
+# fall into one set of the cache, which has about this many ways.
+ROWS_IN_PLACE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SeparableConfig(Config):
+    """Tile of :class:`Separable`.
+
+    Attributes
+    ----------
+    tile_p : int
+        Output rows: the taller, the fewer rows are filtered twice.
+    tile_q : int
+        Output columns: as many as keep a ring of rows, as high as the filter, in the cache.
+    """
+
+    tile_p: int
+    tile_q: int
+
+
+class Sizes(NamedTuple):
+    """The tile as the kernel sees it, in elements.
+
+    Attributes
+    ----------
+    tile_p, tile_q, strips, strips_q : int
+        The tile; tiles of an output channel; tiles side by side.
+    extent_h : int
+        Rows of the ring.
+    rank : int
+        The largest rank of a filter.
+    phases, phase_pitch, pitch : int
+        Columns of one remainder modulo the stride lie together: how many remainders, how many elements each, and all,
+        which is from row to row of the ring.
+    lanes : int
+        Elements of a vector.
+    in_place, put_directly : bool
+        Rows are read where they lie in x; sums are stored straight into the output.
+    """
+
+    tile_p: int
+    tile_q: int
+    strips: int
+    strips_q: int
+    extent_h: int
+    rank: int
+    phases: int
+    phase_pitch: int
+    pitch: int
+    lanes: int
+    in_place: bool
+    put_directly: bool
+
+
+class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
+    """Two passes of 1-D filters for each product that the filter is a sum of: R + S products for R * S.
+
+    The rank is that of the weights' numerical rank: products are kept until what is left of the filter is at most four
+    roundings of the accumulation type, relative to its norm. A filter of full rank is computed too, slowly.
+    """
+
+    name = "separable"
+    summary = "the filter as a few products of 1-D filters (SVD), both passes in one cached tile"
+    operation = "conv2d"
+    since = "direct_rows"
+    precision = "separable"
+    sources = (
+        "algorithms/separable/alias.py",
+        "algorithms/separable/cpu.py",
+        "algorithms/separable/factors.py",
+        "algorithms/separable/separable.py",
+        "algorithms/include/simd.py",
+        "algorithms/include/rows.py",
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := bfloat16_refusal(problem):
+            return reason
+        if is_integer(problem.acc_dtype):
+            return "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:
+        """See :class:`Algorithm`. The default's tile is as wide as three quarters of L2 hold the ring."""
+        block = BLOCK_BYTES // itemsize(problem.acc_dtype)
+        widest = -(-problem.q // block) * block
+        widths = []
+        for cache in (facts.l2_bytes * 3 // 4, facts.l2_bytes // 4, facts.l1_bytes // 2):
+            blocks = cache // (problem.extent_h * problem.stride[1] * BLOCK_BYTES)
+            widths.append(min(max(blocks, 4) * block, 64 * block, widest))
+        found = []
+        for tile_q in dict.fromkeys(widths):
+            strips = problem.n * problem.k * -(-problem.q // tile_q)
+            wanted = -(-4 * facts.cores // max(strips, 1))  # enough tiles for every core
+            tall = max(16 * problem.extent_h // problem.stride[0], 32)
+            found.append(SeparableConfig(max(1, min(tall, -(-problem.p // wanted))), tile_q))
+        return found
+
+    def plan(self, problem: Conv2dProblem, config: SeparableConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.separable import cpu
+
+        if config.tile_p < 1 or config.tile_q < 1:
+            raise ValueError(f"{config}: a tile has at least one row and one column")
+        g, values, used = geometry(problem), np.empty(0, values_dtype(problem)), _used_rows(problem)
+        one = _interleaved(problem, g)
+        work = _Work.of(problem, g, problem.k, config, runtime)
+        work_of_one = None if one is None else _Work.of(problem, one, 1, config, runtime)
+        kernel = runtime.compile(cpu.separable)
+
+        def run(frame: Frame) -> None:
+            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
+            end, packed, now = ends(problem, frame.operands), frame.prepared.tensors, work
+            ranks, horizontal, vertical = packed["ranks"], packed["horizontal"], packed["vertical"]
+            if ranks.shape[0] < problem.k:
+                if work_of_one and (x.place[2], x.place[4], out.place[2], out.place[4]) == (1, problem.c) * 2:
+                    now, x, out = work_of_one, _as_one_channel(x), _as_one_channel(out)
+                else:
+                    ranks, horizontal, vertical = (np.repeat(t, problem.k, 0) for t in (ranks, horizontal, vertical))
+            rank = horizontal.shape[2]
+            sizes = now.sizes._replace(
+                rank=rank,
+                in_place=now.sizes.in_place and x.flat.dtype == problem.acc_dtype and x.place[4] == 1,
+                put_directly=now.sizes.put_directly and out.flat.dtype == problem.acc_dtype and out.place[4] == 1,
+            )
+            taps = (np.arange(rank)[:, None] * sizes.pitch + now.taps).reshape(-1)
+            args = (x, horizontal.reshape(-1), vertical.reshape(-1), ranks, out, now.g, end, values, sizes, taps, used)
+            runtime.launch(kernel, now.info, args, frame.stream)
+
+        def prepare(w: Any) -> PreparedFilter:
+            weights = correlation_filter(problem, w, "float64")
+            same = one is not None and bool((weights == weights[:1]).all())
+            found = factor(weights[:1] if same else weights, problem.acc_dtype)
+            tensors = {"horizontal": found.horizontal, "vertical": found.vertical, "ranks": found.ranks}
+            note = f"rank {found.ranks.max()}, factor error {found.error:.0e}"
+            return PreparedFilter(tensors, sum(t.nbytes for t in tensors.values()), note)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(work.info, run)], prepare=prepare)
+
+
+class _Work(NamedTuple):
+    """The launch over one geometry: the problem's own, or that of its channels side by side."""
+
+    g: Geometry
+    sizes: Sizes
+    taps: NDArray[np.int64]
+    info: LaunchInfo
+
+    @classmethod
+    def of(cls, problem: Conv2dProblem, g: Geometry, outputs: int, config: SeparableConfig, runtime: Runtime) -> _Work:
+        """The work of `outputs` output channels of geometry `g`."""
+        size = itemsize(problem.acc_dtype)
+        lanes = BLOCK_BYTES // 8 // size
+        tile_q = min(config.tile_q, g.Q)
+        extent_h, extent_w = g.dilation_h * (g.R - 1) + 1, g.dilation_w * (g.S - 1) + 1
+        strips_q = -(-g.Q // tile_q)
+        phases = min(g.stride_w, extent_w)
+        # A vector more than is used: loads go up to whole vectors.
+        phase_pitch = -(-((tile_q - 1) * g.stride_w + extent_w) // g.stride_w) + lanes
+        sizes = Sizes(
+            tile_p=config.tile_p,
+            tile_q=tile_q,
+            strips=-(-g.P // config.tile_p) * strips_q,
+            strips_q=strips_q,
+            extent_h=extent_h,
+            rank=1,
+            phases=phases,
+            phase_pitch=phase_pitch,
+            pitch=phases * phase_pitch + lanes,
+            lanes=lanes,
+            in_place=g.stride_w == 1 and g.R <= ROWS_IN_PLACE,
+            put_directly=problem.epilogue.is_plain and g.channels == 1,
+        )
+        columns = np.arange(g.S) * g.dilation_w
+        taps = columns % g.stride_w * phase_pitch + columns // g.stride_w
+        items = problem.n * outputs * sizes.strips
+        flops = 2 * problem.n * problem.k * problem.c_per_group * problem.p * problem.q * (problem.r + problem.s)
+        scratch = (extent_h + 1) * sizes.pitch + (1 if g.channels == 1 else config.tile_p) * (tile_q + lanes)
+        block = block_of_items(items, flops, runtime.facts)
+        return cls(g, sizes, taps, LaunchInfo("separable", (items,), (block,), scratch_bytes=scratch * size))
+
+
+def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
+    """One filter for every channel of an NHWC picture, as a filter of one channel whose rows are W * C wide.
+
+    None where the channels are summed, lie apart, or have operands of their own.
+    """
+    epilogue, c = problem.epilogue, problem.c
+    if problem.groups != c or problem.k != c or c == 1 or {problem.x_layout, problem.out_layout} != {"NHWC"}:
+        return None
+    if g.stride_w != 1 or epilogue.scale == "channel" or epilogue.bias or epilogue.residual:
+        return None
+    columns = np.where(g.columns[:, None] < 0, -1, g.columns[:, None] * c + np.arange(c)).reshape(-1)
+    return g._replace(Q=g.Q * c, dilation_w=g.dilation_w * c, columns=columns, left=g.left * c, width=g.width * c)
+
+
+def _as_one_channel(seen: View) -> View:
+    """A picture of interleaved channels as one channel of wider rows."""
+    start, n, _, h, _ = seen.place
+    return seen._replace(place=(start, n, 0, h, 1))
+
+
+def _used_rows(problem: Conv2dProblem) -> NDArray[np.bool_]:
+    """Whether rows of each remainder modulo the vertical stride are read by any output."""
+    used = np.zeros(problem.stride[0], np.bool_)
+    used[np.arange(problem.r) * problem.dilation[0] % problem.stride[0]] = True
+    return used

@@ -1,0 +1,320 @@
+"""The runner: cheats get no time, an interrupt loses nothing, budgets hold and say so."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.bench import fakes
+from tests.bench.fakes import cases, run_bench
+
+from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
+from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller, weight
+from convforge.bench.material import Material, gaussian_weights, memory_refusal
+from convforge.bench.row import Row
+from convforge.bench.runner import Settings, choose, rows_of
+from convforge.bench.store import load_run
+from convforge.bench.suites import Case
+from convforge.measure.ceilings import Ceilings
+from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
+
+
+def test_an_honest_method_gets_both_times_its_error_and_its_config(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()])
+    (result,) = run.results
+    assert run.complete
+    assert (result.status, result.reason, result.config, result.ours) == ("ok", None, "tile=8", True)
+    assert result.time is not None
+    assert result.prepared_time is not None
+    assert result.error is not None
+    assert result.error.rms is not None
+    assert result.error.rms < 1e-6
+    assert result.first_call_s is not None
+    assert result.prepare_s is not None
+    assert result.note is not None
+    assert "as it is" in result.note
+    assert result.launches[0]["kernel"] == "honest"
+    assert result.time.ring == 256
+    assert not result.time.cold
+
+
+@pytest.mark.parametrize("cheat", [fakes.Silent, fakes.Stale, fakes.Tired])
+def test_a_cheat_gets_no_time(tmp_path: Path, cheat: Callable[[], fakes.Honest]) -> None:
+    run = run_bench(tmp_path, cases(8), [cheat(), fakes.Honest()])
+    bad, good = run.results
+    assert bad.status == "failed"
+    assert bad.reason
+    assert bad.time is None
+    assert bad.prepared_time is None
+    assert good.status == "ok"
+
+
+def test_one_that_fails_while_it_is_timed_says_so(tmp_path: Path) -> None:
+    (bad,) = run_bench(tmp_path, cases(8), [fakes.Tired()]).results
+    assert bad.reason is not None
+    assert bad.reason.startswith("after timing: ")
+
+
+def test_a_method_that_raises_ends_its_row_alone(tmp_path: Path) -> None:
+    broken, honest = run_bench(tmp_path, cases(8), [fakes.Broken(), fakes.Honest()]).results
+    assert (broken.status, broken.reason) == ("error", "ArithmeticError: it broke")
+    assert honest.status == "ok"
+
+
+def test_a_refusal_is_stored_with_its_reason(tmp_path: Path) -> None:
+    (picky,) = run_bench(tmp_path, cases(8), [fakes.Picky()]).results
+    assert (picky.status, picky.reason) == ("refused", "it would rather not")
+
+
+def test_the_workspace_limit_takes_another_config_or_refuses(tmp_path: Path) -> None:
+    fits, none = Settings(quick=True, workspace_limit=5000), Settings(quick=True, workspace_limit=100)
+    (result,) = run_bench(tmp_path / "a", cases(8), [fakes.Hungry()], fits).results
+    assert (result.status, result.config, result.workspace_bytes) == ("ok", "tile=4", 4096)
+    (result,) = run_bench(tmp_path / "b", cases(8), [fakes.Hungry()], none).results
+    assert result.status == "refused"
+    assert result.reason is not None
+    assert "limit is 100" in result.reason
+
+
+def test_all_configs(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(quick=True, all_configs=True))
+    assert [r.config for r in run.results] == ["tile=8", "tile=16"]
+
+
+def test_small_cases_come_first(tmp_path: Path) -> None:
+    assert run_bench(tmp_path, cases(32, 4, 16), [fakes.Honest()]).cases == ("square_4", "square_16", "square_32")
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_after_an_interrupt_exactly_the_missing_rows_are_run(tmp_path: Path, at: int) -> None:
+    wanted, first = cases(4, 8), [fakes.Honest(), fakes.Interrupting(at)]
+    with contextlib.suppress(KeyboardInterrupt):  # the later ones are never reached
+        run_bench(tmp_path, wanted, first)
+    (path,) = tmp_path.rglob("*.jsonl")
+    before = load_run(path)
+    again = [fakes.Honest(), fakes.Interrupting(-1)]
+    after = run_bench(tmp_path, wanted, again, path=path)
+    assert after.complete
+    assert {r.key for r in after.results} == {
+        (f"square_{n}", f"m{n}n{n}k{n}_f32", "cpu", name, "tile=8")
+        for n in (4, 8)
+        for name in ("honest", "interrupting")
+    }
+    kept = {r.key: r for r in before.results}
+    assert all(kept.get(r.key, r) == r for r in after.results)  # finished rows were not measured again
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(line["kind"] == "result" for line in lines) == 4
+
+
+def test_the_interrupted_run_says_that_it_is_not_complete(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(tmp_path, cases(4, 8), [fakes.Honest(), fakes.Interrupting(1)])
+    (path,) = tmp_path.rglob("*.jsonl")
+    run = load_run(path)
+    assert not run.complete
+    assert [(r.case, r.algorithm) for r in run.results] == [("square_4", "honest")]
+
+
+def test_a_row_whose_sources_changed_is_measured_again(tmp_path: Path) -> None:
+    first = run_bench(tmp_path, cases(4), [fakes.Honest()])
+    changed = fakes.Honest()
+    changed.versions = lambda: {"numpy": "another"}  # type: ignore[method-assign]
+    second = run_bench(tmp_path, cases(4), [changed], path=first.path)
+    assert len(second.results) == 1
+    assert second.results[0].library_versions == {"numpy": "another"}
+
+
+class Telling(CpuRuntime):
+    """A runtime on which the calls of a run take as long as the test says."""
+
+    seconds = 100.0
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Run, and tell."""
+        super().time(run, repeats)
+        return self.seconds * repeats
+
+
+def test_a_row_predicted_to_take_too_long_is_skipped_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def predict(self: Forecast, key: tuple[str, ...], *rest: object) -> tuple[float, str] | None:
+        return (100.0, "1 s for a smaller one") if "honest" in key else None
+
+    monkeypatch.setattr(Forecast, "predict", predict)
+    method = fakes.Interrupting(1)  # it must not even be planned
+    method.name = "honest"  # type: ignore[misc]
+    (result,) = run_bench(tmp_path, cases(8), [method], Settings(quick=True, budget_s=30.0)).results
+    assert result.status == "skipped"
+    assert result.reason is not None
+    assert "about 1e+02 s (1 s for a smaller one)" in result.reason
+
+
+def test_a_row_whose_call_turns_out_too_slow_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    runtime = Telling(cpu_runtime().facts)
+    (result,) = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(budget_s=30.0), runtime=runtime).results
+    assert (result.status, result.time) == ("skipped", None)
+    assert result.reason is not None
+    assert result.reason.startswith("a call takes 1e+02 s")
+
+
+def test_a_prediction_comes_from_the_largest_row_so_far() -> None:
+    forecast, key = Forecast(), ("gemm", "honest")
+    small, middle, large = (parse_problem(f"m{n}n{n}k{n}_f32") for n in (100, 200, 400))
+
+    def probe(problem: Problem) -> float:
+        raise AssertionError("there was an earlier row")
+
+    forecast.learn(key, small, 0.01)
+    forecast.learn(key, middle, 0.02)
+    predicted = forecast.predict(key, large, probe)
+    assert predicted is not None
+    assert predicted[0] == pytest.approx(0.16)
+    assert "m200n200k200_f32" in predicted[1]
+    assert forecast.predict(("gemm", "other"), small, probe) is None
+
+
+def test_without_an_earlier_row_a_smaller_problem_is_tried(tmp_path: Path) -> None:
+    runtime = Telling(cpu_runtime().facts)
+    (result,) = run_bench(tmp_path, cases(400), [fakes.Honest()], runtime=runtime).results
+    assert result.status == "skipped"
+    assert result.reason is not None
+    assert f"for {smaller(parse_problem('m400n400k400_f32'))}" in result.reason
+
+
+def test_a_spent_budget_skips_what_is_left_and_says_so(tmp_path: Path) -> None:
+    ticks = iter(range(10**9))
+    run = run_bench(
+        tmp_path, cases(4, 8, 16), [fakes.Honest()], Settings(quick=True, budget_s=1.0), clock=lambda: next(ticks)
+    )
+    assert {r.status for r in run.results} == {"skipped"}
+    assert all(r.reason == "the budget of 1 s was spent" for r in run.results)
+
+
+def _rows(*sizes: int) -> list[Row]:
+    runtime, settings = cpu_runtime(), Settings()
+    return [row for case in cases(*sizes) for row in rows_of(case, [fakes.Honest()], runtime, settings)]
+
+
+def test_a_budget_is_shared_by_weight_and_what_is_left_over_is_the_others() -> None:
+    now = [0.0]
+    rows = _rows(64, 512)
+    budget = Budget(10.0, rows, clock=lambda: now[0])
+    small, large = (budget.share([row]) for row in rows)
+    assert large / small == pytest.approx(weight(rows[1].problem) / weight(rows[0].problem))
+    assert 0 < small < large < 10
+    now[0] = small / 10
+    budget.done(rows[0])
+    budget.final_share(rows[0].case.name)
+    assert budget.share([rows[1]]) > large
+    assert budget.share([rows[1]]) + budget.final_share(rows[1].case.name) <= budget.remaining_s
+
+
+def test_compiling_is_not_the_budgets() -> None:
+    now = [0.0]
+    budget = Budget(10.0, _rows(8), clock=lambda: now[0])
+    now[0] = 4.0
+    budget.forgive(3.0)
+    assert budget.remaining_s == 9.0
+
+
+def test_without_a_budget_a_row_has_a_limit() -> None:
+    rows = _rows(8)
+    assert Budget(None, rows).share(rows) == ROW_LIMIT_S
+    assert not Budget(None, rows).allows(10 * ROW_LIMIT_S, ROW_LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n32c64h56w56_k64r3s3_st1_p1_f32_nchw",
+        "n1c3h8192w8192_k3r3s3_st3_p1_f32_nchw",
+        "n1c1h700w700_k1r31s31_st1_p15_f32_nhwc",
+        "n8c2048h33w33_k256r3s3_st1_p12_d12_f32_nchw",
+        "n32c512h14w14_k512r27s27_st1_p13_g512_f32_nchw",
+        "m8192n8192k8192_f32",
+    ],
+)
+def test_probes_are_small_and_of_the_same_kind(text: str) -> None:
+    problem = parse_problem(text)
+    small = smaller(problem)
+    assert small is not None
+    assert 0 < small.flops <= 3 * PROBE_FLOPS
+    if isinstance(problem, Conv2dProblem):
+        assert isinstance(small, Conv2dProblem)
+        for name in ("stride", "padding", "dilation", "r", "s", "c_per_group", "x_layout"):
+            assert getattr(small, name) == getattr(problem, name)
+
+
+def test_methods_are_asked_for_by_name_for_their_own_arithmetic() -> None:
+    class Narrow(fakes.Honest):
+        name = "narrow"
+        precision = "tf32"
+
+    (row,) = rows_of(cases(8)[0], [Narrow()], cpu_runtime(), Settings())
+    assert row.refusal is None
+    assert isinstance(row.problem, GemmProblem)
+    assert row.problem.precision == "tf32"
+    assert row.result("skipped", "why").problem == "m8n8k8_f32"
+
+
+def test_patterns_choose_methods_and_a_wrong_one_names_the_nearest() -> None:
+    known = [fakes.Honest(), fakes.Rival(), fakes.Hungry()]
+    assert [a.name for a in choose(["h*"], "cpu", {"gemm"}, known)] == ["honest", "hungry"]
+    assert choose([], "cpu", {"gemm"}, known) == known
+    with pytest.raises(ValueError, match=r"'honets'.*did you mean 'honest'"):
+        choose(["honets"], "cpu", {"gemm"}, known)
+
+
+def test_close_methods_hold_a_final(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(64), [fakes.Honest(), fakes.Rival()])
+    times = [r.time.median_s for r in run.results if r.time]
+    if max(times) <= 1.5 * min(times):
+        (final,) = run.finals
+        assert {c.algorithm for c in final.contestants} == {"honest", "rival"}
+        assert run.timing(run.results[0]) != run.results[0].time
+    else:
+        assert not run.finals
+
+
+def test_a_machine_that_changed_is_flagged(tmp_path: Path) -> None:
+    found = iter([Ceilings(20e9, 100e9), Ceilings(10e9, 100e9)])
+    run = run_bench(tmp_path, cases(4), [fakes.Honest()], ceilings=lambda runtime: next(found))
+    assert run.moved is not None
+    assert "copy bandwidth" in run.moved
+    assert run_bench(tmp_path / "still", cases(4), [fakes.Honest()]).moved is None
+
+
+def test_a_case_beyond_memory_is_refused_before_it_is_made() -> None:
+    facts = dataclasses.replace(cpu_runtime().facts, memory_bytes=1 << 30)
+    assert "GiB" in str(memory_refusal(parse_problem("n1c3h8192w8192_k3r3s3_st1_p1_f32_nchw"), facts))
+    assert memory_refusal(parse_problem("n1c3h512w512_k3r3s3_st1_p1_f32_nchw"), facts) is None
+
+
+def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
+    from convforge import check
+
+    problem = parse_problem("n1c3h9w9_k3r5s5_st1_p2_g3_f32_nchw")
+    assert isinstance(problem, Conv2dProblem)
+    material = Material(Case("blur", problem, weights="gaussian"), cpu_runtime().facts, check)
+    w = material.ring.slots[0].w
+    assert w.dtype == "float32"
+    assert len({float(k[0, 2, 2]) for k in w}) == 3
+    assert abs(gaussian_weights(problem) - w).max() < 1e-6
+
+
+def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
+    from convforge import check
+
+    material = Material(cases(8)[0], cpu_runtime().facts, check)
+    for slot in material.ring.slots:
+        slot.out[...] = slot.x @ slot.w
+    assert material.verify("strict", 256, {}).ok
+    material.ring.slots[200].out[3, 3] = 7.0
+    assert material.verify("strict", 200, {}).ok
+    assert not material.verify("strict", 256, {}).ok

@@ -1,0 +1,160 @@
+"""Tables and verdicts from made-up results: change the figures and the words must change."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from tests.bench.fakes import result, run
+
+from convforge.bench.records import Error, Finalist, Finalists
+from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
+from convforge.bench.verdicts import judge
+from convforge.measure.ceilings import Ceilings
+from convforge.measure.timer import Timing
+
+FAST, SLOW, NEAR = (1e-3, 1.01e-3, 1.02e-3), (2e-3, 2.02e-3, 2.04e-3), (1.005e-3, 1.015e-3, 1.025e-3)
+
+
+def shown(width: int = 200, **pair: tuple[float, ...]) -> str:
+    return markdown_table(run(*(result(algorithm=name, samples=s, ours=name != "rival") for name, s in pair.items())))
+
+
+def test_the_faster_one_wins_whichever_it_is() -> None:
+    assert "honest, 2x ahead of rival" in shown(honest=FAST, rival=SLOW)
+    assert "rival, 2x ahead of honest" in shown(honest=SLOW, rival=FAST)
+
+
+def test_times_closer_than_their_spreads_are_a_tie() -> None:
+    assert "tie: honest, rival" in shown(honest=FAST, rival=NEAR)
+    verdict = judge(run(result(samples=FAST), result(algorithm="rival", samples=NEAR, ours=False)), "square_8")
+    assert verdict.level
+    assert len(verdict.fastest) == 2
+
+
+def test_the_final_overrules_the_first_timing() -> None:
+    ours, peer = result(samples=FAST), result(algorithm="rival", samples=SLOW, ours=False)
+    final = Finalists("square_8", (Finalist("honest", "", Timing(SLOW)), Finalist("rival", "", Timing(FAST))))
+    assert judge(run(ours, peer), "square_8").fastest == (ours,)
+    assert judge(run(ours, peer, finals=(final,)), "square_8").fastest == (peer,)
+
+
+def test_a_narrower_arithmetic_is_shown_but_never_wins() -> None:
+    narrow = result(algorithm="narrow", samples=(1e-6,) * 3, precision="tf32")
+    verdict = judge(run(result(samples=FAST), narrow), "square_8")
+    assert [r.algorithm for r in verdict.fastest] == ["honest"]
+    assert "narrow (tf32)" in markdown_table(run(result(samples=FAST), narrow))
+    asked = result(algorithm="narrow", samples=(1e-6,) * 3, precision="tf32", problem="m8n8k8_f32_tf32")
+    assert [r.algorithm for r in judge(run(asked), "square_8").fastest] == ["narrow"]
+
+
+def test_cells_say_ms_and_gflops_and_whose_best_it_is() -> None:
+    text = shown(honest=(1e-6,) * 3, rival=(2e-6,) * 3)  # 1024 operations
+    assert "**\\*0.00100 / 1.02**" in text
+    assert "_\\*0.00200 / 0.512_" in text
+
+
+def test_noise_staleness_and_the_largest_error_are_marked() -> None:
+    noisy = result(time=Timing(FAST, noisy=True), error=Error(3e-5, 1.0, 0.5))
+    (table,) = tables_of(run(noisy))
+    assert table.rows[0][2].text.startswith("~*")
+    assert table.rows[-1][2].text == "3.0e-05"
+
+
+def test_what_has_no_time_is_listed_with_its_reason() -> None:
+    text = markdown_table(
+        run(
+            result(),
+            result(algorithm="picky", status="refused", reason="it would rather not"),
+            result(algorithm="silent", status="failed", reason="output not written", case="square_9"),
+        )
+    )
+    assert "picky refused on square\\_8: it would rather not" in text
+    assert "silent failed on square\\_9: output not written" in text
+    assert "| - |" in text  # nothing was timed for square_9
+
+
+def test_hot_and_few_are_said() -> None:
+    text = markdown_table(run(result(time=Timing(FAST, few=True, cold=False))))
+    assert "Hot in the cache" in text
+    assert "Fewer samples" in text
+    assert "Hot in the cache" not in shown(honest=FAST)
+
+
+def test_a_run_that_moved_or_did_not_end_is_doubtful() -> None:
+    ceilings = (("before", Ceilings(1e9, 1e9)), ("after", Ceilings(2e9, 1e9)))
+    text = markdown_table(run(result(), ceilings=ceilings, complete=False))
+    assert "did not hold still" in text
+    assert "not complete" in text
+
+
+def test_every_operation_has_its_own_table_and_cases_stand_in_natural_order() -> None:
+    found = tables_of(
+        run(result(case="a_1024"), result(case="a_64"), result(case="r", algorithm="relu", problem="relu64_f32"))
+    )
+    assert [t.columns for t in found] == [
+        ("case", "stride", "honest", "fastest"),
+        ("case", "stride", "relu", "fastest"),
+    ]
+    assert [row[0].text for row in found[0].rows] == ["a_64", "a_1024", "largest RMS error"]
+
+
+def test_several_configs_of_a_method_are_several_columns() -> None:
+    (table,) = tables_of(run(result(config="tile=1", samples=SLOW), result(config="tile=2", samples=FAST)))
+    assert table.columns[2:] == ("honest[tile=1]", "honest[tile=2]", "fastest")
+    assert table.rows[0][-1].text == "honest[tile=2]"
+
+
+def test_choosing_rows_and_columns() -> None:
+    conv = "n1c1h{0}w{0}_k1r3s3_st{1}_p1_f32_nchw"
+    many = run(
+        *(
+            result(case=f"c{h}s{s}", algorithm=name, problem=conv.format(h, s))
+            for h in (8, 16)
+            for s in (1, 2)
+            for name in ("direct_a", "fft")
+        )
+    )
+    (table,) = tables_of(many, methods=["direct*"], sizes=[16], strides=[2])
+    assert table.columns == ("case", "stride", "direct_a", "fastest")
+    assert [row[0].text for row in table.rows[:-1]] == ["c16s2"]
+    assert table.rows[0][1].text == "2"
+    (table,) = tables_of(many, cases=["c8*"])
+    assert [row[0].text for row in table.rows[:-1]] == ["c8s1", "c8s2"]
+
+
+def test_prepared_times() -> None:
+    (table,) = tables_of(run(result(samples=SLOW, prepared_time=Timing(FAST))), prepared=True)
+    assert table.rows[0][2].text.startswith("*1.01 /")
+
+
+def test_csv_has_every_result_whatever_its_status() -> None:
+    text = csv_table(run(result(samples=FAST), result(algorithm="picky", status="refused", reason="a, b")))
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["ms"], first["gflops"], first["rms_error"], first["fastest"]) == (
+        "1.01",
+        "0.0010139",
+        "1e-07",
+        "True",
+    )
+    assert (second["status"], second["reason"], second["ms"]) == ("refused", "a, b", "")
+
+
+@pytest.mark.parametrize("width", [60, 100, 400])
+def test_the_terminals_table_shows_every_method_at_any_width(width: int) -> None:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width)
+    console.print(rich_tables(run(*(result(algorithm=f"method_{i}") for i in range(12))), width))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    text = file.getvalue()
+    assert all(f"method_{i}" in text for i in range(12))
+    assert max(map(len, text.splitlines())) <= width
+    heads = text.count("stride")
+    assert heads == 1 if width == 400 else heads > 1
+
+
+def test_an_empty_run_has_a_table_too() -> None:
+    assert "Measured 2026-01-02 on A Test, 2 cores, commit 0123456789" in markdown_table(run())

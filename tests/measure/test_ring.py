@@ -1,0 +1,78 @@
+"""Rings: how many slots, whether cold, and that no two share memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from convforge.algorithms.contract import Operands
+from convforge.backends.cpu.facts import cpu_facts
+from convforge.check import Inputs
+from convforge.measure.ring import MOST_SLOTS, Cycle, Ring, poison, ring_size
+from convforge.problem import parse_problem
+
+FACTS = dataclasses.replace(cpu_facts(), l1_bytes=1 << 10, l2_bytes=1 << 12, l3_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "slot_bytes, slots, cold",
+    [(1 << 19, 4, True), (3 << 19, 2, True), (16, MOST_SLOTS, False), (1 << 30, 1, True), (0, MOST_SLOTS, False)],
+)
+def test_size(slot_bytes: int, slots: int, cold: bool) -> None:
+    size = ring_size(slot_bytes, FACTS)
+    assert (size.slots, size.cold) == (slots, cold)
+
+
+def test_a_ring_that_may_not_grow_is_hot() -> None:
+    size = ring_size(1 << 18, FACTS, limit_bytes=1 << 20)
+    assert (size.slots, size.cold) == (4, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["n1c2h8w9_k3r3s3_st1_p1_f32_nchw", "n1c2h8w9_k3r3s3_st1_p1_u8_nhwc", "m4n5k6_f64",
+             "max_n1c2h8w9_r2s2_st2_p0_f32_nchw", "relu64_f16"]
+)  # fmt: skip
+def test_slots_are_copies_that_take_turns_and_outputs_can_be_poisoned(text: str) -> None:
+    from convforge.check import make_inputs, truth
+
+    problem = parse_problem(text)
+    sets = [make_inputs(problem, seed=seed) for seed in range(2)]
+    ring = Ring(problem, sets, FACTS)
+    arrays = [a for slot in ring.slots for a in (slot.x, slot.w, slot.out) if a is not None]
+    addresses = [a.ctypes.data for a in arrays]
+    assert len(set(addresses)) == len(addresses)
+    for i, slot in enumerate(ring.slots[:5]):
+        assert slot.kind == i % 2
+        np.testing.assert_array_equal(slot.x, sets[i % 2].x)
+        assert slot.out.shape == truth(problem, sets[0]).value.shape
+    ring.poison()
+    if ring.slots[0].out.dtype.kind == "f":
+        assert all(np.isnan(slot.out).all() for slot in ring.slots)
+    else:
+        assert all((slot.out.view(np.uint8) == 0xA5).all() for slot in ring.slots)
+
+
+def test_poison_overwrites_what_was_there() -> None:
+    out = np.zeros(5, np.int16)
+    poison(out)
+    assert (out != 0).all()
+
+
+def test_inputs_without_weights_have_slots_without_weights() -> None:
+    problem = parse_problem("relu64_f32")
+    ring = Ring(problem, [Inputs(np.ones(64, np.float32), None, Operands())], FACTS)
+    assert ring.slots[0].w is None
+
+
+def test_a_cycle_knows_which_slots_it_reached() -> None:
+    seen: list[int] = []
+    cycle = Cycle(4, seen.append)
+    cycle()
+    cycle()
+    assert cycle.reached == 2
+    for _ in range(7):
+        cycle()
+    assert cycle.reached == 4
+    assert seen == [0, 1, 2, 3, 0, 1, 2, 3, 0]
