@@ -51,7 +51,7 @@ def conv2d(
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
         float32, float64, float16 (summed in float32), or an integer type of 8 or 16 bits or int32. Any strides.
     w : array of shape (K, C / groups, R, S), whatever the layout
-        x's dtype; for integer x any integer type (summed in int32) or float32 or float64 (summed in that).
+        x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
     stride, dilation : int or pair of int
         Per axis (vertical, horizontal).
@@ -115,7 +115,8 @@ def conv2d(
         activation=activation, precision=precision,
     )  # fmt: skip
     plan = find_plan(problem, algorithm, config, device, workspace_limit)
-    target, overlaps = output_array(out, problem.out_shape[not batched :], problem.out_dtype, (x, w))
+    inputs = (x, w) if operands.bias is None else (x, w, operands.bias)
+    target, overlaps = output_array(out, problem.out_shape[not batched :], problem.out_dtype, inputs)
     whole = target if batched else target[None]
     return execute(plan, x if batched else x[None], w, operands, whole, overlaps, target)
 
@@ -124,7 +125,7 @@ class Filter:
     """A convolution whose weights are prepared once: flipped, cast, transformed, factored, and kept.
 
     Calling it gives what :func:`conv2d` gives with the same arguments. Preparation happens at the first picture of each
-    kind (dtype and channels; for some methods, size) and is kept for the next. Safe to call from many threads.
+    shape and dtype, and is kept for the next, for up to 16 of them. Safe to call from many threads.
 
     Parameters
     ----------
@@ -342,6 +343,8 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
 
     if isinstance(problem, str):
         problem = parse_problem(problem)
+    if problem is not None and not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a problem or its text form; got {type(problem).__name__}")
     facts = runtime_of(device).facts
     return [
         AlgorithmInfo(

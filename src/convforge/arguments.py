@@ -45,6 +45,9 @@ def conv2d_problem(
     ValueError, TypeError
         As :func:`convforge.conv2d`.
     """
+    words = (("layout", layout), ("padding_mode", padding_mode), ("mode", mode), ("precision", precision))
+    for name, word in words:
+        check_word(word, name)
     n, c, h, width, layout = _sizes(x, layout)
     k, c_per_group, r, s = w.shape
     groups = whole_number(groups, "groups")
@@ -101,6 +104,7 @@ def pool2d_problem(
     layout: str,
 ) -> tuple[Pool2dProblem, bool]:
     """The problem that max_pool2d's arguments mean, and whether x has a batch axis."""
+    check_word(layout, "layout")
     n, c, h, w, layout = _sizes(x, layout)
     window = pair(kernel_size, "kernel_size")
     strides = window if stride is None else pair(stride, "stride")
@@ -125,6 +129,12 @@ def pool2d_problem(
     return problem, x.ndim == 4
 
 
+def check_word(value: Any, name: str) -> None:
+    """Raise ``TypeError`` unless the argument is a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be a string")
+
+
 def whole_number(value: Any, name: str) -> int:
     """`value` as a Python int; numbers with a fraction, bools and anything else are refused."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -136,6 +146,8 @@ def pair(value: Any, name: str) -> tuple[int, int]:
     """One number for both axes, or (vertical, horizontal)."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value), int(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
     return whole_number(value[0], name), whole_number(value[1], name)
@@ -180,12 +192,20 @@ def _sizes(x: NDArray[Any], layout: str) -> tuple[int, int, int, int, str]:
     return n, c, h, w, layout
 
 
-@lru_cache(maxsize=64)
 def _epilogue(bias: bool, activation: Activation) -> Epilogue:
-    if activation is None:
-        return Epilogue(bias=bias)
-    name, alpha = (activation, None) if isinstance(activation, str) else activation
-    return Epilogue(bias=bias, activation=name, alpha=alpha)
+    """Raises ``TypeError`` unless the activation is a name, or a name and a number."""
+    if activation is None or isinstance(activation, str):
+        return _known_epilogue(bias, activation or "identity", None)
+    if isinstance(activation, Sequence) and len(activation) == 2:
+        name, alpha = tuple(activation)
+        if isinstance(name, str) and isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool):
+            return _known_epilogue(bias, name, float(alpha))
+    raise TypeError(f"activation={activation!r} must be a name, or a pair of a name and a number: ('leaky_relu', 0.2)")
+
+
+@lru_cache(maxsize=64)
+def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogue:
+    return Epilogue(bias=bias, activation=activation, alpha=alpha)
 
 
 def _bias(bias: Any, problem: Conv2dProblem) -> NDArray[Any] | None:

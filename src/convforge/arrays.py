@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from convforge.problem.types import SHORT_NAMES
 
-
 # NumPy derives a dtype's name anew on every call, which takes microseconds.
 _NAMES = {np.dtype(name): name for name in SHORT_NAMES if name != "bfloat16"}
 
@@ -31,6 +30,8 @@ def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDA
     """
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(value).__name__}: convert it with numpy.asarray")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first, as in {name}.filled(0)")
     array = np.asarray(value)
     if array.dtype not in _NAMES:
         if array.dtype.newbyteorder("=") in _NAMES:

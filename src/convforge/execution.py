@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms import AnyAlgorithm, find, refusal
 from convforge.algorithms.contract import Config, Operands, Plan, PreparedFilter
+from convforge.arguments import check_word, whole_number
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
@@ -56,7 +57,11 @@ def find_plan(
     UnsupportedProblem
         The algorithm refuses, or nothing fits the workspace limit.
     """
-    if workspace_limit is not None and workspace_limit < 0:
+    for name, word in (("algorithm", algorithm), ("device", "cpu" if device is None else device)):
+        check_word(word, name)
+    if config is not None and not isinstance(config, Config | Mapping | str):
+        raise TypeError(f"config={config!r} must be a Config, a mapping, or text such as 'tile_p=8'")
+    if workspace_limit is not None and whole_number(workspace_limit, "workspace_limit") < 0:
         raise ValueError(f"workspace_limit={workspace_limit} bytes must not be negative")
     if isinstance(config, Mapping):
         config = ",".join(f"{name}={value}" for name, value in config.items())
@@ -104,10 +109,14 @@ def make_config(method: AnyAlgorithm, problem: Any, runtime: Runtime, config: Co
     if isinstance(config, Config):
         if type(config) is not type(default):
             raise ValueError(f"{method.name} takes a {type(default).__name__}; got a {type(config).__name__}")
+        for f in dataclasses.fields(config):
+            value = getattr(config, f.name)
+            if isinstance(getattr(default, f.name), int) and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{f.name}={value!r} must be a whole number of at least 1")
         return config
     fields = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}
     changes: dict[str, Any] = {}
-    for part in filter(None, config.split(",")):
+    for part in filter(None, config.replace(" ", "").split(",")):
         name, _, text = part.partition("=")
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
@@ -121,7 +130,7 @@ def _value(name: str, text: str, default: Any) -> Any:
     """A config field's value from its text, in the type of its default; numbers of a tile are at least 1."""
     if not isinstance(default, int) or isinstance(default, bool):
         return type(default)(text)
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise ValueError(f"{name}={text!r} must be a whole number of at least 1")
     return int(text)
 

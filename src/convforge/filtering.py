@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands, Plan
-from convforge.arguments import IntPair, pair
+from convforge.arguments import IntPair, check_word, pair
 from convforge.arrays import as_array
 from convforge.execution import execute, find_plan
 from convforge.problem import PADDING_MODES, Conv2dProblem
@@ -20,7 +21,7 @@ _SEPARABLE_FROM = 5
 
 def filter(  # noqa: A001
     image: NDArray[Any],
-    kernel: NDArray[Any] | str,
+    kernel: NDArray[Any] | str | os.PathLike[str],
     *,
     channels: str = "each",
     border: str = "reflect",
@@ -39,7 +40,7 @@ def filter(  # noqa: A001
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
         Any number of bands C and of pages T; uint8, uint16, int16, int8, int32, float16, float32 or float64.
         A gray stack is (T, H, W, 1).
-    kernel : array of shape (R, S), or str
+    kernel : array of shape (R, S), str or path
         Numbers, or what :func:`convforge.images.kernels.load_kernel` reads: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
@@ -89,7 +90,7 @@ def filter(  # noqa: A001
 
 def plan_filter(
     image: NDArray[Any],
-    kernel: NDArray[Any] | str,
+    kernel: NDArray[Any] | str | os.PathLike[str],
     *,
     channels: str = "each",
     border: str = "reflect",
@@ -108,10 +109,14 @@ def plan_filter(
     """
     image = as_array(image, "image", (2, 3, 4))
     taps = kernel_array(kernel)
+    check_word(channels, "channels")
+    check_word(border, "border")
     if channels not in ("each", "sum"):
         raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
     if border not in PADDING_MODES:
         raise ValueError(f"border={border!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
+    if cval and border != "constant":
+        raise ValueError(f"cval={cval} goes with border='constant'; border is {border!r}")
     x = image.reshape(1, *image.shape, 1) if image.ndim == 2 else image[None] if image.ndim == 3 else image
     n, h, w, c = x.shape
     if not c or not h or not w:
@@ -142,7 +147,7 @@ def plan_filter(
     return find_plan(problem, algorithm, None, device, None), x, weights
 
 
-def kernel_array(kernel: NDArray[Any] | str) -> NDArray[np.float64]:
+def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
     """The kernel's numbers from an array or from text.
 
     Raises
@@ -150,10 +155,10 @@ def kernel_array(kernel: NDArray[Any] | str) -> NDArray[np.float64]:
     ValueError, TypeError
         It is no two-dimensional array of finite real numbers, or text that means none.
     """
-    if isinstance(kernel, str):
+    if isinstance(kernel, str | os.PathLike):
         from convforge.images.kernels import load_kernel
 
-        return np.array(load_kernel(kernel).values)
+        return np.array(load_kernel(os.fspath(kernel)).values)
     array = np.asarray(kernel)
     if array.dtype.kind not in "iufb":
         raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers")
@@ -167,21 +172,33 @@ def kernel_array(kernel: NDArray[Any] | str) -> NDArray[np.float64]:
 
 def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int) -> NDArray[Any]:
     """The kernel in the type it is summed with: integers exactly where they fit int32 sums, else a float type."""
-    if x.dtype.kind == "f":
-        return taps.astype(x.dtype)
+    if x.dtype.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
+        return _cast(taps, np.float64 if x.dtype == np.float64 else np.float32)
     if x.dtype.itemsize <= 2 and (taps == np.rint(taps)).all():
         for name in ("int8", "int16"):
             info = np.iinfo(name)
             fits = taps.min() >= info.min and taps.max() <= info.max
             if fits and taps.size * channels * magnitude(name) * magnitude(x.dtype.name) < 2**31:
                 return taps.astype(name)
-    return taps.astype(np.float64 if x.dtype.itemsize > 2 else np.float32)
+    return _cast(taps, np.float64 if x.dtype.itemsize > 2 else np.float32)
+
+
+def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
+    largest = np.finfo(dtype).max
+    if np.abs(taps).max() > largest:
+        raise ValueError(
+            f"the kernel holds numbers beyond {largest:.3g}, the largest of {np.dtype(dtype)} that it is summed in"
+        )
+    return taps.astype(dtype)
 
 
 def _two_passes_pay(taps: NDArray[np.float64], weights: NDArray[Any]) -> bool:
     """Whether a kernel is large, of rank 1 to the last bit of its type, and summed in a float type."""
     if min(taps.shape) < _SEPARABLE_FROM or is_integer(weights.dtype.name):
         return False
-    values = np.linalg.svd(taps, compute_uv=False)
-    limit = np.finfo(np.float64 if weights.dtype == np.float64 else np.float32).eps * values[0]
-    return bool(values[1] <= limit)
+    # A matrix of rank 1 is the outer product of its row and column through its largest number, divided by that.
+    r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
+    if not taps[r, s]:
+        return False
+    rest = np.abs(taps - np.outer(taps[:, s], taps[r] / taps[r, s])).max()
+    return bool(rest <= np.finfo(weights.dtype).eps * np.abs(taps[r, s]))

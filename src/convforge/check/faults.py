@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,10 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
     return name or _place(problem, values, expected)
 
 
+def _value(problem: Problem, inputs: Inputs, bits: int) -> Floats:
+    return truth(problem, _narrowed(inputs, bits)).value
+
+
 def _rms(values: Floats) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
@@ -69,10 +74,7 @@ def _suspects(
     yield from _of_values(right, values, known)
     if isinstance(problem, (Conv2dProblem, GemmProblem)):
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
-            yield (
-                f"{label}-like rounding of the factors",
-                lambda bits=bits: truth(problem, _narrowed(inputs, bits)).value,
-            )
+            yield f"{label}-like rounding of the factors", partial(_value, problem, inputs, bits)
     if isinstance(problem, Conv2dProblem):
         yield from _of_filters(problem, inputs)
         yield from _of_pictures(problem, right, inputs)
@@ -93,12 +95,13 @@ def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterat
 def _narrowed(inputs: Inputs, bits: int) -> Inputs:
     """Factors rounded to this many bits of mantissa."""
 
-    def narrow(array: NDArray[Any] | None) -> NDArray[Any] | None:
-        if array is None or array.dtype.kind != "f":
+    def narrow(array: NDArray[Any]) -> NDArray[Any]:
+        if array.dtype.kind != "f":
             return array
         mantissa, exponent = np.frexp(array.astype(np.float64))
-        return np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1)
+        return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
 
+    assert inputs.w is not None
     return dataclasses.replace(inputs, x=narrow(inputs.x), w=narrow(inputs.w))
 
 
@@ -119,7 +122,10 @@ def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         yield "swapped H and W of the filter", with_filter(w.transpose(0, 1, 3, 2).reshape(w.shape))
     if problem.k > 1:
         for k in dict.fromkeys((0, 1, problem.k - 1)):
-            yield f"one filter for all outputs: that of channel {k}", with_filter(np.broadcast_to(w[k : k + 1], w.shape))
+            yield (
+                f"one filter for all outputs: that of channel {k}",
+                with_filter(np.broadcast_to(w[k : k + 1], w.shape)),
+            )
     if problem.k_per_group == problem.c_per_group > 1 and problem.groups == 1:
         yield "swapped K and C of the filter", with_filter(w.transpose(1, 0, 2, 3))
     if problem.c_per_group > 1:
@@ -230,7 +236,11 @@ def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         without.append(("zero point ignored", {"x_zero_point": 0}))
     for label, fields in without:
         plain: Epilogue = dataclasses.replace(ends, **fields)
-        yield label, lambda plain=plain: conv2d_truth(problem.replace(epilogue=plain), inputs).value
+        yield label, partial(_with_epilogue, problem, inputs, plain)
+
+
+def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> Floats:
+    return conv2d_truth(problem.replace(epilogue=plain), inputs).value
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:

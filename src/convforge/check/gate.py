@@ -50,8 +50,8 @@ class Excess:
 
     def __str__(self) -> str:
         return (
-            f"RMS error {self.rms:.3g} of channel {self.channel}, {self.band}, is {self.rms / self.allowed:.3g} times what is "
-            f"allowed ({self.allowed:.3g})"
+            f"RMS error {self.rms:.3g} of channel {self.channel}, {self.band}, is {self.rms / self.allowed:.3g} times "
+            f"what is allowed ({self.allowed:.3g})"
         )
 
 

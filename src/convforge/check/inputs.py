@@ -123,9 +123,7 @@ def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
     return x.reshape(1, *x.shape) if x.ndim > 1 else x.reshape(1, 1, -1)
 
 
-def _random(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str, largest: int
-) -> NDArray[np.generic]:
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str, largest: int) -> NDArray[Any]:
     if is_integer(dtype):
         limits = np.iinfo(dtype)
         low, high = int(limits.min), int(limits.max)
@@ -155,5 +153,5 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands
     if problem.epilogue.residual:
         residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
         if problem.out_dtype == "int32" and not exact:
-            residual //= 1 << 12
+            residual = np.floor_divide(residual, 1 << 12, dtype=np.int32)
     return Operands(scale, bias, residual)

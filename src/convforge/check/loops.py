@@ -105,15 +105,16 @@ def add_products(style: Any, totals: Any, beside: Any, low: Any, weight: Any, pi
             totals[q] += product
             beside[q] += abs(product)
     elif style == COMPENSATED:
-        # Dot2: T. Ogita, S. M. Rump, S. Oishi, Accurate sum and dot product, SIAM J. Sci. Comput. 26 (2005), algorithm 5.3
+        # Dot2: T. Ogita, S. M. Rump and S. Oishi, Accurate sum and dot product, SIAM J. Sci. Comput. 26 (2005),
+        # algorithm 5.3.
         for q in range(totals.size):
             product, product_error = two_product(weight, pixels[q])
             totals[q], sum_error = two_sum(totals[q], product)
             low[q] += product_error + sum_error
             beside[q] += abs(product)
     elif style == SEQUENTIAL32:
-        # float64 holds a product of two float32 exactly. Rounding the sum twice, to float64 and then to float32, differs
-        # from an FMA only where the first lands on a tie of the second: one sum in 2^29.
+        # float64 holds a product of two float32 exactly. Rounding the sum twice, to float64 and then to float32,
+        # differs from an FMA only where the first lands on a tie of the second: one sum in 2^29.
         for q in range(totals.size):
             product = weight * pixels[q]
             totals[q] = np.float32(totals[q] + product)

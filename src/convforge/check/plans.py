@@ -21,8 +21,8 @@ from convforge.problem import Conv2dProblem, Problem
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Elements on either side of an output, and bytes on either side of a workspace, that must stay as they were.
-GUARD = 256
+# Bytes on either side of an output or a workspace that must stay as they were; 64 more align what lies between.
+GUARD = 4096
 
 # Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
 SECOND_TRUTH_FLOPS = 100_000_000
@@ -61,13 +61,16 @@ def check_plan(
 
     first = bench.run(inputs, prepared, POISONS[0])
     again = bench.run(inputs, prepared, POISONS[1])
-    if verdict := bench.outside():
-        return _failed(plan, inputs, verdict)
+    if stray := bench.outside():
+        return _failed(plan, inputs, stray)
     if (unwritten := _unwritten(first, again)).any():
         index = tuple(int(i) for i in np.argwhere(unwritten)[0])
         fault = "border skipped: output not written there" if _at_border(problem, unwritten) else "output not written"
         return _failed(
-            plan, inputs, fault, f"{int(unwritten.sum())} of {unwritten.size} outputs, the first at {index}, are not written"
+            plan,
+            inputs,
+            fault,
+            f"{int(unwritten.sum())} of {unwritten.size} outputs, the first at {index}, are not written",
         )
     if any(not _same(a, b) for a, b in zip(kept, _arrays(inputs), strict=True)):
         names = [n for n, a, b in zip(_NAMES, kept, _arrays(inputs), strict=True) if not _same(a, b)]
@@ -141,7 +144,7 @@ class _Bench:
     def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call; the output is an array of its own."""
         size = math.prod(self.shape) * self.dtype.itemsize
-        whole, inner = self._guarded("output", size, poison)
+        inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
         return out
@@ -149,7 +152,7 @@ class _Bench:
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call into every second column of a larger array whose rows are longer still; returns a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
-        _, inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
+        inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
         out = whole[..., 1 : 2 * self.shape[-1] : 2]
         before = whole.copy()
@@ -163,17 +166,17 @@ class _Bench:
     def _call(self, inputs: Inputs, prepared: PreparedFilter, out: NDArray[Any], poison: int) -> None:
         workspace = None
         if self.plan.workspace_bytes:
-            _, workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
+            workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
         operands = inputs.operands if isinstance(self.plan.problem, Conv2dProblem) else Operands()
         self.plan(inputs.x, prepared, operands, out, workspace)
 
-    def _guarded(self, name: str, nbytes: int, poison: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def _guarded(self, name: str, nbytes: int, poison: int) -> NDArray[np.uint8]:
         """Poisoned bytes, aligned to 64, between two bands of the same poison."""
-        raw = np.full(nbytes + 64 + 2 * GUARD * 16, poison, np.uint8)
-        start = GUARD * 16 + -(raw.ctypes.data + GUARD * 16) % 64
+        raw = np.full(nbytes + 64 + 2 * GUARD, poison, np.uint8)
+        start = GUARD + -(raw.ctypes.data + GUARD) % 64
         bands = raw[:start], raw[start + nbytes :]
         self._guards += [(name, band, poison) for band in bands]
-        return raw, raw[start : start + nbytes]
+        return raw[start : start + nbytes]
 
     def outside(self) -> str | None:
         """What was written around, if anything; the bands are then forgotten."""

@@ -12,7 +12,7 @@ from convforge.algorithms.contract import Plan
 from convforge.check.bounds import error_bound
 from convforge.check.inputs import make_inputs, output_dtype, output_shape
 from convforge.check.truth import truth
-from convforge.check.verdict import Verdict, _within, reproduction
+from convforge.check.verdict import Verdict, reproduction, within
 from convforge.problem import Conv2dProblem, Pool2dProblem, Problem
 from convforge.problem.types import is_integer
 
@@ -43,7 +43,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     plan(inputs.x, plan.prepare(inputs.w), inputs.operands, got)
 
     bound = error_bound(problem, plan.algorithm.precision, right, inputs)
-    good = _within(problem, plan.algorithm.precision, got.astype(np.float64), right, bound)
+    good = within(problem, plan.algorithm.precision, got.astype(np.float64), right, bound)
     planted = ~np.isfinite(right.value)
     if problem.operation in ("max_pool2d", "relu"):
         planted = np.isnan(right.value)

@@ -177,11 +177,11 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
         if name == "leaky_relu":
             return np.where(y < 0, y * kind(alpha or 0.0), y)
         if name == "clipped_relu":
-            return np.where(y < 0, kind(0), np.where(y > alpha, kind(alpha or 0.0), y))
+            return np.asarray(np.where(y < 0, kind(0), np.where(y > alpha, kind(alpha or 0.0), y)))
         if name == "sigmoid":
             return np.asarray(special.expit(y))
         if name == "tanh":
-            return np.tanh(y)
+            return np.asarray(np.tanh(y))
         if name == "silu":
             return np.asarray(y * special.expit(y))
         if name == "gelu":
@@ -192,13 +192,16 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
 def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
     """An array of the output's shape as output rows (N * P, K, Q)."""
     axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    return out.transpose(axes).reshape(-1, problem.k, problem.q)
+    rows: NDArray[Any] = out.transpose(axes).reshape(problem.n * problem.p, problem.k, problem.q)
+    return rows
 
 
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     """The inverse of :func:`to_rows`."""
     whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
-    return whole.transpose((0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2))
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    placed: NDArray[Any] = whole.transpose(axes)
+    return placed
 
 
 def _max_pool2d(problem: Pool2dProblem, x: Floats) -> Floats:
@@ -212,7 +215,7 @@ def _max_pool2d(problem: Pool2dProblem, x: Floats) -> Floats:
 
 
 def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """A contiguous copy in float32 where that holds every value, so that one compiled kernel serves; else in float64."""
+    """Contiguous, in float32 where that holds every value, so that one compiled kernel serves; else in float64."""
     if dtype is None:
         dtype = np.float64 if array.dtype in (np.float64, np.int32) else np.float32
     return np.ascontiguousarray(array, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.check.bounds import error_bound, half_spacing, rounded, unit_roundoff
+from convforge.check.bounds import error_bound, half_spacing, rounded
 from convforge.check.gate import gate
 from convforge.check.inputs import Inputs, output_dtype, output_shape
 from convforge.check.truth import Floats, Truth
@@ -80,7 +80,7 @@ def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, i
         return Verdict(True, 0.0, 0.0, 0.0)
     bound = error_bound(problem, precision, truth, inputs)
     values = got.astype(np.float64)
-    good = _within(problem, precision, values, truth, bound)
+    good = within(problem, precision, values, truth, bound)
     errors = _errors(values, truth, got.dtype)
     rms, max_error, ratio = _figures(errors, truth, bound, good, got.dtype)
     excess = None
@@ -105,7 +105,7 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
 
 
-def _within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
+def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
     """Which elements are as near the truth as they must be."""
     dtype = output_dtype(problem)
     expected = truth.value
@@ -160,11 +160,3 @@ def _worst(errors: Floats, bound: Floats, good: NDArray[np.bool_]) -> tuple[int,
     if not good.all():
         score = np.where(good, -1.0, score)
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(score)), good.shape))
-
-
-def tolerance_of_a_match(problem: Problem) -> float:
-    """RMS difference, relative to the truth's, below which a result is taken for a known wrong one."""
-    dtype = output_dtype(problem)
-    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else dtype.name
-    u = 0.0 if is_integer(sums) else unit_roundoff(sums)
-    return 64 * max(u, unit_roundoff(dtype.name) if dtype.kind == "f" else 0.0)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 import typer
 from typer.exceptions import TyperException
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 
 
+@cache
 def _register() -> None:
     """The subcommands, in the order of `convforge --help`."""
     from convforge.cli.bench import bench

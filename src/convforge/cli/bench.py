@@ -47,7 +47,7 @@ def bench(
     from convforge.cli.values import parse_bytes
 
     wanted_sizes, wanted_strides = _numbers(sizes, "--sizes"), _numbers(strides, "--strides")
-    budget_s = _seconds(budget) if budget else None
+    budget_s = seconds(budget) if budget else None
     limit = parse_bytes(workspace_limit) if workspace_limit else None
     suite, cases = suites.load(targets)
     cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
@@ -67,7 +67,7 @@ def bench(
         heavy=heavy,
     )
     chosen = choose(settings.methods, device, {case.problem.operation for case in cases}, algorithms())
-    with _open(out / "results", suite, runtime, settings, resume=resume) as store, _progress() as watch:
+    with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
         interrupted = False
         try:
             Runner(cases, chosen, runtime, settings, store, watch=watch).run()
@@ -76,7 +76,7 @@ def bench(
     from convforge.bench.store import load_run
 
     run = load_run(store.path)
-    _print(run, csv=csv, markdown=markdown)
+    show(run, csv=csv, markdown=markdown)
     typer.echo(f"stored in {store.path}", err=True)
     if interrupted:
         typer.echo(f"interrupted; to go on: {_again(targets, settings, device, out)}", err=True)
@@ -101,7 +101,7 @@ def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, res
 
 
 @contextmanager
-def _progress() -> Iterator[Watch]:
+def progress() -> Iterator[Watch]:
     """A progress bar on standard error; nothing where that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -118,7 +118,8 @@ def _progress() -> Iterator[Watch]:
         yield watch
 
 
-def _print(run: Run, *, csv: bool, markdown: bool) -> None:
+def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
+    """The table of a run on standard output."""
     from convforge.bench import tables
 
     if csv:
@@ -158,7 +159,8 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time as people write it: 60s, 5m, 500ms."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SECONDS or float(match[1]) <= 0:
         raise ValueError(f"--budget {text!r} is not understood; write it like 60s, 5m or 500ms")

@@ -17,6 +17,7 @@ from convforge.problem.types import (
     check_dtype,
     is_integer,
     itemsize,
+    limits,
     magnitude,
     output_dtype,
 )
@@ -127,6 +128,10 @@ class Conv2dProblem:
         for name in ("stride", "dilation"):
             if min(getattr(self, name)) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
+        limit = 2**31 - 1
+        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
+            if max(values) > limit:
+                raise ValueError(f"{name}={values} must be at most {limit}")
         if min(self.padding) < 0:
             raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
         if self.c % self.groups or self.k % self.groups:
@@ -179,7 +184,8 @@ class Conv2dProblem:
                     f"{self.taps} products of {self.x_dtype} and {self.w_dtype} can exceed int32; convert x and w to "
                     "float32 or float64"
                 )
-            if self.padding_value != int(self.padding_value) or abs(self.padding_value) > magnitude(self.x_dtype):
+            low, high = limits(self.x_dtype)
+            if self.padding_value != int(self.padding_value) or not low <= self.padding_value <= high:
                 raise ValueError(f"padding_value={self.padding_value} must be a value of {self.x_dtype}")
         if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
             raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")

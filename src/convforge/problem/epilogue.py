@@ -96,7 +96,7 @@ class Epilogue:
             parts.append("residual")
         if self.activation != "identity":
             name = self.activation.replace("_", "")
-            parts.append(name if self.alpha is None else f"{name}:{self.alpha!r}")
+            parts.append(name if self.alpha is None else f"{name}:{self.alpha!r}".replace("+", ""))
         return "".join(f"+{part}" for part in parts)
 
     @classmethod

@@ -57,6 +57,10 @@ class Pool2dProblem:
         for name in ("stride", "dilation"):
             if min(getattr(self, name)) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
+        limit = 2**31 - 1
+        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
+            if max(values) > limit:
+                raise ValueError(f"{name}={values} must be at most {limit}")
         if min(self.padding) < 0:
             raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
         if self.layout not in ("NCHW", "NHWC"):

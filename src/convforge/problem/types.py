@@ -41,10 +41,16 @@ def itemsize(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
+def limits(dtype: str) -> tuple[int, int]:
+    """Least and largest value of an integer type."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
 def magnitude(dtype: str) -> int:
     """Largest absolute value that an integer type holds."""
-    info = np.iinfo(dtype)
-    return max(abs(int(info.min)), int(info.max))
+    low, high = limits(dtype)
+    return max(-low, high)
 
 
 def accumulation_dtype(x_dtype: str, w_dtype: str) -> str:

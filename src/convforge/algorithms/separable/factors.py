@@ -89,7 +89,7 @@ def _crosses(w: NDArray[np.float64], kept: NDArray[np.bool_]) -> tuple[NDArray[n
         pivots = np.abs(rest).reshape(K, C, -1).argmax(-1)
         column, row, pivot = rest[k, c, :, pivots % S], rest[k, c, pivots // S], rest[k, c, pivots // S, pivots % S]
         sizes = np.abs(column)
-        smallest = np.where(sizes > 0, sizes, np.inf).min(-1)
+        smallest = np.where(pivot == 0, 1.0, np.where(sizes > 0, sizes, np.inf).min(-1))
         unit = np.where(np.abs(pivot) <= 4096 * smallest, smallest, pivot)[..., None]
         whole = (pivot != 0)[..., None]
         vertical[:, :, i] = np.divide(column, unit, where=whole, out=np.zeros((K, C, R)))

@@ -1,0 +1,30 @@
+"""`convforge report`: stored results as one HTML page that works offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE|FOLDER...", help="Results of convforge bench; of a folder, the newest of each kind."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of pictures to show.")] = None,
+) -> None:
+    """Make one HTML page of stored results: tables, charts, errors, machine; it needs no network."""
+    from convforge.report import find_pictures, load, render, write
+    from convforge.report.numbers import byte_count
+
+    runs, left_out = load(results)
+    found = find_pictures(pictures) if pictures is not None else []
+    size = write(out, render(runs, title=title or None, pictures=found, left_out=left_out))
+    many = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
+    typer.echo(f"{out}: {byte_count(size)}, {sum(len(run.results) for run in runs)} results of {many}")

@@ -1,0 +1,313 @@
+"""What the report makes of stored runs: which of them it shows, and each result beside what its problem says.
+
+A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3×3". Families with three
+or more sizes are drawn over size; every other case stands by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from convforge.bench.records import Result, Run
+from convforge.bench.store import load_runs
+from convforge.bench.verdicts import Verdict, judge
+from convforge.measure.ceilings import Ceilings
+from convforge.measure.timer import Timing
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
+from convforge.problem.types import SHORT_NAMES
+
+# From so many sizes on a family is drawn as lines.
+SERIES = 3
+
+# Classes whose methods do other operations than the direct method's: their GFLOP/s are nominal.
+NOMINAL = frozenset({"winograd", "fft", "separable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One result, with what its problem says.
+
+    Attributes
+    ----------
+    result : Result
+    family : str
+        Title of the family.
+    stride : str
+        "2", "2×1"; empty where the operation has none.
+    size : int or None
+        Height and width of a square picture in pixels, M of a square matrix product; None otherwise.
+    size_text : str
+    timing : Timing or None
+        The timing that counts.
+    label : str
+        The method, with its config where the run has several of it.
+    stale : bool
+        The method's sources have changed since.
+    """
+
+    result: Result
+    family: str
+    stride: str
+    size: int | None
+    size_text: str
+    timing: Timing | None
+    label: str
+    stale: bool
+
+    @property
+    def seconds(self) -> float | None:
+        """Median seconds a call, weights prepared inside."""
+        return None if self.timing is None else self.timing.median_s
+
+    @property
+    def gflops(self) -> float | None:
+        """Nominal GFLOP/s; None where nothing was timed or the operation has no FLOPs."""
+        if self.timing is None or not self.result.flops:
+            return None
+        return self.result.flops / self.timing.median_s / 1e9
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte, both the least that the problem asks for."""
+        return self.result.flops / self.result.least_bytes if self.result.flops and self.result.least_bytes else None
+
+    @property
+    def nominal(self) -> bool:
+        """Whether its GFLOP/s count operations that it does not do."""
+        return self.result.precision in NOMINAL
+
+
+@dataclass(frozen=True)
+class View:
+    """A run as the report shows it."""
+
+    run: Run
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of every case with a time, in the order of the file."""
+        found = {case: judge(self.run, case) for case in self.run.cases}
+        return {case: verdict for case, verdict in found.items() if verdict.fastest}
+
+    @cached_property
+    def timed(self) -> tuple[Entry, ...]:
+        """Entries with a time."""
+        return tuple(entry for entry in self.entries if entry.timing is not None)
+
+    @cached_property
+    def best(self) -> tuple[Entry, ...]:
+        """Of each method's configs on a case, the fastest: what charts show."""
+        fastest: dict[tuple[str, str, str], Entry] = {}
+        for entry in sorted(self.timed, key=lambda e: e.seconds or 0.0):
+            fastest.setdefault((entry.result.case, entry.result.backend, entry.result.algorithm), entry)
+        chosen = {id(entry) for entry in fastest.values()}
+        return tuple(entry for entry in self.timed if id(entry) in chosen)
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the timed methods: ours, then the peers, each in the order of the file."""
+        return tuple(
+            dict.fromkeys(e.result.algorithm for ours in (True, False) for e in self.timed if e.result.ours is ours)
+        )
+
+    @cached_property
+    def series(self) -> tuple[str, ...]:
+        """Families that are drawn over size, in the order of the file."""
+        sizes: dict[str, set[int]] = {}
+        for entry in self.best:
+            if entry.size is not None:
+                sizes.setdefault(entry.family, set()).add(entry.size)
+        return tuple(family for family, found in sizes.items() if len(found) >= SERIES)
+
+    @cached_property
+    def by_case(self) -> dict[str, Entry]:
+        """One entry of each case, for what the problem says."""
+        return {entry.result.case: entry for entry in reversed(self.entries)}
+
+    def short(self, family: str) -> str:
+        """A family's title without padding, types and layout, where that still names it alone."""
+        short = family.split(", padding")[0]
+        alike = {e.family for e in self.entries if e.family.split(", padding")[0] == short}
+        return short if len(alike) <= 1 else family
+
+    def entry(self, result: Result) -> Entry:
+        """The entry of a result."""
+        return self._entries[result.key]
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, ...], Entry]:
+        return {entry.result.key: entry for entry in self.entries}
+
+    def roof(self, entry: Entry) -> float | None:
+        """GFLOP/s that the ceilings allow at the entry's intensity; None where they were not measured."""
+        ceilings, intensity = self.run.best_ceilings, entry.intensity
+        if ceilings is None or intensity is None:
+            return None
+        return roof(ceilings, intensity)
+
+    def is_series(self, entry: Entry) -> bool:
+        """Whether it is drawn over size."""
+        return entry.size is not None and entry.family in self.series
+
+
+def roof(ceilings: Ceilings, intensity: float) -> float:
+    """GFLOP/s of the roofline at an intensity in FLOPs a byte (Williams, Waterman and Patterson, CACM 52(4), 2009).
+
+    Examples
+    --------
+    >>> roof(Ceilings(10e9, 80e9), 2.0), roof(Ceilings(10e9, 80e9), 100.0)
+    (20.0, 80.0)
+    """
+    return min(ceilings.copy_bytes_per_s * intensity, ceilings.fma_flops_per_s) / 1e9
+
+
+def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
+    """Read runs: a file is shown whatever it is; of a folder, the newest of each kind.
+
+    Runs are of one kind where device, suite and choice of rows agree; a finished one goes before an unfinished one.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        JSON-lines files and folders of them.
+
+    Returns
+    -------
+    shown : list of Run
+        The one with most results first.
+    left_out : list of Run
+        Older runs of the same kinds.
+
+    Raises
+    ------
+    ValueError
+        Nothing there, no run, a run without results, or a damaged line; the text names file and line.
+    """
+    if not paths:
+        raise ValueError("name a file of results (*.jsonl) or a folder of them")
+    shown: list[Run] = []
+    found: list[Run] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; convforge bench writes out/results/DEVICE/RUN.jsonl")
+        runs = load_runs(path)
+        if not runs:
+            raise ValueError(f"{path} holds no results (*.jsonl); convforge bench writes them")
+        (found if path.is_dir() else shown).extend(runs)
+    if not any(run.results for run in shown + found) or any(not run.results for run in shown):
+        empty = next(run for run in shown + found if not run.results)
+        raise ValueError(f"{empty.path} holds no result: the run ended before its first row was done")
+    named = {run.path.resolve() for run in shown}
+    newest: dict[str, Run] = {}
+    for run in sorted((r for r in found if r.results), key=lambda r: (r.complete, r.started, r.run)):
+        newest[_kind(run)] = run
+    shown += [run for run in newest.values() if run.path.resolve() not in named]
+    unique = {run.path.resolve(): run for run in shown}
+    shown = sorted(unique.values(), key=lambda run: (-len(run.results), run.started, run.run))
+    return shown, [run for run in found if run.path.resolve() not in unique]
+
+
+def _kind(run: Run) -> str:
+    choice = {name: value for name, value in run.settings.items() if name not in ("budget_s", "quick")}
+    return json.dumps([run.device, run.suite, choice], sort_keys=True)
+
+
+def view(run: Run) -> View:
+    """A run's view.
+
+    Raises
+    ------
+    ValueError
+        A result's problem is no problem, or a timing holds no positive time; the text names file and case.
+    """
+    several = _several(run)
+    entries = []
+    for result in run.results:
+        try:
+            problem = parse_problem(result.problem)
+        except ValueError as fault:
+            raise ValueError(f"{run.path}, case {result.case!r}: {fault}") from None
+        timing = run.timing(result) if result.status == "ok" else None
+        for found in (timing, result.prepared_time):
+            if found is not None and not _positive(found):
+                raise ValueError(
+                    f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"
+                )
+        size, size_text = _size(problem)
+        label = result.label if result.algorithm in several else result.algorithm
+        entries.append(Entry(result, _family(problem), _stride(problem), size, size_text, timing, label, result.stale))
+    return View(run, tuple(entries))
+
+
+def _positive(timing: Timing) -> bool:
+    samples: tuple[float | None, ...] = timing.samples  # None where a stored sample was not finite
+    return bool(samples) and all(s is not None and 0 < s < math.inf for s in samples)
+
+
+def _several(run: Run) -> set[str]:
+    """Methods that some case has in more than one config."""
+    seen: set[tuple[str, str]] = set()
+    twice = set()
+    for result in run.results:
+        key = (result.case, result.algorithm)
+        if key in seen:
+            twice.add(result.algorithm)
+        seen.add(key)
+    return twice
+
+
+def _size(problem: Problem) -> tuple[int | None, str]:
+    if isinstance(problem, Conv2dProblem | Pool2dProblem):
+        return (problem.h if problem.h == problem.w else None), f"{problem.h}×{problem.w}"
+    if isinstance(problem, GemmProblem):
+        text = f"{problem.m}×{problem.n}×{problem.k}"
+        return (problem.m if problem.m == problem.n == problem.k else None), text
+    return problem.size, str(problem.size)
+
+
+def _stride(problem: Problem) -> str:
+    if not isinstance(problem, Conv2dProblem | Pool2dProblem):
+        return ""
+    a, b = problem.stride
+    return str(a) if a == b else f"{a}×{b}"
+
+
+def _family(problem: Problem) -> str:
+    """What a problem is, but for size and stride. Two problems share it only where they differ in these alone."""
+    if isinstance(problem, Conv2dProblem):
+        picture = "RGB picture" if problem.c == 3 and problem.groups == 1 else f"{problem.c} channels"
+        channels = f"{picture} to {problem.k} channel{'s' if problem.k > 1 else ''}"
+        if problem.groups > 1 and problem.groups == problem.c:
+            channels = f"{problem.c} channels depthwise to {problem.k}"
+        batch = f"{problem.n} × " if problem.n != 1 else ""
+        return ", ".join([f"{batch}{channels}", f"{problem.r}×{problem.s}", *_rest(str(problem))])
+    if isinstance(problem, Pool2dProblem):
+        batch = f"{problem.n} × " if problem.n != 1 else ""
+        return ", ".join([f"max pooling {batch}{problem.c} channels", f"{problem.r}×{problem.s}", *_rest(str(problem))])
+    if isinstance(problem, GemmProblem):
+        return ", ".join(["matrix product", *_rest(str(problem))])
+    return ", ".join(["ReLU", *_rest(str(problem))])
+
+
+def _rest(text: str) -> list[str]:
+    """The tokens of a text form behind its sizes, spelled out where they have words; the stride is left out."""
+    names = {short: long for long, short in SHORT_NAMES.items()}
+    words = []
+    for token in text.split("_"):
+        if re.match(r"(max|n\d+c|m\d+n|relu\d|k\d+r|r\d+s|st\d)", token):
+            continue
+        if re.fullmatch(r"p[\dx]+", token):
+            token = f"padding {token[1:].replace('x', '×')}"
+        elif re.fullmatch(r"d[\dx]+", token):
+            token = f"dilation {token[1:].replace('x', '×')}"
+        elif re.fullmatch(r"g\d+", token):
+            token = f"{token[1:]} groups"
+        words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
+    return words

@@ -1,0 +1,352 @@
+"""`convforge.filter` against scipy.ndimage: borders, anchors, types, stacks, bands, strides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+import convforge
+from convforge.errors import UnsupportedProblem
+from convforge.filtering import kernel_array, plan_filter
+from convforge.images.photographs import photograph
+from convforge.problem import PADDING_MODES
+
+RANDOM = np.random.default_rng(5)
+SCIPY_MODES = {
+    "zeros": "constant",
+    "constant": "constant",
+    "reflect": "mirror",
+    "symmetric": "reflect",
+    "replicate": "nearest",
+    "circular": "wrap",
+}
+LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]])
+PIXELS = RANDOM.normal(size=(11, 14)).astype(np.float32)
+BYTES = RANDOM.integers(0, 256, (11, 14, 3), dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time() -> None:
+    """Begin each test with the same random numbers, whichever tests ran before it."""
+    RANDOM.bit_generator.state = np.random.default_rng(6).bit_generator.state
+
+
+def correlated(plane: Any, kernel: Any, border: str = "reflect", cval: float = 0.0) -> np.ndarray[Any, Any]:
+    """One plane by SciPy in float64."""
+    plane, kernel = np.asarray(plane, np.float64), np.asarray(kernel, np.float64)
+    return ndimage.correlate(plane, kernel, mode=SCIPY_MODES[border], cval=cval)
+
+
+def bands_correlated(image: Any, kernel: Any, border: str = "reflect") -> np.ndarray[Any, Any]:
+    """Each band of (..., H, W, C)."""
+    image = np.asarray(image, np.float64)
+    pages = image.reshape(-1, *image.shape[-3:])
+    done = [[correlated(page[..., c], kernel, border) for c in range(page.shape[-1])] for page in pages]
+    return np.moveaxis(np.array(done), 1, -1).reshape(image.shape)
+
+
+def saturated(values: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    ends = np.iinfo(dtype)
+    return np.clip(np.rint(values), ends.min, ends.max).astype(dtype)
+
+
+# Borders and anchors.
+
+
+def test_the_table_of_borders_is_what_is_tested() -> None:
+    assert set(SCIPY_MODES) == set(PADDING_MODES)
+    for border, mode in SCIPY_MODES.items():
+        assert PADDING_MODES[border][0].split(",")[0] == mode
+
+
+@pytest.mark.parametrize("size", [(3, 3), (1, 5), (4, 2), (2, 2), (7, 6), (9, 13)], ids=str)
+@pytest.mark.parametrize("border", PADDING_MODES)
+def test_borders_and_the_anchor_of_even_kernels(border: str, size: tuple[int, int]) -> None:
+    kernel = RANDOM.normal(size=size)
+    cval = 1.75 if border == "constant" else 0.0
+    result = convforge.filter(PIXELS, kernel, border=border, cval=cval)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, correlated(PIXELS, kernel.astype(np.float32), border, cval), atol=2e-5)
+
+
+@pytest.mark.parametrize("border", PADDING_MODES)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 6), (2, 3), (5, 1)], ids=str)
+def test_a_picture_smaller_than_the_kernel(border: str, shape: tuple[int, int]) -> None:
+    image = RANDOM.normal(size=shape).astype(np.float32)
+    kernel = RANDOM.integers(-3, 4, (7, 8)).astype(np.float32)
+    result = convforge.filter(image, kernel, border=border)
+    np.testing.assert_allclose(result, correlated(image, kernel, border), atol=1e-4)
+
+
+def test_the_kernel_is_not_flipped() -> None:
+    image = np.zeros((5, 5), np.float32)
+    image[2, 2] = 1
+    result = convforge.filter(image, np.arange(1, 10).reshape(3, 3))
+    assert result[1:4, 1:4].tolist() == [[9, 8, 7], [6, 5, 4], [3, 2, 1]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    h=st.integers(1, 9),
+    w=st.integers(1, 9),
+    r=st.integers(1, 6),
+    s=st.integers(1, 6),
+    stride=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    border=st.sampled_from(list(PADDING_MODES)),
+    seed=st.integers(0, 2**20),
+)
+def test_any_size_kernel_stride_and_border(
+    h: int, w: int, r: int, s: int, stride: tuple[int, int], border: str, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    image = random.integers(-8, 9, (h, w)).astype(np.float32)
+    kernel = random.integers(-8, 9, (r, s)).astype(np.float32)
+    cval = 3.0 if border == "constant" else 0.0
+    result = convforge.filter(image, kernel, border=border, cval=cval, stride=stride)
+    # Whole numbers: no sum is rounded, so the results are equal to the last bit.
+    np.testing.assert_array_equal(result, correlated(image, kernel, border, cval)[:: stride[0], :: stride[1]])
+
+
+# Shapes.
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("channels", ["each", "sum"])
+def test_bands(bands: int, channels: str) -> None:
+    image = RANDOM.integers(0, 256, (9, 12, bands), dtype=np.uint8)
+    expected = bands_correlated(image, LAPLACIAN)
+    if channels == "sum":
+        expected = expected.sum(axis=-1)
+    result = convforge.filter(image, LAPLACIAN, channels=channels)
+    assert result.shape == expected.shape
+    np.testing.assert_array_equal(result, saturated(expected, np.uint8))
+
+
+@pytest.mark.parametrize("bands", [1, 3])
+@pytest.mark.parametrize("channels", ["each", "sum"])
+@pytest.mark.parametrize("stride", [1, (2, 3)])
+def test_stacks(bands: int, channels: str, stride: Any) -> None:
+    stack = RANDOM.integers(0, 256, (4, 9, 12, bands), dtype=np.uint8)
+    step = (stride, stride) if isinstance(stride, int) else stride
+    expected = bands_correlated(stack, LAPLACIAN)[:, :: step[0], :: step[1]]
+    if channels == "sum":
+        expected = expected.sum(axis=-1)
+    result = convforge.filter(stack, LAPLACIAN, channels=channels, stride=stride)
+    assert result.shape == expected.shape
+    np.testing.assert_array_equal(result, saturated(expected, np.uint8))
+
+
+def test_an_empty_stack() -> None:
+    assert convforge.filter(np.empty((0, 5, 6, 3), np.uint8), LAPLACIAN).shape == (0, 5, 6, 3)
+    assert convforge.filter(np.empty((0, 5, 6, 3), np.uint8), LAPLACIAN, channels="sum").shape == (0, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[::2, 1::3],
+        lambda a: a[::-1, ::-1],
+        lambda a: a[..., ::-1],
+        lambda a: a.transpose(1, 0, 2),
+        lambda a: np.broadcast_to(a[:1], a.shape),
+        lambda a: a[..., 1],
+        lambda a: a[3:4, 2:3],
+    ],
+    ids=["steps", "reversed", "bands reversed", "transposed", "broadcast", "one band", "one pixel"],
+)
+def test_pictures_that_are_views(view: Any) -> None:
+    image = view(BYTES)
+    before = image.copy()
+    np.testing.assert_array_equal(
+        convforge.filter(image, LAPLACIAN), convforge.filter(np.ascontiguousarray(image), LAPLACIAN)
+    )
+    np.testing.assert_array_equal(image, before, "the picture is left as it was")
+
+
+def test_read_only_and_big_endian_pictures() -> None:
+    image = np.arange(42, dtype=np.float32).reshape(6, 7) ** 2
+    expected = convforge.filter(image, LAPLACIAN)
+    image.flags.writeable = False
+    np.testing.assert_array_equal(convforge.filter(image, LAPLACIAN), expected)
+    swapped = convforge.filter(image.astype(">f4"), LAPLACIAN)
+    np.testing.assert_array_equal(swapped, expected)
+    assert swapped.dtype == np.float32, "the result is in the machine's own order"
+
+
+# Element types.
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32", "float16", "float32", "float64"])
+def test_element_types(dtype: str) -> None:
+    if dtype.startswith("float"):
+        image = RANDOM.integers(-20, 20, (6, 9)).astype(dtype)
+    else:
+        ends = np.iinfo(dtype)
+        image = RANDOM.integers(ends.min, ends.max, (6, 9), endpoint=True, dtype=dtype)
+    result = convforge.filter(image, LAPLACIAN, algorithm="direct_naive")
+    assert result.dtype == dtype
+    expected = correlated(image, LAPLACIAN)
+    np.testing.assert_array_equal(result, expected if dtype.startswith("float") else saturated(expected, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "float32", "float64", np.int16, np.dtype("float32")])
+def test_a_wider_type_keeps_every_sum(dtype: Any) -> None:
+    result = convforge.filter(BYTES, LAPLACIAN, out_dtype=dtype, algorithm="direct_naive")
+    assert result.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(result, bands_correlated(BYTES, LAPLACIAN))
+    assert result.min() < 0
+
+
+def test_integers_round_half_to_even_and_saturate() -> None:
+    image = np.array([[0, 1, 2, 3, 5, 255]], np.uint8)
+    assert convforge.filter(image, np.array([[0.5]])).tolist() == [[0, 0, 1, 2, 2, 128]]
+    assert convforge.filter(image, np.array([[2]])).tolist() == [[0, 2, 4, 6, 10, 255]]
+    assert convforge.filter(image, np.array([[-1]])).tolist() == [[0] * 6]
+    assert convforge.filter(image, np.array([[-1.5]]), out_dtype="int8").tolist() == [[0, -2, -3, -4, -8, -128]]
+
+
+def test_floats_to_integers_saturate_and_nan_is_zero() -> None:
+    image = np.array([[np.nan, np.inf, -np.inf, 254.5, 255.5, -0.4, 1e30]], np.float32)
+    result = convforge.filter(image, np.ones((1, 1)), out_dtype=np.uint8, algorithm="direct_naive")
+    assert result.tolist() == [[0, 255, 0, 254, 255, 0, 255]]
+
+
+def test_int32_is_summed_without_loss() -> None:
+    image = np.array([[2**31 - 1, 2**31 - 2, -(2**31)]], np.int32)
+    result = convforge.filter(image, np.array([[0.25, 0.5, 0.25]]), border="replicate", algorithm="direct_naive")
+    expected = saturated(correlated(image, [[0.25, 0.5, 0.25]], "replicate"), np.int32)
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_integer_sums_that_float32_would_round_are_exact() -> None:
+    image = RANDOM.integers(0, 2**16, (7, 9), dtype=np.uint16)
+    kernel = RANDOM.integers(-127, 128, (5, 5))
+    result = convforge.filter(image, kernel, out_dtype=np.int32, algorithm="direct_naive")
+    np.testing.assert_array_equal(result, correlated(image, kernel))
+    assert np.abs(result).max() > 2**24
+
+
+def test_whole_kernels_too_large_for_int32_sums() -> None:
+    image = np.full((3, 3), 65535, np.uint16)
+    result = convforge.filter(image, np.array([[40000, -39999]]), algorithm="direct_naive")
+    np.testing.assert_array_equal(result, image)
+
+
+# Kernels and methods.
+
+
+def test_named_kernels_matrices_and_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "k.npy", LAPLACIAN)
+    expected = convforge.filter(BYTES, LAPLACIAN, out_dtype=np.int16)
+    for kernel in ("laplacian", "1 1 1; 1 -8 1; 1 1 1", str(tmp_path / "k.npy")):
+        np.testing.assert_array_equal(convforge.filter(BYTES, kernel, out_dtype=np.int16), expected)
+
+
+def test_edges_of_a_photograph() -> None:
+    image = photograph("astronaut")
+    result = convforge.filter(image, "laplacian", channels="sum", out_dtype=np.int32)
+    np.testing.assert_array_equal(result, bands_correlated(image, LAPLACIAN).sum(axis=-1))
+
+
+@pytest.mark.parametrize("name", [a.name for a in convforge.algorithms() if a.operation == "conv2d" and a.ours])
+@pytest.mark.parametrize("border", ["reflect", "zeros"])
+def test_every_method_agrees_or_says_why_not(name: str, border: str) -> None:
+    image = RANDOM.normal(size=(33, 37, 3)).astype(np.float32)
+    kernel = np.outer([1.0, 2, 1], [1, 0, -1]).astype(np.float32)
+    reasons = {name: ""}
+    try:
+        result = convforge.filter(image, kernel, border=border, algorithm=name)
+    except UnsupportedProblem as refusal:
+        result, reasons = None, refusal.reasons
+    if result is None:
+        assert list(reasons) == [name]
+        assert len(reasons[name].split()) > 3, "a sentence, not a code"
+        return
+    np.testing.assert_allclose(result, bands_correlated(image, kernel, border), atol=5e-5)
+
+
+def test_auto_takes_two_passes_only_where_the_kernel_factors_to_the_last_bit() -> None:
+    line = np.array([1.0, 4, 6, 4, 1]) / 16
+    exact, off = np.outer(line, line), np.outer(line, line)
+    off[0, 0] += 1e-4
+    image = RANDOM.random((20, 21)).astype(np.float32)
+    assert plan_filter(image, exact)[0].problem.precision == "separable"
+    assert plan_filter(image, off)[0].problem.precision == "strict"
+    assert plan_filter(image, "box:3")[0].problem.precision == "strict", "one pass of nine products is faster"
+    assert plan_filter(image, exact, algorithm="direct_rows")[0].problem.precision == "strict"
+    whole = np.ones((5, 5))
+    assert plan_filter(BYTES, whole)[0].problem.precision == "strict", "integer sums stay exact"
+    for kernel in (exact, off):
+        np.testing.assert_allclose(convforge.filter(image, kernel), correlated(image, kernel), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, atol", [("uint8", 0.51), ("float16", 1e-3), ("float32", 1e-6), ("float64", 1e-14)])
+def test_a_large_gaussian(dtype: str, atol: float) -> None:
+    image = RANDOM.random((40, 50)) * (255 if dtype == "uint8" else 1)
+    image = image.astype(dtype)
+    from convforge.images.kernels import named_kernel
+
+    result = convforge.filter(image, "gaussian:31:5")
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result, correlated(image, named_kernel("gaussian:31:5").values), atol=atol)
+
+
+def test_a_mean_keeps_a_constant_float16_picture() -> None:
+    """The kernel's weights are too small for float16; rounded to it, their sum would not be 1."""
+    image = np.ones((5, 6), np.float16)
+    result = convforge.filter(image, "box:301", algorithm="direct_naive")
+    np.testing.assert_array_equal(result, image)
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    "image, kernel, options, error, says",
+    [
+        ([[1, 2]], LAPLACIAN, {}, TypeError, ("image", "list", "numpy.asarray")),
+        (np.zeros(5), LAPLACIAN, {}, ValueError, ("image", "1 axes", "2 or 3 or 4")),
+        (np.zeros((0, 5)), LAPLACIAN, {}, ValueError, ("(0, 5)", "no pixel")),
+        (np.zeros((5, 0, 3)), LAPLACIAN, {}, ValueError, ("no pixel",)),
+        (np.zeros((5, 5), complex), LAPLACIAN, {}, TypeError, ("image", "complex128", "float32")),
+        (np.zeros((5, 5), bool), LAPLACIAN, {}, TypeError, ("image", "bool", "uint8")),
+        (np.zeros((5, 5), np.uint32), LAPLACIAN, {}, TypeError, ("image", "uint32", "float64")),
+        (PIXELS, np.ones(3), {}, ValueError, ("kernel", "(3,)", "(R, S)")),
+        (PIXELS, np.ones((3, 0)), {}, ValueError, ("kernel", "(3, 0)")),
+        (PIXELS, np.ones((3, 3), complex), {}, TypeError, ("kernel", "complex128")),
+        (PIXELS, np.array([[1, np.nan]]), {}, ValueError, ("kernel", "NaN", "finite")),
+        (PIXELS, np.array([[1, np.inf]]), {}, ValueError, ("kernel", "Inf", "finite")),
+        (PIXELS, "lapacian", {}, ValueError, ("'lapacian'", "'laplacian'")),
+        (PIXELS, "1 2; 3", {}, ValueError, ("ragged",)),
+        (PIXELS, LAPLACIAN, {"channels": "all"}, ValueError, ("'all'", "'each'", "'sum'")),
+        (PIXELS, LAPLACIAN, {"border": "mirror"}, ValueError, ("'mirror'", "reflect")),
+        (PIXELS, LAPLACIAN, {"border": "constant", "cval": np.nan}, ValueError, ("nan", "finite")),
+        (BYTES, LAPLACIAN, {"border": "constant", "cval": 256}, ValueError, ("256", "uint8")),
+        (BYTES, LAPLACIAN, {"border": "constant", "cval": 0.5}, ValueError, ("0.5", "uint8")),
+        (PIXELS, LAPLACIAN, {"stride": 0}, ValueError, ("stride", "at least 1")),
+        (PIXELS, LAPLACIAN, {"stride": -1}, ValueError, ("stride", "at least 1")),
+        (PIXELS, LAPLACIAN, {"stride": 1.5}, TypeError, ("stride", "1.5", "whole")),
+        (PIXELS, LAPLACIAN, {"stride": (1, 2, 3)}, TypeError, ("stride", "pair")),
+        (PIXELS, LAPLACIAN, {"out_dtype": "unit8"}, (ValueError, TypeError), ("unit8",)),
+        (PIXELS, LAPLACIAN, {"out_dtype": "complex64"}, (ValueError, TypeError), ("complex64", "float32")),
+        (PIXELS, LAPLACIAN, {"device": "tpu"}, ValueError, ("tpu", "cpu")),
+        (PIXELS, LAPLACIAN, {"algorithm": "direct_row"}, ValueError, ("'direct_row'", "'direct_rows'")),
+        (PIXELS, LAPLACIAN, {"algorithm": "gemm_1x1"}, UnsupportedProblem, ("gemm_1x1", "3x3")),
+    ],
+)
+def test_mistakes(image: Any, kernel: Any, options: dict[str, Any], error: Any, says: tuple[str, ...]) -> None:
+    with pytest.raises(error) as caught:
+        convforge.filter(image, kernel, **options)
+    for word in says:
+        assert word in str(caught.value)
+
+
+def test_kernel_array_takes_whole_numbers_and_truths() -> None:
+    assert kernel_array(np.eye(2, dtype=bool)).tolist() == [[1, 0], [0, 1]]
+    assert kernel_array([[1, 2], [3, 4]]).dtype == np.float64  # type: ignore[arg-type]
