@@ -1,4 +1,4 @@
-"""The one table of cases that every backend runs: small problems that no tile divides, in every direction of the contract.
+"""The one table of cases that every backend runs: small problems, mostly such that no tile divides them.
 
 A case's text is the problem, the test's name and what `parse_problem` reads. Methods that refuse a case are not run on
 it; what they accept must be right for every kind of inputs named.
@@ -37,7 +37,7 @@ class Worked:
 
     text: str
     expected: list[Any]
-    x: str  # "rows": 1 2 3 4 5 / 6 7 8 9 0 / ... in each channel, filters 1 ... 9; "ramp": x = 0, 1, ... and w = 1, 2, ...
+    x: str  # "rows": rows 1 2 3 4 5 and 6 7 8 9 0, filters of 1 ... 9; "ramp": x = 0, 1, ... and w = 1, 2, ...
 
 
 _ROWS = [[384, 606, 723, 570, 312], [318, 513, 648, 603, 354], [483, 738, 873, 648, 339], [318, 513, 648, 603, 354],

@@ -21,8 +21,8 @@ from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(problem=conv2d_problems(largest=24, dtypes=FLOAT_SUMS), more=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(problem=conv2d_problems(largest=24, dtypes=FLOAT_SUMS), more=st.tuples(st.integers(3, 20), st.integers(3, 20)),
        tiles=st.integers(1, 5))  # fmt: skip
 def test_random_problems(problem: Conv2dProblem, more: tuple[int, int], tiles: int) -> None:
     problem = problem.replace(precision="fft")

@@ -45,7 +45,7 @@ def test_a_narrower_arithmetic_is_shown_but_never_wins() -> None:
     verdict = judge(run(result(samples=FAST), narrow), "square_8")
     assert [r.algorithm for r in verdict.fastest] == ["honest"]
     assert "narrow (tf32)" in markdown_table(run(result(samples=FAST), narrow))
-    asked = result(algorithm="narrow", samples=(1e-6,) * 3, precision="tf32", problem="m8n8k8_f32_tf32")
+    asked = result(algorithm="narrow", samples=(1e-6,) * 3, precision="tf32", problem="m8n8k8_f32_math-tf32")
     assert [r.algorithm for r in judge(run(asked), "square_8").fastest] == ["narrow"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import fft
+from tests.strategies import DTYPES, conv2d_problems
 
 from convforge.algorithms.contract import Operands
 from convforge.check import KINDS, Inputs, compare, make_inputs, truth
@@ -17,7 +18,6 @@ from convforge.check.bounds import error_bound, gamma, rounded
 from convforge.check.gate import border_of
 from convforge.check.truth import activate, to_rows
 from convforge.problem import Conv2dProblem, border_indices, parse_problem
-from tests.strategies import DTYPES, conv2d_problems
 
 FLOATS = [types for types in DTYPES if types[3] != "int32"]
 
@@ -103,7 +103,8 @@ def test_no_false_alarm_whatever_the_data_look_like(c, kind, order, seed):
     shape = problem.x_shape
     x = {
         "normal": rng.standard_normal(shape), "uniform": rng.random(shape), "constant": np.full(shape, 0.1),
-        "photograph": 100 + 5 * rng.standard_normal(shape).cumsum(axis=3), "lognormal": np.exp(4 * rng.standard_normal(shape)),
+        "photograph": 100 + 5 * rng.standard_normal(shape).cumsum(axis=3),
+        "lognormal": np.exp(4 * rng.standard_normal(shape)),
         "sparse": rng.standard_normal(shape) * (rng.random(shape) < 0.05),
     }[kind].astype(np.float32)  # fmt: skip
     w = np.full(problem.w_shape, np.float32(1 / 9)) if kind == "constant" else rng.standard_normal(problem.w_shape)
@@ -178,7 +179,16 @@ def test_nan_and_inf_are_compared_by_kind():
     inputs = Inputs(x, np.ones((1, 1, 1, 1), np.float32), Operands())
     right = truth(problem, inputs)
     assert compare(problem, "strict", x.copy(), right, inputs).ok
-    for place, value in ((0, 1.0), (0, np.inf), (1, np.nan), (1, -np.inf), (1, 3e38), (2, np.inf), (3, np.nan), (3, np.inf)):
+    for place, value in (
+        (0, 1.0),
+        (0, np.inf),
+        (1, np.nan),
+        (1, -np.inf),
+        (1, 3e38),
+        (2, np.inf),
+        (3, np.nan),
+        (3, np.inf),
+    ):
         wrong = x.copy()
         wrong[..., place] = value
         assert not compare(problem, "strict", wrong, right, inputs).ok, (place, value)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from scipy import signal
+from tests.cases import WORKED, worked_inputs
+from tests.strategies import conv2d_problems
 
 from convforge.algorithms.contract import Operands
 from convforge.check import Inputs, compare, make_inputs, truth
 from convforge.check.bounds import rounded
 from convforge.problem import ACTIVATIONS, Epilogue, Pool2dProblem, parse_problem
-from tests.cases import WORKED, worked_inputs
-from tests.strategies import conv2d_problems
 
 
 @pytest.mark.parametrize("worked", WORKED, ids=lambda w: w.text)
@@ -111,7 +111,8 @@ def test_the_epilogue_in_its_order():
     problem = parse_problem("n1c1h1w2_k2r1s1_f32_nhwc_+scale:channel+bias+residual+relu")
     inputs = Inputs(
         np.array([3, -5], np.float32).reshape(1, 1, 2, 1), np.array([1, 2], np.float32).reshape(2, 1, 1, 1),
-        Operands(np.array([2, 10], np.float32), np.array([1, 2], np.float32), np.array([[[[4, 5], [6, 7]]]], np.float32)),
+        Operands(np.array([2, 10], np.float32), np.array([1, 2], np.float32),
+                 np.array([[[[4, 5], [6, 7]]]], np.float32)),
     )  # fmt: skip
     got = truth(problem, inputs)
     assert got.value.tolist() == [[[[11, 67], [0, 0]]]]
