@@ -205,7 +205,7 @@ class Runner:
                 self._finish(row, row.result("skipped", reason), budget)
             return
         try:
-            material = Material(case, self.runtime.facts, check)
+            material = Material(case, self.runtime.facts, check, most_sets=1 if self.settings.quick else 2)
         except MemoryError as fault:
             for row in able:
                 self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
@@ -246,7 +246,16 @@ class Runner:
             self._forecast.learn(key, row.problem, seconds)
             return budget.allows(seconds * ROW_CALLS, share)
 
-        result = measure_row(row, material, self.runtime, rule, workspace_limit=limit, allows=allows, clock=self._clock)
+        result = measure_row(
+            row,
+            material,
+            self.runtime,
+            rule,
+            workspace_limit=limit,
+            thorough=not self.settings.quick,
+            allows=allows,
+            clock=self._clock,
+        )
         if result.time is not None:
             self._forecast.learn(key, row.problem, min(result.time.samples))
         return result

@@ -20,9 +20,9 @@ from convforge.check.truth import Floats, Truth, activate, conv2d_sums, gemm_sum
 from convforge.problem import Conv2dProblem, GemmProblem
 from convforge.problem.types import is_integer
 
-# Class -> how many times the sequential loop's RMS error is allowed. Two 1D passes sum fewer products but round between
-# them. Winograd F(4x4, 3x3) loses about a decimal digit more than a direct sum (Lavin and Gray, table 5; Barabasz et
-# al., table 1); 32 leaves room for small tiles and is still a hundred times below TF32's error.
+# Class -> how many times the sequential loop's RMS error is allowed. Measured here, on random normal data over bands of
+# 40 outputs and more: direct rows 0.5 to 1.4 times, separable 0.6 to 2.2, F(2x2, 3x3) 0.6 to 5, F(4x4, 3x3) 2 to 30;
+# the largest with a single channel, where a sequential sum of nine products hardly errs. TF32 is in the thousands.
 ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 32.0}
 
 # The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
@@ -95,9 +95,14 @@ def gate(
     with np.errstate(invalid="ignore"):
         error, expected = (actual - reference) ** 2, (baseline - reference) ** 2
     known = np.isfinite(error) & np.isfinite(expected) & np.isfinite(variance)
+    # A tile's error follows the largest of its pixels: at a border, where windows hold fewer, it is that of the inside.
+    elsewhere = np.zeros(known.shape[1])
+    if precision != "strict":
+        honest = np.where(known, np.maximum(expected, variance), 0)
+        elsewhere = honest.sum(axis=(0, 2)) / np.maximum(known.sum(axis=(0, 2)), 1)
     found: Excess | None = None
     for band, mask in bands:
-        excess = _band(band, mask, error, expected, variance, known, reference, ALLOWED[precision])
+        excess = _band(band, mask, error, expected, variance, known, reference, ALLOWED[precision], elsewhere)
         if excess and (not found or excess.rms / excess.allowed > found.rms / found.allowed):
             found = excess
     return found
@@ -105,15 +110,15 @@ def gate(
 
 def _band(
     name: str, mask: NDArray[np.bool_], error: Floats, expected: Floats, variance: Floats, known: NDArray[np.bool_],
-    reference: Floats, factor: float,
+    reference: Floats, factor: float, elsewhere: Floats,
 ) -> Excess | None:  # fmt: skip
-    """The worst channel of one band."""
+    """The worst channel of one band; `elsewhere` is the least mean square that is honest in each channel."""
     chosen = known & mask[:, None, :]
     count = chosen.sum(axis=(0, 2))
     if not count.any():
         return None
     total = np.where(chosen, variance, 0).sum(axis=(0, 2))
-    honest = np.maximum(np.where(chosen, expected, 0).sum(axis=(0, 2)), total)
+    honest = np.maximum(np.maximum(np.where(chosen, expected, 0).sum(axis=(0, 2)), total), elsewhere * count)
     actual = np.where(chosen, error, 0).sum(axis=(0, 2))
     fourth = np.where(chosen, variance**2, 0).sum(axis=(0, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -133,8 +138,12 @@ def _band(
 
 
 def _allowed(factor: float, independent: Any) -> Any:
-    """How many times the honest RMS error; sqrt(2) is for products that are rounded before they are added."""
-    return np.maximum(factor, math.sqrt(2) * (1 + np.sqrt(2 * RARE / np.maximum(independent, 1))))
+    """How many times the honest RMS error: the class's factor, or what luck can do where a band has few outputs.
+
+    An honest method's expectation is taken as half the factor, or sqrt(2) where products are rounded by themselves.
+    """
+    luck = 1 + np.sqrt(2 * RARE / np.maximum(independent, 1))
+    return np.maximum(factor, max(factor / 2, math.sqrt(2)) * luck)
 
 
 def _sequential(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]) -> tuple[Floats, Floats]:

@@ -1,0 +1,42 @@
+"""`convforge report`: what it writes and says, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from tests.report import runs
+from typer.testing import CliRunner
+
+from convforge.cli.report import report
+
+app = typer.Typer()
+app.command("report")(report)
+
+
+def test_it_writes_the_page_and_says_where(tmp_path: Path) -> None:
+    source = runs.write(tmp_path / "results" / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
+    out = tmp_path / "out" / "page.html"
+    done = CliRunner().invoke(app, [str(source.parent), "--out", str(out), "--title", "Mine & yours"])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(f"{out}: ")
+    assert done.output.endswith("KiB, 66 results of 1 run\n")
+    assert "<h1>Mine &amp; yours</h1>" in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "empty"])
+def test_a_wrong_input_is_named_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, [str(tmp_path / name), "--out", str(out)])
+    assert isinstance(done.exception, ValueError)
+    assert name in str(done.exception)
+    assert not out.exists()
+
+
+def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
+    source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
+    done = CliRunner().invoke(app, [str(source), "--pictures", str(tmp_path), "--out", str(tmp_path / "p.html")])
+    assert isinstance(done.exception, ValueError)
+    assert "holds no picture" in str(done.exception)

@@ -1,0 +1,157 @@
+"""The words follow from the numbers: ahead, level and behind, each where it is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report import runs
+
+from convforge.report import summary
+from convforge.report.records import View, load, view
+
+
+def shown(tmp_path: Path, lines: list[Any]) -> View:
+    return view(load([runs.write(tmp_path / "a.jsonl", lines)])[0][0])
+
+
+def two(ours: float, peer: float, width: float = 0.01, size: int = 64) -> list[dict[str, Any]]:
+    """One of ours and one peer on one case, with these seconds and spreads."""
+    rows = []
+    for method, seconds in (("direct_rows", ours), ("opencv_filter2d", peer)):
+        samples = [seconds * (1 + width * (i - 7) / 7) for i in range(15)]
+        row = runs.result(method, 1, size, 1)
+        row["time"] = row["time"] | {"samples": samples, "noisy": False}
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "width", "tone", "figure", "words"),
+    [
+        (1e-3, 2e-3, 0.01, "ahead", "2.00×", "2.00× ahead"),
+        (2e-3, 1e-3, 0.01, "behind", "0.50×", "ours is behind, 0.50× of its speed"),
+        (1.00e-3, 1.01e-3, 0.05, "level", "1.01×", "a tie, closer than their spreads"),
+        (1e-3, 1.1e-3, 0.001, "ahead", "1.10×", "1.10× ahead"),
+    ],
+)
+def test_the_headline_says_what_the_times_say(
+    tmp_path: Path, ours: float, peer: float, width: float, tone: str, figure: str, words: str
+) -> None:
+    found = summary.headline(shown(tmp_path, [runs.header(), *two(ours, peer, width)]))
+    assert (found.tone, found.figure) == (tone, figure)
+    assert words in found.sentences[0]
+    assert "direct_rows" in found.sentences[0]
+    assert "opencv_filter2d" in found.sentences[0]
+    assert "RMS error" in found.sentences[1]
+
+
+def test_the_mean_is_geometric_and_the_counts_add_up(tmp_path: Path) -> None:
+    lines = [runs.header(), *two(1e-3, 4e-3, size=32), *two(4e-3, 1e-3, size=64), *two(1e-3, 1e-3, size=128)]
+    found = shown(tmp_path, lines)
+    headline = summary.headline(found)
+    assert (headline.tone, headline.figure) == ("level", "1.00×")
+    assert "Ahead in 1, level in 1, behind in 1 of 3 cases." in headline.sentences
+    assert any(s.startswith("Best: 4.00×") and "Worst: 0.25×" in s for s in headline.sentences)
+    [group] = summary.groups(found)
+    assert group.counts == (1, 1, 1)
+    assert group.mean == pytest.approx(1.0)
+    assert group.worst.ours.size == 64
+    assert group.largest.ours.size == 128
+
+
+def test_without_peers_nothing_is_compared(tmp_path: Path) -> None:
+    headline = summary.headline(shown(tmp_path, [runs.header(), runs.result("direct_rows", 1, 64, 1)]))
+    assert headline.tone == "alone"
+    assert "no peer was timed" in headline.sentences[0]
+
+
+def test_without_times_the_headline_says_so(tmp_path: Path) -> None:
+    found = shown(tmp_path, [runs.header(), runs.result("separable", 1, 64, 1)])
+    assert summary.headline(found).figure == "No time"
+    assert summary.groups(found) == []
+
+
+def test_a_wider_arithmetic_than_asked_for_does_not_compete(tmp_path: Path) -> None:
+    rows = two(2e-3, 1e-3)
+    quick = runs.result("winograd_f4", 1, 64, 1)
+    quick["time"] = quick["time"] | {"samples": [1e-5] * 15}
+    headline = summary.headline(shown(tmp_path, [runs.header(), *rows, quick]))
+    assert headline.figure == "0.50×"
+
+
+def test_a_final_decides(tmp_path: Path) -> None:
+    rows = two(2e-3, 1e-3)
+    final = runs.finalists("rgb_to_1_64_s1", ("direct_rows", "opencv_filter2d"), (1e-3, 3e-3), 0.01)
+    assert summary.headline(shown(tmp_path, [runs.header(), *rows, final])).figure == "3.00×"
+
+
+def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: Path) -> None:
+    def sound(row: dict[str, Any]) -> None:
+        if row["time"]:
+            row["time"]["noisy"] = False
+        if row["status"] == "failed":
+            row |= {"status": "refused"}
+
+    from convforge.bench.records import current_digest
+
+    known = [row for row in runs.results() if current_digest("conv2d", "cpu", row["algorithm"])]
+    for row in known:
+        sound(row)
+    end = {"kind": "end", "complete": True}
+    lines = [runs.header(), runs.ceilings("before"), *known, runs.ceilings("after"), end]
+    assert summary.cautions(shown(tmp_path, lines)) == []
+
+    text = " ".join(summary.cautions(shown(tmp_path, runs.records(moved=0.5, dirty=True))))
+    for words in ("did not hold still", "moved by 67 %", "1 result was wrong", "uncommitted changes", "noisy"):
+        assert words in text
+    text = " ".join(summary.cautions(shown(tmp_path, runs.records(complete=False))))
+    assert "did not finish" in text
+    assert "not measured again" in text
+
+
+def test_a_digest_that_is_not_the_sources_is_stale(tmp_path: Path) -> None:
+    row = runs.result("direct_rows", 1, 64, 1) | {"digest": "0" * 64}
+    found = shown(tmp_path, [runs.header(), row])
+    assert any("1 of 1 times are stale" in text for text in summary.cautions(found))
+
+
+def test_wrong_results_come_first_among_those_without_time(tmp_path: Path) -> None:
+    found = summary.troubles(shown(tmp_path, runs.records()))
+    assert [t.status for t in found][:2] == ["failed", "skipped"]
+    assert found[0].cases == ("rgb_to_3_64_s1",)
+    refused = next(t for t in found if t.method == "separable")
+    assert len(refused.cases) == 42
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one(tmp_path: Path) -> None:
+    base = runs.result("direct_rows", 1, 64, 1) | {"status": "skipped", "time": None, "prepared_time": None}
+    reasons = [
+        "a call would take about 0.21 s (93.3 ms for n1c3h1024w1024_k1r3s3_p1_f32_nchw_math-fft); its share is 1 s",
+        "a call would take about 1.3e+02 s (2 s for n1c3h64w64_k3r3s3_st1_p1_f32_nchw); its share is 9 ms",
+        "the budget of 60 s was spent",
+    ]
+    rows = [base | {"case": f"case {i}", "reason": reason} for i, reason in enumerate(reasons)]
+    found = summary.troubles(shown(tmp_path, [runs.header(), *rows]))
+    assert [(t.reasons, t.cases) for t in found] == [(2, ("case 0", "case 1")), (1, ("case 2",))]
+    wrong = [row | {"status": "failed"} for row in rows[:2]]
+    assert len(summary.troubles(shown(tmp_path, [runs.header(), *wrong]))) == 2
+
+
+def test_errors_by_method_and_class(tmp_path: Path) -> None:
+    view_ = shown(tmp_path, runs.records())
+    found = {a.method: a for a in summary.accuracies(view_)}
+    assert found["winograd_f4"].largest_bound_ratio == 52000.0
+    assert found["winograd_f4"].precision == "winograd"
+    assert found["direct_rows"].checked == 42
+    assert [name for name, _ in summary.gates(view_)] == ["strict", "winograd", "fft"]
+    assert "32 times" in dict(summary.gates(view_))["winograd"]
+
+
+def test_an_error_that_is_not_a_number_is_missing_and_not_zero(tmp_path: Path) -> None:
+    row = runs.result("direct_rows", 1, 64, 1)
+    row |= {"status": "failed", "time": None, "prepared_time": None, "reason": "NaN"}
+    row["error"] = {"rms": None, "max": None, "bound_ratio": None}
+    [found] = summary.accuracies(shown(tmp_path, [runs.header(), row]))
+    assert (found.largest_rms, found.median_rms, found.largest_bound_ratio) == (None, None, None)
