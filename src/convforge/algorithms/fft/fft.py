@@ -78,14 +78,15 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
             return reason
         if is_integer(problem.acc_dtype):
             return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
-        least = min(_spectra_bytes(problem, *size) for size in _sizes(problem))
+        least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))
         if least > SPECTRA_BYTES:
             return f"the spectra of its {problem.k * problem.c_per_group} filters would take {least >> 20} MiB"
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
         """See :class:`Algorithm`. The cheapest sizes by :func:`modelled_flops`, the best first."""
-        fitting = [size for size in _sizes(problem) if _spectra_bytes(problem, *size) <= SPECTRA_BYTES]
+        sizes = _sizes(problem)
+        fitting = [size for size in sizes if _spectra_bytes(problem, *size) <= SPECTRA_BYTES] or sizes[:1]
         best = sorted(fitting, key=lambda size: modelled_flops(problem, *size))[:4]
         return [FftConfig(*size, _tiles_of_chunk(problem, *size)) for size in best]
 
@@ -177,22 +178,28 @@ def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
 
 def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Sizes worth a thought: a few multiples of the filter's extent, fast for the FFT, up to the whole picture."""
+    """Sizes worth a thought, each the next that is fast for the FFT."""
     from scipy.fft import next_fast_len
+
+    return sorted({(int(next_fast_len(h, real=True)), int(next_fast_len(w, real=True)))
+                   for h, w in _wanted_sizes(problem)})  # fmt: skip
+
+
+def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
+    """A few multiples of the filter's extent, up to the whole picture where that is not large."""
 
     def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
         whole = (outputs - 1) * stride + extent
-        return int(next_fast_len(math.ceil(min(max(extent * factor, extent + 3), whole)), real=True))
+        return math.ceil(min(max(extent * factor, extent + 3), whole))
 
-    found = {
+    whole = [math.inf] if problem.p * problem.q <= 1 << 20 else []
+    return {
         (
             axis(problem.extent_h, problem.stride[0], problem.p, factor),
             axis(problem.extent_w, problem.stride[1], problem.q, factor),
         )
-        for factor in (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, math.inf)
-        if factor < math.inf or problem.p * problem.q <= 1 << 20
+        for factor in (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, *whole)
     }
-    return sorted(found)
 
 
 def _tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
