@@ -180,3 +180,12 @@ def test_integer_sums_are_refused() -> None:
 def test_a_tile_without_pixels_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         Separable().plan(Conv2dProblem(n=1, c=1, h=8, w=8, k=1, r=3, s=3), SeparableConfig(0, 8), cpu_runtime())
+
+
+def test_a_picture_that_cannot_be_written_is_taken() -> None:
+    problem = Conv2dProblem(n=1, c=1, h=8, w=40, k=1, r=3, s=3, precision="separable")
+    inputs, plan = make_inputs(problem), default_plan(problem)
+    frozen = inputs.x.copy()
+    frozen.flags.writeable = False
+    results = [plan(x, plan.prepare(inputs.w), None, np.zeros(problem.out_shape, "f4")) for x in (inputs.x, frozen)]
+    assert (results[0] == results[1]).all()

@@ -1,0 +1,116 @@
+"""The directive ``command``: run a `convforge` command while the page is built, and show it with what it printed.
+
+    ```{command} convforge explain n1c3h64w64_k1r3s3_st1_p1_f32_nchw
+    ```
+
+All commands of a page run in one temporary folder, so that one can use the files of another; it holds a photograph,
+astronaut.png, from the start. The option ``exit`` says
+which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file that the
+command wrote, to be shown below.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+# What the installed script does.
+_RUN = "import sys; from convforge.cli import main; sys.argv = ['convforge', *sys.argv[1:]]; main()"
+_COLUMNS = 116
+_TIMEOUT_S = 300
+
+_folders: dict[str, Path] = {}
+
+
+class Command(SphinxDirective):
+    """See the module."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar[dict[str, Any]] = {
+        "exit": directives.nonnegative_int,
+        "picture": directives.unchanged,
+        "alt": directives.unchanged,
+        "last-lines": directives.positive_int,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """The console block, and the picture where one is asked for."""
+        line = " ".join(self.arguments[0].split())
+        words = shlex.split(line)
+        if words[0] != "convforge":
+            raise self.error(f"only convforge's own commands are run; got {words[0]!r}")
+        folder = _folder(self.env.docname)
+        try:
+            done = _run(words[1:], folder)
+        except subprocess.TimeoutExpired:
+            raise self.error(f"`{line}` took more than {_TIMEOUT_S} s") from None
+        expected = self.options.get("exit", 0)
+        if done.returncode != expected:
+            raise self.error(f"`{line}` ended with {done.returncode}, not {expected}:\n{done.stdout}")
+        output = [text.rstrip().replace(f"{folder}/", "") for text in done.stdout.rstrip().splitlines()]
+        if last := self.options.get("last-lines"):
+            output = ["...", *output[-last:]] if len(output) > last else output
+        block = nodes.literal_block("", "\n".join([f"$ {line}", *output]), language="console")
+        self.set_source_info(block)
+        return [block, *self._picture(folder)]
+
+    def _picture(self, folder: Path) -> list[nodes.Node]:
+        name = self.options.get("picture")
+        if name is None:
+            return []
+        if not (folder / name).is_file():
+            raise self.error(f"the command wrote no {name}")
+        target = Path(self.env.srcdir) / "_build" / "commands" / f"{self.env.docname.replace('/', '-')}-{name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, target)
+        uri = "/" + target.relative_to(self.env.srcdir).as_posix()
+        image = nodes.image(uri=uri, alt=self.options.get("alt", name))
+        return [image]
+
+
+def _folder(docname: str) -> Path:
+    """The folder of a page's commands."""
+    if docname not in _folders:
+        from convforge.images.photographs import PHOTOGRAPHS
+
+        spec = importlib.util.find_spec("skimage")
+        if spec is None or spec.origin is None:
+            raise RuntimeError("the pages filter a photograph of scikit-image: pip install 'convforge[dev,docs]'")
+        _folders[docname] = Path(tempfile.mkdtemp(prefix="convforge-docs-"))
+        source = Path(spec.origin).parent / "data" / PHOTOGRAPHS["astronaut"]
+        shutil.copyfile(source, _folders[docname] / "astronaut.png")
+    return _folders[docname]
+
+
+def _run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a folder; both of its streams in the order in which they came."""
+    environment = os.environ | {"COLUMNS": str(_COLUMNS), "TERM": "dumb", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def _remove_folders(app: Sphinx, exception: Exception | None) -> None:
+    while _folders:
+        shutil.rmtree(_folders.popitem()[1], ignore_errors=True)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directive."""
+    app.add_directive("command", Command)
+    app.connect("build-finished", _remove_folders)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

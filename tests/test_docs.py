@@ -1,0 +1,504 @@
+"""The documents, held to the code: pages, links, commands, the worked example, the layering of architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cases import CONV2D
+
+import convforge
+from convforge.algorithms import OURS, refusal
+from convforge.backends.cpu import cpu_facts, cpu_runtime
+from convforge.check import check_nan_spread, check_plan, make_inputs, truth
+from convforge.problem import parse_problem
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "convforge"
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+DOCUMENTS = [*PAGES, *sorted(ROOT.glob("*.md"))]
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def extension(name: str) -> ModuleType:
+    """A module of docs/_ext, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# What every page must mention.
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.search(r"```\{toctree\}\n:hidden:\n\n(.*?)```", text_of("docs/index.md"), re.DOTALL)
+    assert listed is not None
+    assert sorted(listed[1].split()) == [page.stem for page in PAGES if page.stem != "index"]
+
+
+@pytest.mark.parametrize("algorithm", OURS, ids=lambda a: a.name)
+def test_every_method_has_an_entry(algorithm: Any) -> None:
+    assert f"\n## {algorithm.name}\n" in text_of("docs/methods.md"), f"docs/methods.md has no section {algorithm.name}"
+
+
+def test_no_entry_is_of_a_method_that_is_no_more() -> None:
+    headings = re.findall(r"^## ([a-z0-9_]+)$", text_of("docs/methods.md"), re.MULTILINE)
+    assert set(headings) <= {a.name for a in OURS}
+
+
+def test_every_public_name_is_in_the_api_page() -> None:
+    listed = set(re.findall(r"^   (\w+)$", text_of("docs/api.md"), re.MULTILINE))
+    assert set(convforge.__all__) <= listed
+
+
+def test_every_border_mode_is_in_the_table_of_names() -> None:
+    from convforge.problem import PADDING_MODES
+
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)`", text_of("docs/borders.md"), re.MULTILINE)
+    assert {mode: name.split(",")[0] for mode, (name, _) in PADDING_MODES.items()} == dict(rows)
+
+
+def test_every_precision_is_in_the_table_of_bounds() -> None:
+    from convforge.check.bounds import NARROWED
+    from convforge.check.gate import ALLOWED
+    from convforge.problem import PRECISIONS
+
+    page = text_of("docs/accuracy.md")
+    assert [name for name in PRECISIONS if f"`{name}`" not in page and name != "int8"] == []
+    for name, times in ALLOWED.items():
+        assert f"| `{name}` | {times:g}" in page, f"docs/accuracy.md states another gate than {name}: {times}"
+    assert [u.as_integer_ratio()[1].bit_length() - 1 for u in NARROWED.values()] == [10, 11, 8]
+    assert "2^-10, 2^-11, 2^-8" in page
+
+
+def test_the_measuring_page_states_the_rules_as_they_are() -> None:
+    from convforge.bench.runner import QUICK
+    from convforge.measure.ceilings import MOVED
+    from convforge.measure.ring import COLD_FACTOR, MOST_SLOTS, RING_LIMIT_BYTES
+    from convforge.measure.stopping import StoppingRule
+
+    rule, page = StoppingRule(), " ".join(text_of("docs/measuring.md").split())
+    for said in (
+        f"at least {1e6 * rule.sample_s:.0f} us",
+        f"At least {rule.samples} samples",
+        f"at most {100 * rule.narrow:.0f} % of it",
+        f"asks for {QUICK.samples} samples and {100 * QUICK.narrow:.0f} %",
+        f"At most {RING_LIMIT_BYTES >> 20} MiB and {MOST_SLOTS} slots",
+        f"moved by more than {100 * MOVED:.0f} %",
+    ):
+        assert said in page, f"docs/measuring.md does not say {said!r}"
+    assert rule.patience_s == 1.0
+    assert "after a second" in page
+    assert COLD_FACTOR == 2
+    assert "twice the bytes" in page
+
+
+def test_the_measuring_page_names_every_field_of_a_record() -> None:
+    from convforge.bench.records import Result
+
+    page = text_of("docs/measuring.md")
+    row = next(line for line in page.splitlines() if line.startswith("| `result`"))
+    fields = [f.name for f in dataclasses.fields(Result)]
+    assert [name for name in fields if f"`{name}`" not in row] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=named)
+def test_tables_are_asked_of_suites_that_exist(page: Path) -> None:
+    from convforge.bench.markers import marker_specs
+    from convforge.bench.suites import suite_names
+
+    asked = {spec.split()[0] for spec in marker_specs(page.read_text(encoding="utf-8"))}
+    assert asked <= set(suite_names())
+
+
+# Versions.
+
+
+def test_the_changelog_agrees_with_the_version() -> None:
+    declared = tomllib.loads(text_of("pyproject.toml"))["project"]["version"]
+    assert convforge.__version__ == declared
+    assert changelog_version(text_of("CHANGELOG.md")) == declared
+
+
+def changelog_version(text: str) -> str:
+    """The version that the changelog is about: what Unreleased says while it is in the making, else the newest."""
+    newest = re.search(r"^## \[(?P<name>[^\]]+)\](?P<rest>.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert newest is not None
+    if newest["name"] != "Unreleased":
+        return newest["name"]
+    making = re.search(r"The version in the making is (\S+)\.$", newest["rest"], re.MULTILINE)
+    if making is not None:
+        return making[1]
+    released = re.search(r"^## \[(\d[^\]]*)\]", text, re.MULTILINE)
+    assert released is not None, "the changelog names no version"
+    return released[1]
+
+
+def test_a_changelog_of_another_version_is_seen() -> None:
+    assert changelog_version("## [Unreleased]\n\nThe version in the making is 0.2.0.dev0.\n") == "0.2.0.dev0"
+    assert changelog_version("## [Unreleased]\n\n## [0.3.0] - 2030-01-01\n") == "0.3.0"
+    assert changelog_version("## [0.4.0] - 2030-01-01\n\n## [0.3.0]\n") == "0.4.0"
+
+
+# Links.
+
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of a page's headings, as MyST and GitHub make them."""
+    headings = re.findall(r"^#{1,3} (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files or headings that are not there; those that leave the checkout are not followed."""
+    broken = []
+    for match in _LINK.finditer(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        target = match["target"]
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page if not path else page.parent / path
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=named)
+def test_links_resolve(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A heading, of two\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md) [b](other.md#a-heading-of-two) [c](other.md#none) [d](gone.md) [e](https://example.org)\n"
+        "```text\n[f](also-gone.md)\n```\n[g](#none)\n# Own\n[h](#own)\n",
+        encoding="utf-8",
+    )
+    assert broken_links(page) == ["other.md#none", "gone.md", "#none"]
+
+
+# Commands.
+
+_SHELL = re.compile(r"^ *```(?:console|bash|shell|sh)\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
+_DIRECTIVE = re.compile(r"^```\{command\} (?P<line>.+)$", re.MULTILINE)
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """Every `convforge ...` that a document shows in a shell block or runs at its build, as words."""
+    lines = [line for match in _SHELL.finditer(text) for line in match["body"].replace("\\\n", " ").splitlines()]
+    lines = [line.strip().removeprefix("$ ") for line in lines] + [m["line"] for m in _DIRECTIVE.finditer(text)]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words and Path(words[0]).name == "convforge":
+            yield words[1:]
+
+
+@cache
+def command_line() -> Any:
+    """The application as the parser sees it."""
+    import typer.main
+
+    from convforge.cli import app
+
+    if not app.app.registered_commands:
+        app._register()
+    return typer.main.get_command(app.app)
+
+
+def misuse(words: list[str]) -> str | None:
+    """Why the parser refuses a command; None where it takes it. Nothing is run."""
+    group = command_line()
+    if words in ([], ["--help"]):
+        return None
+    if words[0] not in group.commands:
+        return f"there is no command {words[0]!r}"
+    command = group.commands[words[0]]
+    if "--help" in words:
+        return None
+    try:
+        command.make_context(words[0], list(words[1:]))
+    except Exception as fault:
+        return f"{type(fault).__name__}: {getattr(fault, 'format_message', fault.__str__)()}"
+    return None
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=named)
+def test_commands_are_understood(page: Path) -> None:
+    faults = {" ".join(words): misuse(words) for words in commands_of(page.read_text(encoding="utf-8"))}
+    assert {line: fault for line, fault in faults.items() if fault} == {}
+
+
+def test_commands_that_are_wrong_are_found() -> None:
+    text = (
+        "```console\n$ convforge bench smoke --nosuch 3\n$ ls convforge\n$ convforge bnch smoke\n```\n"
+        "```bash\nconvforge filter in.png  # no output, no kernel\nconvforge explain m4n4k4\n"
+        ".venv/bin/convforge doctor\n```\n"
+        "```python\nconvforge = 1\n```\n```{command} convforge gemm 8 8\n```\n"
+    )
+    found = [misuse(words) for words in commands_of(text)]
+    assert [fault is None for fault in found] == [False, False, False, True, True, False]
+    assert "--nosuch" in str(found[0])
+    assert "bnch" in str(found[1])
+
+
+def test_every_command_is_run_on_its_page() -> None:
+    run = {shlex.split(match["line"])[1] for match in _DIRECTIVE.finditer(text_of("docs/cli.md"))}
+    assert run >= set(command_line().commands)
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    for page in DOCUMENTS:
+        named_targets = set(re.findall(r"(?:`|^)make ([a-z]+)(?:`|$)", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert named_targets <= targets, f"{named(page)} names {named_targets - targets}"
+
+
+# The worked example of adding-an-algorithm.md.
+
+# Each further combination of types compiles every kernel anew, so three stand for all.
+_TYPES = ("_f32_", "_f16_nhwc_+", "_u8-i8-u8-i32_nhwc_+")
+EXAMPLE = [case for case in CONV2D if any(types in case.text for types in _TYPES)][::3] + [
+    case for case in CONV2D if any(types in case.text for types in _TYPES[1:])
+]
+
+
+@pytest.fixture(scope="module")
+def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The page's files, laid out as if they had been pasted."""
+    page, folder, module = DOCS / "adding-an-algorithm.md", tmp_path_factory.mktemp("pasted"), extension("pasted")
+    modules = module.lay_out(page, folder)
+    yield module.files_of(page)
+    module.take_away(folder, modules)
+
+
+@pytest.fixture
+def example(pasted: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The page's method, in the list."""
+    from convforge import execution
+    from convforge.algorithms.shifted import DirectShifted  # type: ignore[import-not-found]
+
+    room = sys.modules["convforge.algorithms"]
+    monkeypatch.setattr(room, "OURS", (*room.OURS, DirectShifted()))  # type: ignore[attr-defined]
+    room.algorithms.cache_clear()  # type: ignore[attr-defined]
+    yield DirectShifted()
+    monkeypatch.undo()
+    room.algorithms.cache_clear()  # type: ignore[attr-defined]
+    execution._find_plan.cache_clear()
+
+
+def test_the_example_shows_every_file(pasted: dict[str, str]) -> None:
+    assert list(pasted) == [
+        "src/convforge/algorithms/shifted/__init__.py",
+        "src/convforge/algorithms/shifted/shifted.py",
+        "src/convforge/algorithms/shifted/cpu.py",
+        "tests/algorithms/test_shifted.py",
+    ]
+
+
+@pytest.mark.parametrize("case", EXAMPLE, ids=str)
+def test_the_example_is_right(example: Any, case: Any) -> None:
+    problem = parse_problem(case.text)
+    assert refusal(example, problem, cpu_facts()) is None
+    plan = example.plan(problem, example.configs(problem, cpu_facts())[0], cpu_runtime())
+    for kind in case.kinds:
+        inputs = make_inputs(problem, kind)
+        verdict = check_plan(plan, inputs, truth(problem, inputs))
+        assert verdict.ok, verdict.message
+    verdict = check_nan_spread(plan)
+    assert verdict.ok, verdict.message
+
+
+def test_the_example_is_found_by_name(example: Any) -> None:
+    assert "direct_shifted" in {a.name for a in convforge.algorithms("n1c2h3w4_k2r2s3_f32_nchw")}
+    x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
+    w = np.arange(1, 25, dtype=np.float32).reshape(2, 2, 2, 3)
+    out = convforge.conv2d(x, w, algorithm="direct_shifted")
+    assert out.tolist() == [[[[962, 1040], [1274, 1352]], [[2258, 2480], [3146, 3368]]]]
+
+
+def test_the_example_is_gone_afterwards() -> None:
+    assert "direct_shifted" not in {a.name for a in convforge.algorithms()}
+
+
+def test_the_examples_own_test_passes(pasted: dict[str, str]) -> None:
+    space: dict[str, Any] = {"__name__": "test_shifted"}
+    exec(compile(pasted["tests/algorithms/test_shifted.py"], "test_shifted.py", "exec"), space)
+    tests = [value for name, value in space.items() if name.startswith("test_")]
+    assert len(tests) == 1
+    tests[0]()
+
+
+def test_the_examples_sources_are_its_files(pasted: dict[str, str], example: Any) -> None:
+    for source in example.sources:
+        assert f"src/convforge/{source}" in pasted or (PACKAGE / source).is_file()
+
+
+# The layering of architecture.md.
+
+# Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py, "kernel pieces" what stands
+# in algorithms/include, "list" is algorithms/__init__.py.
+_BELOW_USERS = {"errors", "problem", "backends", "backends.cpu", "contract", "list", "tuning", "images"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "images": set(),
+    "problem": set(),
+    "backends": set(),
+    "backends.cpu": {"backends"},
+    "contract": {"backends", "errors", "problem"},
+    "kernel pieces": {"backends.cpu", "contract", "problem"},
+    "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
+    "list": {"algorithms", "backends", "contract", "peers", "problem"},
+    "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
+    "tuning": {"backends", "contract", "errors", "list", "problem"},
+    "check": {"backends", "backends.cpu", "contract", "problem"},
+    "measure": {"backends", "backends.cpu", "problem"},
+    "bench": {"backends", "check", "contract", "errors", "list", "measure", "problem"},
+    "report": {"backends", "bench", "check", "contract", "list", "measure", "problem", "version"},
+    "arrays": {"problem"},
+    "arguments": {"arrays", "contract", "problem"},
+    "execution": {*_BELOW_USERS, "arguments"},
+    "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
+    "api": {*_BELOW_USERS, "arguments", "arrays", "execution"},
+    "version": {"api", "errors", "filtering", "problem"},
+}
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
+
+
+def room_of(module: tuple[str, ...]) -> str:
+    """The room of a module, given as the parts of its name after ``convforge``."""
+    if not module:
+        return "version"
+    if module[:2] == ("backends", "cpu"):
+        return "backends.cpu"
+    if module[0] == "algorithms":
+        inside = module[1] if len(module) > 1 else ""
+        return {"": "list", "contract": "contract", "include": "kernel pieces"}.get(inside, "algorithms")
+    return module[0]
+
+
+def imports_of(source: str) -> Iterator[tuple[str, ...]]:
+    """Modules of ours that a file imports anywhere, functions included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            base = node.module or ""
+            # `from convforge import check` imports a room; `from convforge import __version__` the package itself.
+            names = [f"{base}.{alias.name}" if alias.name in ROOMS else base for alias in node.names]
+            names = names if base == "convforge" else [base]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "convforge":
+                yield tuple(name.split(".")[1:])
+
+
+def breaches(file: tuple[str, ...], source: str) -> list[str]:
+    """What a file imports although its room may not know it."""
+    own = room_of(file)
+    if own == "cli":
+        return []
+    rooms = {room_of(module) for module in imports_of(source)} - {own}
+    return sorted(rooms - LAYERS[own])
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
+    module = path.relative_to(PACKAGE).with_suffix("").parts
+    module = module[:-1] if module[-1] == "__init__" else module
+    assert breaches(module, path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "found"),
+    [
+        ("problem/conv2d", "from convforge.backends.facts import DeviceFacts", ["backends"]),
+        ("algorithms/direct/direct", "def f():\n    from convforge.check import truth", ["check"]),
+        ("algorithms/direct/direct", "from convforge.algorithms import find", ["list"]),
+        ("check/truth", "import convforge.bench.store", ["bench"]),
+        ("check/truth", "from convforge import measure", ["measure"]),
+        ("api", "from convforge.cli.app import Failure", ["cli"]),
+        ("bench/runner", "from convforge.report import page", ["report"]),
+        ("bench/runner", "from convforge import check", []),
+        ("peers/torch", "from convforge.algorithms.contract import Plan", []),
+    ],
+)
+def test_a_breach_is_found(file: str, source: str, found: list[str]) -> None:
+    assert breaches(tuple(file.split("/")), source) == found
+
+
+def test_only_kernels_and_their_runtime_import_numba() -> None:
+    importers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        if re.search(r"^\s*(?:import|from) (?:numba|llvmlite)\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert importers
+    assert {p for p in importers if not p.startswith(("backends/cpu/", "algorithms/"))} == set()
+
+
+def test_importing_convforge_loads_nothing_heavy() -> None:
+    heavy = ["numba", "scipy", "torch", "cv2", "altair", "rich", "typer", "PIL", "tifffile", "imagecodecs", "jinja2"]
+    code = f"import sys, json, convforge; print(json.dumps([m for m in {heavy!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_the_architecture_page_shows_the_rooms_that_are() -> None:
+    page = text_of("docs/architecture.md")
+    block = re.search(r"^    src/convforge/\n(.*?)^    tests/", page, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    shown = set(re.findall(r"^      (\S+)", block[1], re.MULTILINE))
+    there = {f"{room}/" for room in ROOMS} | {path.name for path in PACKAGE.glob("*.py")}
+    assert shown == there
+
+
+def test_the_architecture_page_shows_the_text_form_as_it_is() -> None:
+    """Every example of a token is read, and comes back."""
+    page = text_of("docs/architecture.md")
+    table = re.search(r"^\| token \| means \| example \|\n\|---\|---\|---\|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    examples = [token for row in table[1].splitlines() for token in re.findall(r"`([^`]+)`", row.split("|")[3])]
+    assert len(examples) >= 15
+    for token in examples:
+        base = "n1c4h9w9_k4r3s3" if not token.startswith("t") else "m4n5k6"
+        base = "max_n1c4h9w9_r3s3" if token == "ceil" else base
+        if token.startswith("+zero"):
+            base += "_u8-i8-i32-i32"
+        problem = parse_problem(f"{base}_{token}")
+        assert problem != parse_problem(base) or token in str(problem), token
+        assert parse_problem(str(problem)) == problem
