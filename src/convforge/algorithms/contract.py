@@ -126,7 +126,9 @@ class Chunks:
 
         def task(group: tuple[Launch | Child, ...]) -> Callable[[int], None]:
             def run(slot: int) -> None:
-                part = frame.workspace[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
+                part = None
+                if self.slot_bytes:
+                    part = frame.workspace[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
                 own = dataclasses.replace(frame, workspace=part)
                 for step in group:
                     step.run(own)

@@ -13,7 +13,7 @@ from convforge.problem import Conv2dProblem, Problem
 
 # Preference by operation where no rule speaks.
 _ORDER = {
-    "conv2d": ("direct_rows", "im2col", "direct_naive"),
+    "conv2d": ("direct_rows", "implicit_gemm", "im2col", "direct_naive"),
     "gemm": ("gemm_blas", "gemm_blocked", "gemm_loops"),
     "max_pool2d": ("max_pool_rows",),
     "relu": ("relu",),
@@ -82,9 +82,8 @@ def _preferred(problem: Problem) -> list[tuple[str, str]]:
     if problem.precision == "fft":
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
-    if problem.k_per_group >= 8 and problem.taps >= 64:
-        first.append(
-            ("im2col", f"{problem.taps} products for each of {problem.k_per_group} outputs keep a matrix product busy")
-        )
+    if problem.k_per_group >= 4 and problem.taps >= 16:
+        why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
+        first.append(("implicit_gemm", why))
     first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
     return first + [(name, why) for name, why in order if name not in {n for n, _ in first}]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Child, Config, Frame, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Frame, Plan, PreparedFilter
 from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
+from convforge.backends.cpu.runtime import INLINE_FLOPS
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem, GemmProblem
@@ -44,22 +45,31 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
         gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
         child = GemmBlas().plan(gemm, config, runtime)
+        # A part of the pixels for each core, each with a BLAS of one thread; a small product is not worth sharing.
+        parts = runtime.facts.cores if problem.flops >= INLINE_FLOPS else 1
 
-        def frames(frame: Frame) -> Iterator[Frame]:
-            w = frame.prepared.tensors["w"]
-            for n in range(problem.n):
-                x, out = logical(frame.x, problem.x_layout)[n], logical(frame.out, problem.out_layout)[n]
-                for pixels_x, pixels_out in _matrices(x, out):
-                    for g in range(groups):
-                        k = slice(g * outputs, (g + 1) * outputs)
-                        b = operand_b(pixels_x[g * channels : (g + 1) * channels])
-                        yield Frame(w[k], b, frame.operands, pixels_out[k], None, frame.stream)
+        def part_of(part: int) -> Callable[[Frame], Iterator[Frame]]:
+            def frames(frame: Frame) -> Iterator[Frame]:
+                w = frame.prepared.tensors["w"]
+                for n in range(problem.n):
+                    x, out = logical(frame.x, problem.x_layout)[n], logical(frame.out, problem.out_layout)[n]
+                    for pixels_x, pixels_out in _matrices(x, out):
+                        count = pixels_x.shape[1]
+                        own = slice(part * count // parts, (part + 1) * count // parts)
+                        for g in range(groups):
+                            k = slice(g * outputs, (g + 1) * outputs)
+                            b = operand_b(pixels_x[g * channels : (g + 1) * channels, own])
+                            yield Frame(w[k], b, frame.operands, pixels_out[k, own], None, frame.stream)
+
+            return frames
+
+        shared = Chunks(tuple((Child(child, part_of(part)),) for part in range(parts)), parts, 0, runtime)
 
         def prepare(w: Any) -> PreparedFilter:
             packed = correlation_filter(problem, w).reshape(problem.k, channels)
             return PreparedFilter({"w": packed}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=[Child(child, frames)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[shared], prepare=prepare)
 
 
 def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
