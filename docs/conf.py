@@ -33,7 +33,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 180
+nb_execution_timeout = 600  # the first run compiles kernels
 nb_execution_show_tb = True
 nb_merge_streams = True
 

@@ -29,7 +29,7 @@ from sphinx.util.docutils import SphinxDirective
 # What the installed script does.
 _RUN = "import sys; from convforge.cli import main; sys.argv = ['convforge', *sys.argv[1:]]; main()"
 _COLUMNS = 116
-_TIMEOUT_S = 300
+_TIMEOUT_S = 600
 
 _folders: dict[str, Path] = {}
 
