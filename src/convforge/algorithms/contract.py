@@ -208,7 +208,10 @@ class Plan:
                 raise WorkspaceTooSmall(
                     f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
                 )
-        self.execute(Frame(x, prepared, operands or Operands(), out, workspace, stream))
+        target = self.runtime.writable(out)
+        self.execute(Frame(x, prepared, operands or Operands(), target, workspace, stream))
+        if target is not out:
+            out[...] = target
         return out
 
     def execute(self, frame: Frame) -> None:

@@ -62,6 +62,10 @@ class Runtime(Protocol):
         """A workspace of at least `nbytes` bytes, aligned to 64."""
         ...
 
+    def writable(self, out: Any) -> Any:
+        """The output itself where kernels can write to it, else an array of the same shape and type to copy from."""
+        ...
+
     def synchronize(self, stream: Any = None) -> None:
         """Wait until everything launched on `stream` has ended."""
         ...

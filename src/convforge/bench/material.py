@@ -57,11 +57,11 @@ class Material:
     check : Checker
     """
 
-    def __init__(self, case: Case, facts: DeviceFacts, check: Checker, *, most_sets: int = 2) -> None:
+    def __init__(self, case: Case, facts: DeviceFacts, check: Checker) -> None:
         self.case = case
         self.problem = case.problem
         self.check = check
-        self.sets = [_inputs(case, check, seed) for seed in range(min(_sets(case.problem), most_sets))]
+        self.sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
         self.truths = [check.truth(case.problem, inputs) for inputs in self.sets]
         self.ring = Ring(case.problem, self.sets, facts)
 

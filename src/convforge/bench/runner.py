@@ -205,7 +205,7 @@ class Runner:
                 self._finish(row, row.result("skipped", reason), budget)
             return
         try:
-            material = Material(case, self.runtime.facts, check, most_sets=1 if self.settings.quick else 2)
+            material = Material(case, self.runtime.facts, check)
         except MemoryError as fault:
             for row in able:
                 self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
 
 import typer
 from typer.exceptions import TyperException
@@ -21,9 +20,8 @@ app = typer.Typer(
 )
 
 
-@cache
 def _register() -> None:
-    """The subcommands, in the order of `convforge --help`."""
+    """The subcommands, in the order of `convforge --help`; those that are there already stay."""
     from convforge.cli.bench import bench
     from convforge.cli.doctor import doctor
     from convforge.cli.explain import explain
@@ -39,7 +37,8 @@ def _register() -> None:
         ("report", report),
         ("doctor", doctor),
     ):
-        app.command(name)(command)
+        if name not in {known.name for known in app.registered_commands}:
+            app.command(name)(command)
 
 
 class Failure(Exception):

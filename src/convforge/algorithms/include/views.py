@@ -46,7 +46,7 @@ def view(array: NDArray[np.generic], layout: str) -> View:
     """
     a = logical(array, layout)
     size = a.itemsize
-    if array.flags.c_contiguous:  # the usual case, and the quick one
+    if array.flags.c_contiguous and array.flags.aligned:  # the usual case, and the quick one
         s = a.strides
         half = a.dtype == np.float16
         flat = array.reshape(-1)
@@ -54,7 +54,7 @@ def view(array: NDArray[np.generic], layout: str) -> View:
             flat.view(np.uint16) if half else flat, (0, s[0] // size, s[1] // size, s[2] // size, s[3] // size), half
         )
     if any(stride % size for stride in a.strides) or a.ctypes.data % size:
-        a = np.ascontiguousarray(a)
+        a = np.array(a, order="C", copy=True)
     half = a.dtype == np.float16
     if not a.size:
         return View(np.empty(0, np.uint16 if half else a.dtype), (0, 0, 0, 0, 0), half)

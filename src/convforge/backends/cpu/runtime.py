@@ -107,6 +107,12 @@ class CpuRuntime:
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + nbytes]
 
+    def writable(self, out: Any) -> Any:
+        """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
+        if out is None or (out.flags.aligned and not any(stride % out.itemsize for stride in out.strides)):
+            return out
+        return np.empty(out.shape, out.dtype)
+
     def synchronize(self, stream: Any = None) -> None:
         """Nothing to wait for: a launch returns when its work is done."""
 
