@@ -15,7 +15,7 @@ from convforge.execution import execute, find_plan
 from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.types import is_integer, magnitude
 
-# The largest filter side from which two passes beat one, where the kernel factors; see docs/measuring.
+# The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
 

@@ -36,7 +36,7 @@ def explain(
         f"remembered under {tuning_key(asked)}",
         highlight=False,
     )
-    chosen = f"[bold]{choice.algorithm.name}[/bold] [{choice.config}]"
+    chosen = f"[bold]{choice.algorithm.name}[/bold] ({choice.config})"
     console.print(f"\nauto takes {chosen}: {choice.reason}", highlight=False)
     console.print(_table(asked, runtime, choice.algorithm.name))
 
