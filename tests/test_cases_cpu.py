@@ -14,7 +14,7 @@ from tests.strategies import conv2d_problems
 
 from convforge.algorithms import algorithms, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Inputs, check_nan_spread, check_plan, compare, make_inputs, truth
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 
 METHODS = [a for a in algorithms() if a.backend == "cpu" and a.ours]
@@ -44,11 +44,9 @@ def allowed(problem: Any, algorithm: Any) -> Any:
 
 
 @cache
-def prepared_case(text: str, kind: str) -> tuple[Any, Any]:
-    """Inputs and truth, shared by all methods."""
+def judge_of(text: str, kind: str) -> Judge:
     problem = parse_problem(text)
-    inputs = make_inputs(problem, kind)
-    return inputs, truth(problem, inputs)
+    return Judge(problem, make_inputs(problem, kind))
 
 
 @pytest.mark.parametrize(("algorithm", "case"), PAIRS, ids=[f"{a.name}-{case}" for a, case in PAIRS])
@@ -63,8 +61,7 @@ def test_case(algorithm: Any, case: Case) -> None:
     for config in configs if case.every_config else configs[:1]:
         plan = algorithm.plan(problem, config, cpu_runtime())
         for kind in case.kinds:
-            inputs, right = prepared_case(case.text, kind)
-            verdict = check_plan(plan, inputs, right)
+            verdict = check_plan(plan, judge_of(case.text, kind))
             assert verdict.ok, verdict.message
 
 
@@ -159,8 +156,8 @@ def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
     if reason := refusal(algorithm, problem, cpu_facts()):
         assert len(reason) > 10
         return
-    inputs, right = prepared_case(text, "normal")
-    operands = inputs.operands
+    judge = judge_of(text, "normal")
+    inputs, operands = judge.inputs, judge.inputs.operands
     if operands.residual is not None:
         operands = dataclasses.replace(operands, residual=laid_out(operands.residual, how))
     plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
@@ -169,22 +166,21 @@ def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
             continue
         out = laid_out(np.full(problem.out_shape, np.nan, problem.out_dtype), out_as)
         plan(laid_out(inputs.x, x), plan.prepare(laid_out(inputs.w, w)), operands, out)
-        verdict = compare(problem, algorithm.precision, out, right, inputs)
+        verdict = judge.verdict(algorithm.precision, out)
         assert verdict.ok, verdict.message
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conv2d_problems())
 def test_random_problems(problem: Conv2dProblem) -> None:
-    inputs = make_inputs(problem)
-    right = truth(problem, inputs)
+    judge = Judge(problem, make_inputs(problem))
     tried = 0
     for algorithm in CONVOLUTIONS:
         wanted = allowed(problem, algorithm)
         if refusal(algorithm, wanted, cpu_facts()) is not None:
             continue
         plan = algorithm.plan(wanted, algorithm.configs(wanted, cpu_facts())[0], cpu_runtime())
-        verdict = check_plan(plan, inputs, right)
+        verdict = check_plan(plan, judge)
         assert verdict.ok, verdict.message
         tried += 1
     assert tried >= 2
@@ -197,23 +193,21 @@ def test_the_weights_may_change_after_they_are_prepared() -> None:
             problem = allowed(parse_problem(case.text), algorithm)
             if refusal(algorithm, problem, cpu_facts()) is not None:
                 continue
-            inputs, right = prepared_case(case.text, "normal")
-            w = inputs.w.copy()
+            judge = judge_of(case.text, "normal")
+            w = judge.inputs.w.copy()
             plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
             prepared = plan.prepare(w)
             w[...] = np.nan
             out = np.empty(problem.out_shape, problem.out_dtype)
-            plan(inputs.x, prepared, inputs.operands, out)
-            verdict = compare(problem, algorithm.precision, out, right, Inputs(inputs.x, inputs.w, inputs.operands))
+            plan(judge.inputs.x, prepared, judge.inputs.operands, out)
+            verdict = judge.verdict(algorithm.precision, out)
             assert verdict.ok, verdict.message
 
 
 def test_a_large_picture_is_checked_on_a_sample_of_its_rows() -> None:
     """More FLOPs than the gate looks at: a border row and seams between tiles are among what it does."""
     problem = parse_problem("n1c3h900w1111_k9r3s3_p1_f32_nchw")
-    inputs = make_inputs(problem)
-    right = truth(problem, inputs)
     algorithm = STRICT[-1] if refusal(STRICT[-1], problem, cpu_facts()) is None else STRICT[0]
     plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
-    verdict = check_plan(plan, inputs, right)
+    verdict = check_plan(plan)
     assert verdict.ok, verdict.message

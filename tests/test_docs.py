@@ -24,7 +24,7 @@ from tests.cases import CONV2D
 import convforge
 from convforge.algorithms import OURS, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import check_nan_spread, check_plan, make_inputs, truth
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
 ROOT = Path(__file__).parents[1]
@@ -332,7 +332,7 @@ def test_the_example_is_right(example: Any, case: Any) -> None:
     plan = example.plan(problem, example.configs(problem, cpu_facts())[0], cpu_runtime())
     for kind in case.kinds:
         inputs = make_inputs(problem, kind)
-        verdict = check_plan(plan, inputs, truth(problem, inputs))
+        verdict = check_plan(plan, Judge(problem, inputs))
         assert verdict.ok, verdict.message
     verdict = check_nan_spread(plan)
     assert verdict.ok, verdict.message

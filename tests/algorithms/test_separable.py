@@ -17,7 +17,7 @@ from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable.factors import factor
 from convforge.algorithms.separable.separable import SeparableConfig
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import check_nan_spread, check_plan, make_inputs, truth
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 
 FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
@@ -40,7 +40,7 @@ def checked(problem: Conv2dProblem, w: NDArray[Any], config: SeparableConfig | N
     """Hold a plan against the truth on these weights, and return what it prepared."""
     inputs = dataclasses.replace(make_inputs(problem), w=w.astype(problem.w_dtype))
     plan = default_plan(problem) if config is None else Separable().plan(problem, config, cpu_runtime())
-    verdict = check_plan(plan, inputs, truth(problem, inputs))
+    verdict = check_plan(plan, Judge(problem, inputs))
     assert verdict.ok, verdict.message
     return plan.prepare(inputs.w)
 

@@ -13,7 +13,7 @@ from tests.bench import fakes
 from tests.bench.fakes import cases, run_bench
 
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
-from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller, weight
+from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
 from convforge.bench.material import Material, gaussian_weights, memory_refusal
 from convforge.bench.row import Row
 from convforge.bench.runner import Settings, choose, rows_of
@@ -24,7 +24,7 @@ from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 
 
 def test_an_honest_method_gets_both_times_its_error_and_its_config(tmp_path: Path) -> None:
-    run = run_bench(tmp_path, cases(8), [fakes.Honest()])
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings())
     (result,) = run.results
     assert run.complete
     assert (result.status, result.reason, result.config, result.ours) == ("ok", None, "tile=8", True)
@@ -201,32 +201,53 @@ def _rows(*sizes: int) -> list[Row]:
     return [row for case in cases(*sizes) for row in rows_of(case, [fakes.Honest()], runtime, settings)]
 
 
-def test_a_budget_is_shared_by_weight_and_what_is_left_over_is_the_others() -> None:
+def test_a_budget_is_shared_by_cost_and_what_is_left_over_is_the_others() -> None:
     now = [0.0]
     rows = _rows(64, 512)
-    budget = Budget(10.0, rows, clock=lambda: now[0])
-    small, large = (budget.share([row]) for row in rows)
-    assert large / small == pytest.approx(weight(rows[1].problem) / weight(rows[0].problem))
-    assert 0 < small < large < 10
+    budget = Budget(100.0, rows, Forecast(), clock=lambda: now[0])
+    small, large = (budget.share(row) for row in rows)
+    assert large / small == pytest.approx(budget.cost(rows[1]) / budget.cost(rows[0]))
+    assert 0 < small < large < 100
     now[0] = small / 10
     budget.done(rows[0])
     budget.final_share(rows[0].case.name)
-    assert budget.share([rows[1]]) > large
-    assert budget.share([rows[1]]) + budget.final_share(rows[1].case.name) <= budget.remaining_s
+    assert budget.share(rows[1]) > large
+    assert budget.share(rows[1]) + budget.final_share(rows[1].case.name) <= budget.remaining_s
+
+
+def test_where_not_everything_fits_the_dearest_rows_are_skipped() -> None:
+    rows = _rows(300, 301, 302, 303, 1200)
+    forecast = Forecast()
+    costs = [Budget(1.0, [row], forecast).cost(row) for row in rows]
+    budget = Budget(4 * sum(costs[:4]), rows, forecast, clock=lambda: 0.0)
+    assert [budget.allows(row) for row in rows] == [True, True, True, True, False]
+    assert all(budget.share(row) >= budget.cost(row) for row in rows[:4])
+    assert not budget.allows(rows[0], call_s=100.0)
+
+
+def test_a_budget_knows_what_a_method_took_before() -> None:
+    (row,) = _rows(400)
+    forecast = Forecast()
+    before = Budget(1.0, [row], forecast).cost(row)
+    forecast.learn(("gemm", "honest"), parse_problem("m200n200k200_f32"), 10.0)
+    assert Budget(1.0, [row], forecast, calls=2).cost(row) == pytest.approx(2 * 80.0, rel=0.01)
+    assert before < 10
 
 
 def test_compiling_is_not_the_budgets() -> None:
     now = [0.0]
-    budget = Budget(10.0, _rows(8), clock=lambda: now[0])
+    budget = Budget(10.0, _rows(8), Forecast(), clock=lambda: now[0])
     now[0] = 4.0
     budget.forgive(3.0)
     assert budget.remaining_s == 9.0
 
 
 def test_without_a_budget_a_row_has_a_limit() -> None:
-    rows = _rows(8)
-    assert Budget(None, rows).share(rows) == ROW_LIMIT_S
-    assert not Budget(None, rows).allows(10 * ROW_LIMIT_S, ROW_LIMIT_S)
+    (row,) = _rows(8)
+    budget = Budget(None, [row], Forecast())
+    assert budget.share(row) == ROW_LIMIT_S
+    assert budget.allows(row)
+    assert not budget.allows(row, ROW_LIMIT_S)
 
 
 @pytest.mark.parametrize(

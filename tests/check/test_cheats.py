@@ -12,7 +12,7 @@ import pytest
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.runtime import LaunchInfo
-from convforge.check import Inputs, Verdict, check_nan_spread, check_plan, make_inputs, truth
+from convforge.check import Inputs, Judge, Verdict, check_nan_spread, check_plan, make_inputs, truth
 from convforge.check.bounds import rounded
 from convforge.problem import Conv2dProblem, parse_problem
 
@@ -57,7 +57,7 @@ class Scripted(Algorithm[Conv2dProblem, Config]):
 def verdict_on(compute: Compute, text: str = PLAIN, kind: str = "normal", **declared: Any) -> Verdict:
     problem = parse_problem(text)
     plan = Scripted(compute, **declared).plan(problem, Config(), cpu_runtime())
-    return check_plan(plan, make_inputs(problem, kind))
+    return check_plan(plan, Judge(problem, make_inputs(problem, kind)))
 
 
 def honest(problem, frame, w):
@@ -289,8 +289,8 @@ def test_ties_rounded_up_are_caught_where_sums_are_exact():
     inputs = make_inputs(problem, "integers")
     halves = dataclasses.replace(inputs, w=np.ones_like(inputs.w), operands=Operands(scale=np.float32(0.5)))
     plan = Scripted(rounds_ties_up).plan(problem, Config(), cpu_runtime())
-    assert not check_plan(plan, halves).ok
-    assert check_plan(Scripted(honest).plan(problem, Config(), cpu_runtime()), halves).ok
+    assert not check_plan(plan, Judge(problem, halves)).ok
+    assert check_plan(Scripted(honest).plan(problem, Config(), cpu_runtime()), Judge(problem, halves)).ok
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf"])

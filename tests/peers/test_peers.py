@@ -16,7 +16,7 @@ from tests.cases import CASES, WORKED, worked_inputs
 
 from convforge.algorithms import refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Inputs, check_nan_spread, check_plan, compare, make_inputs, truth
+from convforge.check import Inputs, Judge, check_nan_spread, check_plan, compare, make_inputs, truth
 from convforge.errors import UnsupportedProblem, WorkspaceTooSmall
 from convforge.peers import PEERS, PeerPlan
 from convforge.problem import Problem, parse_problem
@@ -101,7 +101,7 @@ def test_case(peer: Any, text: str) -> None:
         if problem.x_dtype not in ("float32", "float64"):
             return
     else:
-        verdict = check_plan(planned(peer, problem), inputs, right)
+        verdict = check_plan(planned(peer, problem), Judge(problem, inputs, right))
         assert verdict.ok, verdict.message
     run_both_ways(peer, problem, inputs, right)
 

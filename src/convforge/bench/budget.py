@@ -1,6 +1,8 @@
-"""The time budget: shared among the rows in proportion to what they should take, so that every row gets something.
+"""The time budget: who may run when not everything fits, and for how long.
 
-First calls, which compile, are not of the budget: they happen once a machine and say nothing about a method.
+Where everything fits, each row gets time in proportion to what it should take. Where it does not, the dearest rows are
+skipped until the rest fits: a slow method loses its largest cases, and no fast one pays for it. First calls, which
+compile, are not of the budget: they happen once a machine and say nothing about a method.
 """
 
 from __future__ import annotations
@@ -13,23 +15,21 @@ from dataclasses import replace
 from convforge.bench.row import Row
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
-# What a row costs whatever its size, and how many calls it takes at least: check, a lap, twice three samples. Before
-# that it takes two: one that compiles, and one that says how long a call is.
-ROW_S = 0.05
-ROW_CALLS = 16
-FIRST_CALLS = 2
-# What a method of medium speed reaches on one core; only the proportions of rows depend on it.
+# What a row costs whatever its size, and how many calls it takes at least: a first and a timed one, the check's, a lap,
+# and one that finds the batch and three samples for each of two timings. A quick row has one timing of five samples.
+ROW_S = 0.02
+ROW_CALLS = 18
+QUICK_ROW_CALLS = 10
+# What a method of medium speed reaches on one core: a guess, until a method was seen.
 NOMINAL_FLOPS_PER_S = 4e9
 NOMINAL_BYTES_PER_S = 4e9
-# A case's final weighs as much as so many of its rows, and never takes longer than this.
-FINAL_ROWS = 1
+# What a case costs beside its rows: inputs, truth and limits for every output; and so many calls of its fastest
+# method in the final, which never takes longer than its limit.
+CASE_S_PER_OUTPUT = 60e-9
+FINAL_CALLS = 20
 FINAL_LIMIT_S = 5.0
 # Without a budget, no row may take longer.
 ROW_LIMIT_S = 30.0
-# A row may be predicted to take this many times its share, or this much of all that is left, before it is skipped:
-# predictions are rough, and a slow method's row may be one that can be afforded.
-LENIENCE = 2.0
-AFFORDABLE = 0.02
 PROBE_FLOPS = 2 * 10**7
 # Below this a call's fixed cost hides what its size costs: no prediction is scaled up from it.
 SCALABLE_S = 1e-3
@@ -37,13 +37,12 @@ SCALABLE_FLOPS = 10**6
 
 
 def weight(problem: Problem) -> float:
-    """Seconds that a row of this problem should take."""
-    one = problem.flops / NOMINAL_FLOPS_PER_S + problem.least_bytes / NOMINAL_BYTES_PER_S
-    return ROW_S + ROW_CALLS * one
+    """Seconds that one call of this problem should take by a method of medium speed."""
+    return problem.flops / NOMINAL_FLOPS_PER_S + problem.least_bytes / NOMINAL_BYTES_PER_S
 
 
 class Budget:
-    """Shares a total among rows.
+    """Decides which rows may run, and for how long.
 
     Parameters
     ----------
@@ -51,44 +50,61 @@ class Budget:
         None: no total, only :data:`ROW_LIMIT_S` a row.
     rows : sequence of Row
         All that are to come.
+    forecast : Forecast
+        What a call of a row should take.
+    calls : int
+        Calls that a row takes at least.
     """
 
     def __init__(
-        self, total_s: float | None, rows: Sequence[Row], *, clock: Callable[[], float] = time.monotonic
+        self,
+        total_s: float | None,
+        rows: Sequence[Row],
+        forecast: Forecast,
+        *,
+        calls: int = ROW_CALLS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total_s = total_s
+        self._forecast = forecast
+        self._calls = calls
         self._clock = clock
         self._end = None if total_s is None else clock() + total_s
-        self._left = sum(weight(row.problem) for row in rows if row.refusal is None)
-        self._finals = {row.case.name: FINAL_ROWS * weight(row.problem) for row in rows if row.refusal is None}
+        self._rows = {row.key: row for row in rows if row.refusal is None}
+        self._finals: dict[str, list[Row]] = {}
+        for row in self._rows.values():
+            self._finals.setdefault(row.case.name, []).append(row)
 
     @property
     def remaining_s(self) -> float:
         """Seconds left of the total."""
         return math.inf if self._end is None else max(self._end - self._clock(), 0.0)
 
-    def share(self, rows: Sequence[Row]) -> float:
-        """Seconds that some of the rows to come may take together."""
-        asked = [weight(row.problem) for row in rows if row.refusal is None]
+    def cost(self, row: Row, call_s: float | None = None) -> float:
+        """Seconds that a row takes at least, where a call takes `call_s` or what was forecast."""
+        return ROW_S + self._calls * (self._call_s(row) if call_s is None else call_s)
+
+    def allows(self, row: Row, call_s: float | None = None) -> bool:
+        """Whether a row may run: all rows to come that cost no more fit into what is left, with it."""
+        cost = self.cost(row, call_s)
         if self._end is None:
-            return ROW_LIMIT_S * len(asked)
-        return self._of(sum(asked))
+            return cost <= ROW_LIMIT_S
+        others = [self.cost(other) for other in self._rows.values() if other.key != row.key]
+        return cost + sum(other for other in others if other <= cost) + self._cases_s(cost) <= self.remaining_s
+
+    def share(self, row: Row) -> float:
+        """Seconds that a row may take: what it costs, and its part of what will be left over."""
+        if self._end is None:
+            return ROW_LIMIT_S
+        cost, costs = self.cost(row), sum(self.cost(other) for other in self._rows.values())
+        share = cost * max((self.remaining_s - self._cases_s()) / max(costs, cost), 1.0)
+        return min(share, self.remaining_s)
 
     def final_share(self, case: str) -> float:
         """Seconds that the final of a case may take; it is then off the list."""
-        asked = self._finals.get(case, ROW_S)
-        share = min(self._of(asked), FINAL_LIMIT_S)
-        self._finals.pop(case, None)
-        return share
-
-    def _of(self, asked: float) -> float:
-        left = self._left + sum(self._finals.values())
-        return self.remaining_s * min(asked / left, 1.0) if left > 0 else self.remaining_s
-
-    def allows(self, predicted_s: float, share_s: float) -> bool:
-        """Whether rows that should take `predicted_s` seconds, and have a share of `share_s`, may begin."""
-        affordable = 0.0 if self._end is None else AFFORDABLE * self.remaining_s
-        return predicted_s <= max(LENIENCE * share_s, affordable)
+        cost = self._final_s(self._finals.pop(case, []))
+        costs = cost + self._cases_s() + sum(self.cost(row) for row in self._rows.values())
+        return min(cost * max(self.remaining_s / max(costs, 1e-9), 1.0), self.remaining_s, FINAL_LIMIT_S)
 
     def forgive(self, seconds: float) -> None:
         """Time that is not the budget's: compiling, which happens once a machine."""
@@ -97,8 +113,20 @@ class Budget:
 
     def done(self, row: Row) -> None:
         """A row has ended: what it left over is the others'."""
-        if row.refusal is None:
-            self._left -= weight(row.problem)
+        self._rows.pop(row.key, None)
+
+    def _call_s(self, row: Row) -> float:
+        return self._forecast.guess((row.algorithm.operation, row.algorithm.name), row.problem)
+
+    def _cases_s(self, most: float = math.inf) -> float:
+        """Seconds for all that the cases to come take beside their rows, where any row costs no more than `most`."""
+        return sum(self._final_s(rows) for rows in self._finals.values() if min(map(self.cost, rows)) <= most)
+
+    def _final_s(self, rows: Sequence[Row]) -> float:
+        if not rows:
+            return 0.0
+        outputs = rows[0].problem.flops / max(getattr(rows[0].problem, "taps", 1), 1) / 2
+        return ROW_S + CASE_S_PER_OUTPUT * outputs + FINAL_CALLS * min(self._call_s(row) for row in rows)
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
@@ -138,6 +166,13 @@ class Forecast:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}
+
+    def guess(self, key: tuple[str, ...], problem: Problem) -> float:
+        """Seconds of a call: scaled up from the largest problem that was seen, or what is usual."""
+        if key not in self._seen:
+            return weight(problem)
+        flops, seconds, _ = self._seen[key]
+        return seconds * problem.flops / flops
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
         """`key` took `seconds` for one call of `problem`."""

@@ -84,7 +84,7 @@ def _recheck(result: Result, rig: Rig) -> Result | None:
     """The result without its times where the method is wrong now; None where it is still right."""
     rig.material.ring.poison()
     call = rig.each_call()
-    for _ in range(min(len(rig.material.ring.slots), len(rig.material.sets))):
+    for _ in range(min(len(rig.material.ring.slots), len(rig.material.judges))):
         call()
     rig.plan.runtime.synchronize()
     verdict = rig.material.verify(result.precision, call.reached, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,15 +26,12 @@ class Checker(Protocol):
         """Inputs of a problem."""
         ...
 
-    def truth(self, problem: Problem, inputs: Any) -> Any:
-        """The float64 truth."""
+    @property
+    def Judge(self) -> Callable[[Problem, Any], Any]:  # noqa: N802 - a class
+        """Problem and inputs -> what results are held against, by ``judge.verdict(precision, got)``."""
         ...
 
-    def compare(self, problem: Problem, precision: str, got: Any, truth: Any, inputs: Any) -> Any:
-        """The verdict on an output."""
-        ...
-
-    def check_plan(self, plan: Any, inputs: Any = None, truth: Any = None, prepared: Any = None) -> Any:
+    def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
         """The verdict on a plan, run with poisons and guard bands."""
         ...
 
@@ -47,7 +44,7 @@ def checker() -> Checker:
 
 
 class Material:
-    """Inputs, truths and ring of one case.
+    """Inputs, judges and ring of one case.
 
     Parameters
     ----------
@@ -61,9 +58,9 @@ class Material:
         self.case = case
         self.problem = case.problem
         self.check = check
-        self.sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
-        self.truths = [check.truth(case.problem, inputs) for inputs in self.sets]
-        self.ring = Ring(case.problem, self.sets, facts)
+        sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
+        self.judges = [check.Judge(case.problem, inputs) for inputs in sets]
+        self.ring = Ring(case.problem, sets, facts)
 
     @property
     def has_weights(self) -> bool:
@@ -90,8 +87,7 @@ class Material:
         for slot in self.ring.slots[:count]:
             if slot.kind in accepted and np.array_equal(slot.out, accepted[slot.kind]):
                 continue
-            inputs, truth = self.sets[slot.kind], self.truths[slot.kind]
-            verdict = self.check.compare(self.problem, precision, slot.out, truth, inputs)
+            verdict = self.judges[slot.kind].verdict(precision, slot.out)
             if not verdict.ok:
                 return verdict
             accepted.setdefault(slot.kind, np.array(slot.out))
@@ -106,8 +102,9 @@ def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
     sets = _sets(problem)
     item = np.dtype(getattr(problem, "x_dtype", getattr(problem, "dtype", "float32"))).itemsize
     slot = (x + w) * item + out * 4
-    # Inputs, once more in float64 for the truth; the truth and its magnitudes; the ring; a poisoned copy for the check.
-    needed = sets * ((x + w) * (item + 8) + 16 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
+    # Inputs, once more in float64 for the truth; the truth, its magnitudes and the limits of two classes; the ring; a
+    # poisoned copy for the check.
+    needed = sets * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
     if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
         return (
             f"inputs, truth and ring take about {needed / 2**30:.1f} GiB; there are "

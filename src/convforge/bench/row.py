@@ -129,14 +129,15 @@ def measure_row(
     Parameters
     ----------
     rule : StoppingRule
-        Its budget is that of the whole row: what is left after plan and check goes to the two timings.
+        Its budget is that of the whole row: what is left after plan and check goes to the timings.
     workspace_limit : int or None
         Bytes; a plan that needs more is refused.
     allows : callable
         Whether a row may go on whose calls take so many seconds; asked once that is known.
     thorough : bool
-        Check poisons, guard bands, stale results and every slot of the ring before the timing. Otherwise the output of
-        each set of inputs, poisoned before, is compared, and what the timed calls wrote: as much as a result needs.
+        Check poisons, guard bands, stale results and every slot of the ring before the timing, and time prepared
+        weights too. Otherwise the output of each set of inputs, poisoned before, is compared, and what the timed calls
+        wrote: as much as a result needs.
     """
     assert row.config is not None
     begin = clock()
@@ -157,7 +158,7 @@ def measure_row(
         about["first_call_s"] = clock() - begin
         taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
         if not allows(taken):
-            reason = f"a call takes {taken:.2g} s, too long for its share of the budget, {rule.budget_s:.2g} s"
+            reason = f"a call takes {taken:.2g} s: too dear for what the budget has left"
             return row.result("skipped", reason, **about)
         rig = Rig(plan, material, workspace, [first])
         return _checked(row, rig, about, rule, begin, clock, thorough=thorough)
@@ -182,28 +183,28 @@ def _checked(
     material, accepted = rig.material, dict[int, Any]()
     verdict: Any = None
     if thorough:
-        verdict = material.check.check_plan(rig.plan, material.sets[0], material.truths[0], rig.prepared[0])
+        verdict = material.check.check_plan(rig.plan, material.judges[0], rig.prepared[0])
     if verdict is None or verdict.ok:
         material.ring.poison()
         lap, lap_begin = rig.each_call(), clock()
-        for i in range(len(material.ring.slots) if thorough else len(material.sets)):
+        for i in range(len(material.ring.slots) if thorough else len(material.judges)):
             # Every slot, but where calls are slow and the budget is short at least one of each set of inputs; what the
             # timed calls wrote is checked in any case.
-            if i >= len(material.sets) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
+            if i >= len(material.judges) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
                 break
             lap()
         rig.plan.runtime.synchronize()
         verdict = _worse(verdict, material.verify(row.algorithm.precision, lap.reached, accepted))
     if not verdict.ok:
         return row.result("failed", _said(verdict), error=_error(verdict), **about)
-    if material.has_weights:
+    if material.has_weights and thorough:
         about["prepare_s"] = _prepare_all(rig, rule, clock)
 
     # The first call compiles: it counts in the whole run's budget, but leaves the row's samples alone.
     spent = clock() - begin - about["first_call_s"]
     left = max(rule.budget_s - spent, TIMING_SHARE * rule.budget_s)
     runs = [("time", rig.each_call(), material.ring.size)]
-    if material.has_weights:
+    if material.has_weights and thorough:
         runs.append(("prepared_time", rig.prepared_calls(), _prepared_size(rig)))
     for name, cycle, size in runs:
         material.ring.poison()

@@ -14,7 +14,7 @@ from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.backends.runtime import Runtime
-from convforge.bench.budget import FIRST_CALLS, PROBE_FLOPS, ROW_CALLS, Budget, Forecast, weight
+from convforge.bench.budget import PROBE_FLOPS, QUICK_ROW_CALLS, ROW_CALLS, ROW_LIMIT_S, Budget, Forecast, weight
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, memory_refusal
 from convforge.bench.records import Result, Run, digest
@@ -24,6 +24,7 @@ from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
 from convforge.measure.ceilings import Ceilings, measure_ceilings
 from convforge.measure.machine import device_slug, machine_table, repository, versions
+from convforge.measure.ring import empty_output
 from convforge.measure.stopping import StoppingRule
 from convforge.problem import Problem
 
@@ -48,7 +49,7 @@ class Settings:
     workspace_limit : int or None
         Bytes that a plan may ask for.
     quick : bool
-        Fewer samples.
+        Fewer samples, a shorter check, no timing with prepared weights.
     heavy : bool
         Run the suite's heavy cases too.
     """
@@ -173,7 +174,8 @@ class Runner:
             self._store_ceilings("before")
             self._watch(self._done, len(self.rows), "compiling the check")
             self._warm_check(todo)
-            budget = Budget(self.settings.budget_s, todo, clock=self._clock)
+            calls = QUICK_ROW_CALLS if self.settings.quick else ROW_CALLS
+            budget = Budget(self.settings.budget_s, todo, self._forecast, calls=calls, clock=self._clock)
             for name, group in groupby(self.rows, key=lambda row: row.case.name):
                 rows = list(group)
                 missing = [row for row in rows if row.key in keys]
@@ -222,9 +224,8 @@ class Runner:
             self.store.append(final.to_record())
 
     def _row(self, row: Row, material: Material, budget: Budget) -> Result:
-        share = budget.share([row])
         if budget.remaining_s <= 0:
-            return row.result("skipped", f"the budget of {budget.total_s:g} s was spent")
+            return row.result("skipped", _spent(budget))
         key = (row.algorithm.operation, row.algorithm.name)
         try:
             predicted = self._forecast.predict(
@@ -234,17 +235,16 @@ class Runner:
             return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
             return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
-        # A rough prediction only keeps a row from trying a call at all; how long that takes decides on the rest.
-        if predicted is not None and not budget.allows(predicted[0] * FIRST_CALLS, share):
+        if predicted is not None and not budget.allows(row, predicted[0]):
             return row.result(
-                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); its share is {share:.2g} s"
+                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); {_spent(budget)}"
             )
-        rule = replace(self.settings.rule, budget_s=share)
+        rule = replace(self.settings.rule, budget_s=budget.share(row))
         limit = self.settings.workspace_limit
 
         def allows(seconds: float) -> bool:
             self._forecast.learn(key, row.problem, seconds)
-            return budget.allows(seconds * ROW_CALLS, share)
+            return budget.allows(row, seconds)
 
         result = measure_row(
             row,
@@ -265,21 +265,19 @@ class Runner:
         if reason := memory_refusal(case.problem, self.runtime.facts):
             return reason
         if budget.remaining_s <= 0:
-            return f"the budget of {budget.total_s:g} s was spent"
+            return _spent(budget)
 
         def truth_time(problem: Problem) -> float:
             inputs = check.make_inputs(problem)
-            check.truth(problem, inputs)  # compiles
+            check.Judge(problem, inputs)  # compiles
             begin = self._clock()
-            check.truth(problem, inputs)
+            check.Judge(problem, inputs)
             return self._clock() - begin
 
         predicted = self._forecast.predict((case.problem.operation, "truth", ""), case.problem, truth_time)
-        share = budget.share(rows)
-        if predicted is not None and not budget.allows(predicted[0], share):
-            return (
-                f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); the case's share is {share:.2g} s"
-            )
+        most = min(budget.remaining_s, sum(budget.share(row) for row in rows))
+        if predicted is not None and predicted[0] > most:
+            return f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); its case has {most:.2g} s"
         return None
 
     def _probe(self, row: Row, problem: Problem, check: Checker, budget: Budget) -> float:
@@ -289,8 +287,7 @@ class Runner:
         config = row.algorithm.configs(problem, self.runtime.facts)[0]
         plan = row.algorithm.plan(problem, config, self.runtime)
         inputs = check.make_inputs(problem)
-        truth = check.truth(problem, inputs)
-        out = truth.value.astype(output_type(problem))
+        out = empty_output(problem)
 
         def call() -> None:
             plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
@@ -316,16 +313,20 @@ class Runner:
             if row.refusal is None and kind not in seen and problem.flops <= PROBE_FLOPS:
                 seen.add(kind)
                 inputs = check.make_inputs(problem)
-                right = check.truth(problem, inputs)
-                check.compare(problem, "strict", right.value.astype(output_type(problem)), right, inputs)
+                judge = check.Judge(problem, inputs)
+                judge.verdict("strict", judge.truth.value.astype(empty_output(problem).dtype))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
 
 
-def output_type(problem: Any) -> str:
-    """NumPy's name of a problem's output type."""
-    return str(getattr(problem, "out_dtype", getattr(problem, "dtype", "")))
+def _spent(budget: Budget) -> str:
+    """Why a row did not run."""
+    if budget.total_s is None:
+        return f"no row may take longer than {ROW_LIMIT_S:g} s"
+    if budget.remaining_s <= 0:
+        return f"the budget of {budget.total_s:g} s was spent"
+    return f"too dear for what is left of {budget.total_s:g} s"
 
 
 def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, settings: Settings) -> Iterator[Row]:

@@ -4,6 +4,17 @@ from convforge.check.inputs import KINDS, Inputs, make_inputs
 from convforge.check.plans import check_plan
 from convforge.check.spread import check_nan_spread
 from convforge.check.truth import Truth, truth
-from convforge.check.verdict import Verdict, compare
+from convforge.check.verdict import Judge, Verdict, compare
 
-__all__ = ["KINDS", "Inputs", "Truth", "Verdict", "check_nan_spread", "check_plan", "compare", "make_inputs", "truth"]
+__all__ = [
+    "KINDS",
+    "Inputs",
+    "Judge",
+    "Truth",
+    "Verdict",
+    "check_nan_spread",
+    "check_plan",
+    "compare",
+    "make_inputs",
+    "truth",
+]

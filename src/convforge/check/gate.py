@@ -7,8 +7,8 @@ coarser than was promised. The gate compares with what one FMA after the other d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,16 +55,8 @@ class Excess:
         )
 
 
-def gate(
-    problem: Conv2dProblem | GemmProblem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs
-) -> Excess | None:
-    """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
-
-    Parameters
-    ----------
-    precision : str
-        A class without a gate of its own (tf32, fp16, ...) always passes.
-    got : array of the output's shape
+class Gate:
+    """The gate of a problem on one set of inputs. What does not depend on a result is computed once.
 
     Notes
     -----
@@ -72,68 +64,185 @@ def gate(
     1 + sqrt(2 t / m) times its expectation with a probability of at most exp(-t) (B. Laurent and P. Massart, Adaptive
     estimation of a quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
     """
-    if isinstance(problem, Conv2dProblem) and (is_integer(problem.acc_dtype) or not truth.value.size):
-        return None
-    if precision == "fft" and isinstance(problem, Conv2dProblem):
-        return _fft_gate(problem, got, truth, inputs)
-    if precision not in ALLOWED or not truth.value.size:
-        return None
-    if isinstance(problem, GemmProblem):
-        items = _sample(problem.m, problem.flops, np.empty(0, np.int64))
-        sums, squares = gemm_sums(problem, inputs, items, "sequential")
-        baseline, variance = sums, ROUNDING_VARIANCE * unit_roundoff(problem.dtype) ** 2 * squares
-        reference, actual = truth.value[items][:, None, :], got[items][:, None, :].astype(np.float64)
-        baseline, variance = baseline[:, None, :], variance[:, None, :]
-        bands: Any = [("inside", np.ones((items.size, problem.n), bool))]
-    else:
-        items = _sample(problem.n * problem.p, problem.flops, _edge_rows(problem))
-        baseline, variance = _sequential(problem, inputs, items)
-        reference = to_rows(problem, truth.value)[items]
-        actual = to_rows(problem, got)[items].astype(np.float64)
-        bands = _bands(problem, items)
-        reference = _clipped(reference, np.dtype(problem.out_dtype))
-    with np.errstate(invalid="ignore"):
-        error, expected = (actual - reference) ** 2, (baseline - reference) ** 2
-    known = np.isfinite(error) & np.isfinite(expected) & np.isfinite(variance)
-    # A tile's error follows the largest of its pixels: at a border, where windows hold fewer, it is that of the inside.
-    elsewhere = np.zeros(known.shape[1])
-    if precision != "strict":
-        honest = np.where(known, np.maximum(expected, variance), 0)
-        elsewhere = honest.sum(axis=(0, 2)) / np.maximum(known.sum(axis=(0, 2)), 1)
+
+    def __init__(self, problem: Conv2dProblem | GemmProblem, inputs: Inputs, truth: Truth) -> None:
+        self._problem, self._inputs, self._truth = problem, inputs, truth
+        self._honest: dict[bool, list[_Honest]] = {}
+
+    def excess(self, precision: str, got: NDArray[Any]) -> Excess | None:
+        """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
+
+        Parameters
+        ----------
+        precision : str
+            A class without a gate of its own (tf32, fp16, ...) always passes.
+        got : array of the output's shape
+        """
+        problem = self._problem
+        if not self._truth.value.size or (isinstance(problem, Conv2dProblem) and is_integer(problem.acc_dtype)):
+            return None
+        if precision == "fft" and isinstance(problem, Conv2dProblem):
+            return _fft_excess(problem, got, self._truth, self._fft_allowed)
+        if precision not in ALLOWED:
+            return None
+        sample = self._sample
+        rows = got if isinstance(problem, GemmProblem) else to_rows(problem, got)
+        with np.errstate(invalid="ignore"):
+            error = (rows[sample.items].astype(np.float64).reshape(sample.reference.shape) - sample.reference) ** 2
+        if self._passes(precision, error):
+            return None
+        return _worst(sample, precision, error)
+
+    @cached_property
+    def _sample(self) -> _Sample:
+        problem, truth = self._problem, self._truth
+        if isinstance(problem, GemmProblem):
+            items = _sampled(problem.m, problem.flops, np.empty(0, np.int64))
+            sums, squares = gemm_sums(problem, self._inputs, items, "sequential")
+            variance = ROUNDING_VARIANCE * unit_roundoff(problem.dtype) ** 2 * squares
+            baseline, variance = sums[:, None, :], variance[:, None, :]
+            reference = truth.value[items][:, None, :]
+            bands: tuple[_Band, ...] = (_Band("inside", np.ones(items.size, bool), np.ones(problem.n, bool)),)
+        else:
+            items = _sampled(problem.n * problem.p, problem.flops, _edge_rows(problem))
+            baseline, variance = _sequential(problem, self._inputs, items)
+            reference = _clipped(to_rows(problem, truth.value)[items], np.dtype(problem.out_dtype))
+            bands = _bands(problem, items)
+        with np.errstate(invalid="ignore"):
+            expected = (baseline - reference) ** 2
+        return _Sample(items, reference, expected, variance, np.isfinite(expected) & np.isfinite(variance), bands)
+
+    def _passes(self, precision: str, error: Floats) -> bool:
+        """Whether all is finite and every band passes without a closer look: the usual case, and cheap to see."""
+        sample, strict = self._sample, precision == "strict"
+        if strict not in self._honest:
+            self._honest[strict] = [_honest(sample, band, sample.known, strict) for band in sample.bands]
+        if not (sample.known.all() and np.isfinite(error).all()):
+            return False
+        whole = error.sum(axis=2)
+        for band, honest in zip(sample.bands, self._honest[strict], strict=True):
+            sums = whole if band.columns.all() else error[:, :, band.columns].sum(axis=2)
+            allowed = honest.squares * _allowed(ALLOWED[precision], honest.independent) ** 2
+            if (sums[band.rows].sum(axis=0) > allowed).any():
+                return False
+        return True
+
+    @cached_property
+    def _fft_allowed(self) -> Floats:
+        """The RMS error that is allowed in each picture and channel, shape (N, K)."""
+        problem, inputs = self._problem, self._inputs
+        assert isinstance(problem, Conv2dProblem)
+        assert inputs.w is not None
+        out = np.dtype(problem.out_dtype)
+        # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
+        absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
+        energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
+        filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
+        norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
+        dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
+        u = unit_roundoff(problem.acc_dtype)
+        if problem.epilogue.scale != "none":
+            norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
+        magnitude = self._truth.magnitude
+        largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
+        # The epilogue and the rounding of the result come on top.
+        result = 0.5 if out.kind != "f" else unit_roundoff(problem.out_dtype) * largest
+        allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
+        return np.asarray(allowed + 4 * u * largest + result, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Outputs that are judged together: masks over the sampled rows and over the columns."""
+
+    name: str
+    rows: NDArray[np.bool_]
+    columns: NDArray[np.bool_]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Both, shape (items, 1, Q)."""
+        return (self.rows[:, None] & self.columns[None, :])[:, None, :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The output rows that are looked at, and how far one FMA after the other lies from the truth there.
+
+    Attributes
+    ----------
+    items : array of int
+    reference, expected, variance : array of float64, shape (items, K, Q)
+        The truth; the sequential loop's squared errors; the variance that theory expects of it.
+    known : array of bool
+        Where the last two are finite.
+    bands : tuple of _Band
+    """
+
+    items: NDArray[np.int64]
+    reference: Floats
+    expected: Floats
+    variance: Floats
+    known: NDArray[np.bool_]
+    bands: tuple[_Band, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Honest:
+    """What a band's errors may be, by channel: outputs, sum of squares, and how many of them count as independent."""
+
+    count: NDArray[np.int64]
+    squares: Floats
+    independent: Floats
+
+
+def _honest(sample: _Sample, band: _Band, known: NDArray[np.bool_], strict: bool) -> _Honest:
+    """The sums of an honest method over the outputs of a band that are `known`."""
+    chosen = known & band.mask
+    count = chosen.sum(axis=(0, 2))
+    total = np.where(chosen, sample.variance, 0).sum(axis=(0, 2))
+    squares = np.maximum(np.where(chosen, sample.expected, 0).sum(axis=(0, 2)), total)
+    if not strict:
+        # A tile's error follows the largest of its pixels: at a border, where windows hold fewer, it is the inside's.
+        everywhere = np.where(known, np.maximum(sample.expected, sample.variance), 0).sum(axis=(0, 2))
+        squares = np.maximum(squares, everywhere / np.maximum(known.sum(axis=(0, 2)), 1) * count)
+    fourth = np.where(chosen, sample.variance**2, 0).sum(axis=(0, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        independent = np.where(fourth > 0, total**2 / fourth, count)
+    return _Honest(count, squares, independent)
+
+
+def _worst(sample: _Sample, precision: str, error: Floats) -> Excess | None:
+    """The worst channel and band; errors that are not finite are left out, for the bound has judged them."""
+    known = sample.known & np.isfinite(error)
     found: Excess | None = None
-    for band, mask in bands:
-        excess = _band(band, mask, error, expected, variance, known, reference, ALLOWED[precision], elsewhere)
+    for band in sample.bands:
+        excess = _worst_channel(sample, band, known, precision, error)
         if excess and (not found or excess.rms / excess.allowed > found.rms / found.allowed):
             found = excess
     return found
 
 
-def _band(
-    name: str, mask: NDArray[np.bool_], error: Floats, expected: Floats, variance: Floats, known: NDArray[np.bool_],
-    reference: Floats, factor: float, elsewhere: Floats,
-) -> Excess | None:  # fmt: skip
-    """The worst channel of one band; `elsewhere` is the least mean square that is honest in each channel."""
-    chosen = known & mask[:, None, :]
-    count = chosen.sum(axis=(0, 2))
-    if not count.any():
+def _worst_channel(
+    sample: _Sample, band: _Band, known: NDArray[np.bool_], precision: str, error: Floats
+) -> Excess | None:
+    honest, chosen = _honest(sample, band, known, precision == "strict"), known & band.mask
+    if not honest.count.any():
         return None
-    total = np.where(chosen, variance, 0).sum(axis=(0, 2))
-    honest = np.maximum(np.maximum(np.where(chosen, expected, 0).sum(axis=(0, 2)), total), elsewhere * count)
+    factor = ALLOWED[precision]
     actual = np.where(chosen, error, 0).sum(axis=(0, 2))
-    fourth = np.where(chosen, variance**2, 0).sum(axis=(0, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
-        independent = np.where(fourth > 0, total**2 / fourth, count)
-        ratio = np.sqrt(actual / (_allowed(factor, independent) ** 2 * honest))
+        ratio = np.sqrt(actual / (_allowed(factor, honest.independent) ** 2 * honest.squares))
     for channel in np.argsort(-np.nan_to_num(ratio, nan=0.0, posinf=np.inf)):
         if not ratio[channel] > 1:
             return None
         # Equal outputs have equal errors: they count once.
-        values = np.unique(reference[:, channel][chosen[:, channel]])
-        lucky = _allowed(factor, np.minimum(independent[channel], values.size))
-        allowed = float(lucky * np.sqrt(honest[channel] / count[channel]))
-        rms = float(np.sqrt(actual[channel] / count[channel]))
+        values = np.unique(sample.reference[:, channel][chosen[:, channel]])
+        lucky = _allowed(factor, np.minimum(honest.independent[channel], values.size))
+        allowed = float(lucky * np.sqrt(honest.squares[channel] / honest.count[channel]))
+        rms = float(np.sqrt(actual[channel] / honest.count[channel]))
         if rms > allowed:
-            return Excess(int(channel), name, rms, allowed)
+            return Excess(int(channel), band.name, rms, allowed)
     return None
 
 
@@ -199,7 +308,7 @@ def _edge_rows(problem: Conv2dProblem) -> NDArray[np.int64]:
     return np.unique(np.concatenate([few, few + last]))
 
 
-def _sample(rows: int, flops: int, always: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sampled(rows: int, flops: int, always: NDArray[np.int64]) -> NDArray[np.int64]:
     """All rows of a small problem; of a large one those given, and others evenly spread."""
     affordable = int(SAMPLED_FLOPS * rows / max(flops, 1))
     if affordable >= rows:
@@ -221,42 +330,24 @@ def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.boo
     return found[0], found[1]
 
 
-def _bands(problem: Conv2dProblem, items: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Masks of shape (items, Q)."""
+def _bands(problem: Conv2dProblem, items: NDArray[np.int64]) -> tuple[_Band, ...]:
     rows, columns = border_of(problem)
-    row, column = rows[items % problem.p][:, None], columns[None, :]
-    yield "inside", ~row & ~column
-    yield "border rows", row & np.ones_like(column)
-    yield "border columns", ~row & column
+    row, every = rows[items % problem.p], np.ones_like(columns)
+    return (_Band("inside", ~row, ~columns), _Band("border rows", row, every), _Band("border columns", ~row, columns))
 
 
-def _fft_gate(problem: Conv2dProblem, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Excess | None:
-    """The FFT spreads its error over the whole picture: one RMS for each picture and channel."""
-    assert inputs.w is not None
-    out = np.dtype(problem.out_dtype)
-    reference = _clipped(to_rows(problem, truth.value), out)
-    actual = to_rows(problem, got).astype(np.float64)
-    shape = (problem.n, problem.p, problem.k, problem.q)
-    with np.errstate(invalid="ignore"):
-        squares = ((actual - reference) ** 2).reshape(shape)
-    count = np.isfinite(squares).sum(axis=(1, 3))
-    rms = np.sqrt(np.where(np.isfinite(squares), squares, 0).sum(axis=(1, 3)) / np.maximum(count, 1))
-    # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
-    absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
-    energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
-    filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
-    norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
-    dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
-    u, operands = unit_roundoff(problem.acc_dtype), inputs.operands
-    if problem.epilogue.scale != "none":
-        norm = norm * np.abs(np.asarray(operands.scale, np.float64))
-    allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
-    finite = np.where(np.isfinite(truth.magnitude), truth.magnitude, 0)
-    largest = float(finite.max(initial=0.0))
-    # The epilogue and the rounding of the result come on top.
-    allowed = allowed + 4 * u * largest + (0.5 if out.kind != "f" else unit_roundoff(problem.out_dtype) * largest)
+def _fft_excess(problem: Conv2dProblem, got: NDArray[Any], truth: Truth, allowed: Floats) -> Excess | None:
+    """The FFT spreads its error over the whole picture: one RMS for each picture and channel, (N, K) are allowed."""
+    out, axes = np.dtype(problem.out_dtype), (1, 2) if problem.out_layout == "NCHW" else (0, 1)
+    rms = np.empty_like(allowed)
+    for n in range(problem.n):
+        with np.errstate(invalid="ignore"):
+            squares = (got[n].astype(np.float64) - _clipped(truth.value[n], out)) ** 2
+        finite = np.isfinite(squares)
+        count = np.maximum(finite.sum(axis=axes), 1)
+        rms[n] = np.sqrt(np.where(finite, squares, 0).sum(axis=axes) / count)
     ratio = rms / np.maximum(allowed, np.finfo(np.float64).tiny)
-    n, k = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    if not ratio[n, k] > 1:
+    worst = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    if not ratio[worst] > 1:
         return None
-    return Excess(int(k), f"picture {n}", float(rms[n, k]), float(allowed[n, k]))
+    return Excess(int(worst[1]), f"picture {worst[0]}", float(rms[worst]), float(allowed[worst]))

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.check.gate import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
-from convforge.check.truth import Truth, to_rows
-from convforge.check.truth import truth as compute_truth
-from convforge.check.verdict import Verdict, compare, reproduction
+from convforge.check.truth import to_rows
+from convforge.check.verdict import Judge, Verdict, reproduction
 from convforge.problem import Conv2dProblem, Problem
 
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
@@ -28,9 +27,7 @@ GUARD = 4096
 SECOND_TRUTH_FLOPS = 100_000_000
 
 
-def check_plan(
-    plan: Plan, inputs: Inputs | None = None, truth: Truth | None = None, prepared: PreparedFilter | None = None
-) -> Verdict:
+def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
     """Run a plan several times and hold it against the truth.
 
     The output is poisoned, twice and differently, so that an element that is not written shows. Guard bands around
@@ -40,12 +37,10 @@ def check_plan(
     Parameters
     ----------
     plan : Plan
-    inputs : Inputs, optional
-        By default, random normal ones.
-    truth : Truth, optional
-        Of `inputs`, where it is known.
+    judge : Judge, optional
+        Of the plan's problem, with the inputs to run on; by default, random normal ones.
     prepared : PreparedFilter, optional
-        Of the weights in `inputs`; by default, what the plan makes of them.
+        Of the judge's weights; by default, what the plan makes of them.
 
     Returns
     -------
@@ -53,8 +48,8 @@ def check_plan(
         On the first run, or of the first thing that went wrong.
     """
     problem: Problem = plan.problem
-    inputs = make_inputs(problem) if inputs is None else inputs
-    truth = compute_truth(problem, inputs) if truth is None else truth
+    judge = Judge(problem, make_inputs(problem)) if judge is None else judge
+    inputs = judge.inputs
     kept = [None if a is None else np.array(a) for a in _arrays(inputs)]
     prepared = plan.prepare(inputs.w) if prepared is None else prepared
     bench = _Bench(plan)
@@ -75,12 +70,12 @@ def check_plan(
     if any(not _same(a, b) for a, b in zip(kept, _arrays(inputs), strict=True)):
         names = [n for n, a, b in zip(_NAMES, kept, _arrays(inputs), strict=True) if not _same(a, b)]
         return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
-    verdict_of_first = _judge(plan, first, truth, inputs)
+    verdict_of_first = _judge(plan, first, judge)
     if not verdict_of_first.ok:
         return verdict_of_first
-    if not _same(first, again) and not (verdict := _judge(plan, again, truth, inputs)).ok:
+    if not _same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
         return verdict
-    for verdict in _on_other_inputs(plan, bench, inputs, prepared, first, truth):
+    for verdict in _on_other_inputs(plan, bench, judge, prepared, first):
         if not verdict.ok:
             return verdict
     return verdict_of_first
@@ -94,17 +89,18 @@ def _arrays(inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _on_other_inputs(
-    plan: Plan, bench: _Bench, inputs: Inputs, prepared: PreparedFilter, first: NDArray[Any], truth: Truth
+    plan: Plan, bench: _Bench, judge: Judge, prepared: PreparedFilter, first: NDArray[Any]
 ) -> Iterator[Verdict]:
     """Other inputs, then the first again into an output with gaps."""
     problem: Problem = plan.problem
+    inputs = judge.inputs
     kind = "normal" if inputs.kind == "given" else inputs.kind
     others = make_inputs(problem, kind, inputs.seed + 1)
     result = bench.run(others, plan.prepare(others.w), POISONS[0])
     if problem.flops <= SECOND_TRUTH_FLOPS:
-        other_truth = compute_truth(problem, others)
-        verdict = _judge(plan, result, other_truth, others)
-        if not verdict.ok and _same(result, first) and not np.array_equal(truth.value, other_truth.value):
+        other = Judge(problem, others)
+        verdict = _judge(plan, result, other)
+        if not verdict.ok and _same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
             verdict = _failed(plan, others, "stale result", "other inputs gave the result of the call before")
         yield verdict
     elif kind in ("normal", "integers") and _same(result, first):
@@ -113,15 +109,15 @@ def _on_other_inputs(
     if fault := bench.outside():
         yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
     if not _same(first, with_gaps):
-        verdict = _judge(plan, with_gaps, truth, inputs)
+        verdict = _judge(plan, with_gaps, judge)
         if not verdict.ok:
             yield dataclasses.replace(
                 verdict, message=f"{verdict.message}\n  with an output that has gaps between its elements"
             )
 
 
-def _judge(plan: Plan, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    verdict = compare(plan.problem, plan.algorithm.precision, got, truth, inputs)
+def _judge(plan: Plan, got: NDArray[Any], judge: Judge) -> Verdict:
+    verdict = judge.verdict(plan.algorithm.precision, got)
     if verdict.ok:
         return verdict
     return dataclasses.replace(verdict, message=f"{plan.algorithm.name} [{plan.config}] {verdict.message}")

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.check.bounds import error_bound, half_spacing, rounded
-from convforge.check.gate import gate
+from convforge.check.gate import Gate
 from convforge.check.inputs import Inputs, output_dtype, output_shape
 from convforge.check.truth import Floats, Truth
+from convforge.check.truth import truth as compute_truth
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 from convforge.problem.types import is_integer
+
+# Elements that are compared at a time: few enough for the cache.
+BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +48,91 @@ class Verdict:
     message: str = ""
 
 
-def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Hold a result against the truth.
-
-    Every element must lie between the truth less its bound and the truth plus its bound, both rounded to the output's
-    type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the class's gate.
+class Judge:
+    """What results of a problem on one set of inputs are held against: computed once, however many results come.
 
     Parameters
     ----------
     problem : Problem
-    precision : str
-        Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
-    got : array of the output's shape, in its physical layout and type
-    truth : Truth
     inputs : Inputs
-        What both were computed from.
+    truth : Truth, optional
+        Of these inputs, where it is known.
+
+    Attributes
+    ----------
+    truth : Truth
+
+    Examples
+    --------
+    >>> from convforge.check import make_inputs
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
+    >>> judge = Judge(problem, make_inputs(problem))
+    >>> right = judge.truth.value.astype("float32")
+    >>> judge.verdict("strict", right).ok, judge.verdict("strict", right[..., ::-1]).ok
+    (True, False)
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs, truth: Truth | None = None) -> None:
+        self.problem = problem
+        self.inputs = inputs
+        self.truth = compute_truth(problem, inputs) if truth is None else truth
+        self._dtype = output_dtype(problem)
+        self._limits: dict[str, _Limits | None] = {}
+        self._gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
+
+    def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
+        """Hold a result against the truth.
+
+        Every element must lie between the truth less its bound and the truth plus its bound, both rounded to the
+        output's type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the
+        class's gate.
+
+        Parameters
+        ----------
+        precision : str
+            Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
+        got : array of the output's shape, in its physical layout and type
+        """
+        shape = output_shape(self.problem)
+        if got.shape != shape or got.dtype != self._dtype:
+            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
+                           f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}"
+                           f"{list(shape)}")  # fmt: skip
+        if not got.size:
+            return Verdict(True, 0.0, 0.0, 0.0)
+        if precision not in self._limits:
+            # They are large: those of strict methods, which most are, and of the class that was asked for last.
+            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
+            self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
+        figures = _scan(got, self._limits[precision])
+        if figures is not None and (self._gate is None or self._gate.excess(precision, got) is None):
+            return Verdict(True, *figures)
+        return self._in_full(precision, got)
+
+    def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
+        """The verdict on a result that is wrong, or that holds infinities and NaNs which may be right."""
+        problem, truth = self.problem, self.truth
+        bound = error_bound(problem, precision, truth, self.inputs)
+        values = got.astype(np.float64)
+        good = within(problem, precision, values, truth, bound)
+        errors = _errors(values, truth, got.dtype)
+        figures = _figures(errors, truth, bound, good, got.dtype)
+        excess = self._gate.excess(precision, got) if self._gate is not None and good.all() else None
+        if good.all() and excess is None:
+            return Verdict(True, *figures)
+        from convforge.check.faults import name_fault
+
+        fault = name_fault(problem, got, truth, self.inputs)
+        index = _worst(errors, bound, good)
+        where = f"{problem}: at {index} expected {float(truth.value[index])!r}, got {values[index].item()!r}"
+        count = f"{int((~good).sum())} of {good.size} outputs break the bound" if excess is None else str(excess)
+        message = f"{where}; {count}\n  looks like: {fault}\n  reproduce: {reproduction(problem, self.inputs)}"
+        return Verdict(False, *figures, fault, message)
+
+
+def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
+    """Hold one result against the truth: :meth:`Judge.verdict` where only one is to be judged.
 
     Examples
     --------
@@ -72,30 +146,7 @@ def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, i
     >>> compare(problem, "strict", 1.001 * right.value.astype("float32"), right, inputs).fault
     'scaled by a constant: 1.001'
     """
-    if got.shape != output_shape(problem) or got.dtype != output_dtype(problem):
-        return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
-                       f"{problem}: got {got.dtype}{list(got.shape)}, expected {output_dtype(problem)}"
-                       f"{list(output_shape(problem))}")  # fmt: skip
-    if not got.size:
-        return Verdict(True, 0.0, 0.0, 0.0)
-    bound = error_bound(problem, precision, truth, inputs)
-    values = got.astype(np.float64)
-    good = within(problem, precision, values, truth, bound)
-    errors = _errors(values, truth, got.dtype)
-    rms, max_error, ratio = _figures(errors, truth, bound, good, got.dtype)
-    excess = None
-    if good.all() and isinstance(problem, (Conv2dProblem, GemmProblem)):
-        excess = gate(problem, precision, got, truth, inputs)
-    if good.all() and excess is None:
-        return Verdict(True, rms, max_error, ratio)
-    from convforge.check.faults import name_fault
-
-    fault = name_fault(problem, got, truth, inputs)
-    index = _worst(errors, bound, good)
-    where = f"{problem}: at {index} expected {float(truth.value[index])!r}, got {values[index].item()!r}"
-    count = f"{int((~good).sum())} of {good.size} outputs break the bound" if excess is None else str(excess)
-    message = f"{where}; {count}\n  looks like: {fault}\n  reproduce: {reproduction(problem, inputs)}"
-    return Verdict(False, rms, max_error, ratio, fault, message)
+    return Judge(problem, inputs, truth).verdict(precision, got)
 
 
 def reproduction(problem: Problem, inputs: Inputs) -> str:
@@ -103,6 +154,82 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
     if inputs.kind == "given":
         return f'parse_problem("{problem}") with the inputs that were given'
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The numbers between which the elements of a result must lie, all flat.
+
+    Attributes
+    ----------
+    low, high : array of the output's type
+    expected : array of float64
+        The truth, within the output type's range.
+    slack : array
+        The bound and the rounding of the result together.
+    size : float
+        RMS of the truth.
+    """
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+    expected: Floats
+    slack: NDArray[Any]
+    size: float
+
+
+def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
+    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which takes more to judge."""
+    if _may_overflow(problem, truth) is not None:
+        return None
+    dtype = output_dtype(problem)
+    bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
+    expected = np.ascontiguousarray(truth.value).ravel()
+    low, high = np.empty(expected.size, dtype), np.empty(expected.size, dtype)
+    slack = np.empty(expected.size, np.float64 if dtype == np.float64 else np.float32)
+    squares = 0.0
+    for begin in range(0, expected.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        value, margin = expected[part], bound[part]
+        with np.errstate(invalid="ignore", over="ignore"):
+            low[part], high[part] = rounded(value - margin, dtype), rounded(value + margin, dtype)
+            if not (np.isfinite(low[part]).all() and np.isfinite(high[part]).all() and np.isfinite(value).all()):
+                return None
+        slack[part] = margin + half_spacing(value, dtype)
+        squares += float(value @ value)
+    size = math.sqrt(squares / expected.size)
+    if dtype.kind != "f":
+        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+
+
+def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
+    """Relative RMS error, largest error and largest ratio to the bound; None where an element is not in its limits."""
+    if limits is None:
+        return None
+    flat, squares, largest, ratio = got.ravel(), 0.0, 0.0, 0.0
+    for begin in range(0, flat.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        values = flat[part]
+        if not ((limits.low[part] <= values) & (values <= limits.high[part])).all():
+            return None
+        errors = np.abs(values - limits.expected[part])
+        squares += float(errors @ errors)
+        largest = max(largest, float(errors.max()))
+        errors /= limits.slack[part]
+        ratio = max(ratio, float(errors.max()))
+    return math.sqrt(squares / flat.size) / limits.size, largest, ratio
+
+
+def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
+    """Where partial sums may overflow in one order of summation and not in another; None where nowhere."""
+    if not isinstance(problem, (Conv2dProblem, GemmProblem)):
+        return None
+    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
+    if is_integer(sums):
+        return None
+    overflow: NDArray[np.bool_] = truth.magnitude > float(np.finfo(sums).max)
+    return overflow if overflow.any() else None
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
@@ -120,10 +247,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
         else:
             same = ~np.isfinite(values)
         good = np.where(finite, good, same)
-    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else dtype.name
-    if not is_integer(sums) and isinstance(problem, (Conv2dProblem, GemmProblem)):
-        # Partial sums that overflow may do so in one order of summation and not in another.
-        overflow = truth.magnitude > float(np.finfo(sums).max)
+    if (overflow := _may_overflow(problem, truth)) is not None:
         good |= overflow & finite & ~np.isfinite(values)
     return good
 

@@ -36,7 +36,7 @@ def bench(
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples, and one timing.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every result as CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:

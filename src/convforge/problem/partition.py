@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from convforge.problem.borders import border_indices
@@ -84,21 +85,39 @@ def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
     >>> [(t.h0, t.h1, t.problem.padding) for t in problem.split(4)]
     [(0, 5, (1, 0, 1, 1)), (3, 8, (0, 1, 1, 1))]
     """
+    top, bottom, left, right = problem.padding
+
+    @cache
+    def rows(p0: int, p1: int) -> _Span:
+        first = p0 * problem.stride[0]
+        stop = first + (p1 - p0 - 1) * problem.stride[0] + problem.extent_h
+        return _span(problem.h, top, bottom, first, stop, problem)
+
+    @cache
+    def columns(q0: int, q1: int) -> _Span:
+        first = q0 * problem.stride[1]
+        stop = first + (q1 - q0 - 1) * problem.stride[1] + problem.extent_w
+        return _span(problem.w, left, right, first, stop, problem)
+
+    for box in boxes(problem, tile_p, tile_q):
+        yield _tile(problem, box, rows(*box[:2]), columns(*box[2:]))
+
+
+def boxes(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[tuple[int, int, int, int]]:
+    """The rectangles (p0, p1, q0, q1) of the output that :func:`split` cuts, in its order, without their halos.
+
+    For a method that gathers every tile itself, and cuts thousands of them.
+
+    Raises
+    ------
+    ValueError
+        A tile has no pixel.
+    """
     if tile_p < 1 or tile_q < 1:
         raise ValueError(f"a tile of {tile_p} x {tile_q} outputs has no pixel; both must be at least 1")
-    top, bottom, left, right = problem.padding
     for p0 in range(0, problem.p, tile_p):
-        p1 = min(p0 + tile_p, problem.p)
-        first = p0 * problem.stride[0]
-        rows = _span(
-            problem.h, top, bottom, first, first + (p1 - p0 - 1) * problem.stride[0] + problem.extent_h, problem
-        )
         for q0 in range(0, problem.q, tile_q):
-            q1 = min(q0 + tile_q, problem.q)
-            first = q0 * problem.stride[1]
-            stop = first + (q1 - q0 - 1) * problem.stride[1] + problem.extent_w
-            columns = _span(problem.w, left, right, first, stop, problem)
-            yield _tile(problem, (p0, p1, q0, q1), rows, columns)
+            yield p0, min(p0 + tile_p, problem.p), q0, min(q0 + tile_q, problem.q)
 
 
 def _tile(problem: Conv2dProblem, box: tuple[int, int, int, int], rows: _Span, columns: _Span) -> Tile:

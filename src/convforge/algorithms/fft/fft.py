@@ -24,7 +24,7 @@ from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.problem import Conv2dProblem
+from convforge.problem import Conv2dProblem, partition
 from convforge.problem.types import is_integer, itemsize
 
 # The tiles of a chunk, their spectra and SciPy's temporary arrays together take at most this, or what one tile takes.
@@ -209,7 +209,7 @@ def _tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
 
 def _boxes(problem: Conv2dProblem, config: FftConfig) -> NDArray[np.int64]:
     """n, p0, p1, q0, q1 of every tile of the batch."""
-    tiles = [(t.p0, t.p1, t.q0, t.q1) for t in problem.split(*_tile(problem, config.size_h, config.size_w))]
+    tiles = list(partition.boxes(problem, *_tile(problem, config.size_h, config.size_w)))
     return np.array([(n, *tile) for n in range(problem.n) for tile in tiles], np.int64).reshape(-1, 5)
 
 
