@@ -219,7 +219,7 @@ def test_where_not_everything_fits_the_dearest_rows_are_skipped() -> None:
     rows = _rows(300, 301, 302, 303, 1200)
     forecast = Forecast()
     costs = [Budget(1.0, [row], forecast).cost(row) for row in rows]
-    budget = Budget(4 * sum(costs[:4]), rows, forecast, clock=lambda: 0.0)
+    budget = Budget(6 * sum(costs[:4]), rows, forecast, clock=lambda: 0.0)
     assert [budget.allows(row) for row in rows] == [True, True, True, True, False]
     assert all(budget.share(row) >= budget.cost(row) for row in rows[:4])
     assert not budget.allows(rows[0], call_s=100.0)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from convforge.bench.row import Row
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 
-# What a row costs whatever its size, and how many calls it takes at least: a first and a timed one, the check's, a lap,
-# and one that finds the batch and three samples for each of two timings. A quick row has one timing of five samples.
-ROW_S = 0.02
+# What a row costs whatever its size, what checking costs for every output, and how many calls a row takes at least: a
+# first and a timed one, the check's, a lap, and one that finds the batch and three samples for each of two timings. A
+# quick row has one timing of five samples.
+ROW_S = 0.05
+ROW_S_PER_OUTPUT = 40e-9
 ROW_CALLS = 18
 QUICK_ROW_CALLS = 10
 # What a method of medium speed reaches on one core: a guess, until a method was seen.
@@ -25,8 +27,10 @@ NOMINAL_FLOPS_PER_S = 4e9
 NOMINAL_BYTES_PER_S = 4e9
 # What a case costs beside its rows: inputs, truth and limits for every output; and so many calls of its fastest
 # method in the final, which never takes longer than its limit.
-CASE_S_PER_OUTPUT = 60e-9
+CASE_S_PER_OUTPUT = 300e-9
 FINAL_CALLS = 20
+# Costs are forecast roughly, and small rows go first: of what is left, this much is given away.
+CERTAIN = 0.8
 FINAL_LIMIT_S = 5.0
 # Without a budget, no row may take longer.
 ROW_LIMIT_S = 30.0
@@ -70,10 +74,10 @@ class Budget:
         self._calls = calls
         self._clock = clock
         self._end = None if total_s is None else clock() + total_s
-        self._rows = {row.key: row for row in rows if row.refusal is None}
-        self._finals: dict[str, list[Row]] = {}
-        for row in self._rows.values():
-            self._finals.setdefault(row.case.name, []).append(row)
+        self._rows = {row.key: _Sizes.of(row) for row in rows if row.refusal is None}
+        self._finals: dict[str, list[_Sizes]] = {}
+        for sizes in self._rows.values():
+            self._finals.setdefault(sizes.case, []).append(sizes)
 
     @property
     def remaining_s(self) -> float:
@@ -82,28 +86,29 @@ class Budget:
 
     def cost(self, row: Row, call_s: float | None = None) -> float:
         """Seconds that a row takes at least, where a call takes `call_s` or what was forecast."""
-        return ROW_S + self._calls * (self._call_s(row) if call_s is None else call_s)
+        return self._cost(_Sizes.of(row), call_s)
 
     def allows(self, row: Row, call_s: float | None = None) -> bool:
         """Whether a row may run: all rows to come that cost no more fit into what is left, with it."""
         cost = self.cost(row, call_s)
         if self._end is None:
             return cost <= ROW_LIMIT_S
-        others = [self.cost(other) for other in self._rows.values() if other.key != row.key]
-        return cost + sum(other for other in others if other <= cost) + self._cases_s(cost) <= self.remaining_s
+        others = [self._cost(sizes) for key, sizes in self._rows.items() if key != row.key]
+        needed = cost + sum(other for other in others if other <= cost) + self._cases_s(cost)
+        return needed <= CERTAIN * self.remaining_s
 
     def share(self, row: Row) -> float:
         """Seconds that a row may take: what it costs, and its part of what will be left over."""
         if self._end is None:
             return ROW_LIMIT_S
-        cost, costs = self.cost(row), sum(self.cost(other) for other in self._rows.values())
-        share = cost * max((self.remaining_s - self._cases_s()) / max(costs, cost), 1.0)
+        cost, costs = self.cost(row), sum(map(self._cost, self._rows.values()))
+        share = cost * max((CERTAIN * self.remaining_s - self._cases_s()) / max(costs, cost), 1.0)
         return min(share, self.remaining_s)
 
     def final_share(self, case: str) -> float:
         """Seconds that the final of a case may take; it is then off the list."""
         cost = self._final_s(self._finals.pop(case, []))
-        costs = cost + self._cases_s() + sum(self.cost(row) for row in self._rows.values())
+        costs = cost + self._cases_s() + sum(map(self._cost, self._rows.values()))
         return min(cost * max(self.remaining_s / max(costs, 1e-9), 1.0), self.remaining_s, FINAL_LIMIT_S)
 
     def forgive(self, seconds: float) -> None:
@@ -115,18 +120,43 @@ class Budget:
         """A row has ended: what it left over is the others'."""
         self._rows.pop(row.key, None)
 
-    def _call_s(self, row: Row) -> float:
-        return self._forecast.guess((row.algorithm.operation, row.algorithm.name), row.problem)
+    def _cost(self, sizes: _Sizes, call_s: float | None = None) -> float:
+        calls_s = self._calls * (self._call_s(sizes) if call_s is None else call_s)
+        return ROW_S + ROW_S_PER_OUTPUT * sizes.outputs + calls_s
+
+    def _call_s(self, sizes: _Sizes) -> float:
+        rate = self._forecast.seconds_per_flop(sizes.method)
+        return sizes.nominal_s if rate is None else sizes.flops * rate
 
     def _cases_s(self, most: float = math.inf) -> float:
         """Seconds for all that the cases to come take beside their rows, where any row costs no more than `most`."""
-        return sum(self._final_s(rows) for rows in self._finals.values() if min(map(self.cost, rows)) <= most)
+        return sum(self._final_s(rows) for rows in self._finals.values() if min(map(self._cost, rows)) <= most)
 
-    def _final_s(self, rows: Sequence[Row]) -> float:
+    def _final_s(self, rows: Sequence[_Sizes]) -> float:
         if not rows:
             return 0.0
-        outputs = rows[0].problem.flops / max(getattr(rows[0].problem, "taps", 1), 1) / 2
-        return ROW_S + CASE_S_PER_OUTPUT * outputs + FINAL_CALLS * min(self._call_s(row) for row in rows)
+        return ROW_S + CASE_S_PER_OUTPUT * rows[0].outputs + FINAL_CALLS * min(map(self._call_s, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What a row's cost follows from."""
+
+    case: str
+    method: tuple[str, str]
+    flops: int
+    outputs: int
+    nominal_s: float
+
+    @classmethod
+    def of(cls, row: Row) -> _Sizes:
+        problem = row.problem
+        if isinstance(problem, GemmProblem):
+            outputs = problem.m * problem.n
+        else:
+            outputs = problem.size if isinstance(problem, ElementwiseProblem) else math.prod(problem.out_shape)
+        method = (row.algorithm.operation, row.algorithm.name)
+        return cls(row.case.name, method, problem.flops, outputs, weight(problem))
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
@@ -167,12 +197,12 @@ class Forecast:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}
 
-    def guess(self, key: tuple[str, ...], problem: Problem) -> float:
-        """Seconds of a call: scaled up from the largest problem that was seen, or what is usual."""
+    def seconds_per_flop(self, key: tuple[str, ...]) -> float | None:
+        """The rate of the largest problem that was seen; None before that."""
         if key not in self._seen:
-            return weight(problem)
+            return None
         flops, seconds, _ = self._seen[key]
-        return seconds * problem.flops / flops
+        return seconds / flops
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
         """`key` took `seconds` for one call of `problem`."""

@@ -28,7 +28,7 @@ from convforge.measure.ring import empty_output
 from convforge.measure.stopping import StoppingRule
 from convforge.problem import Problem
 
-QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.1)
+QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.05)
 Watch = Callable[[int, int, str], None]
 
 
