@@ -29,9 +29,8 @@ class Bench:
         self.methods: Sequence[fakes.Honest] = [fakes.Honest(), fakes.Rival()]
         room = importlib.import_module("convforge.algorithms")
         patch.setattr(room, "algorithms", lambda: tuple(self.methods))
-        patch.setattr(
-            runner.Runner.__init__, "__kwdefaults__", runner.Runner.__init__.__kwdefaults__ | {"ceilings": fakes.still}
-        )
+        defaults = runner.Runner.__init__.__kwdefaults__ or {}
+        patch.setattr(runner.Runner.__init__, "__kwdefaults__", defaults | {"ceilings": fakes.still})
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         app = typer.Typer()

@@ -1,0 +1,191 @@
+"""`convforge gemm`: a column for every rung and every tile, results that are checked, files, bad use."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.bench import fakes
+from tests.cli.commands import Ran
+
+from convforge import algorithms
+from convforge.bench import runner
+from convforge.bench.records import Run
+from convforge.bench.store import load_runs
+
+RUNGS = [found.name for found in algorithms() if found.operation == "gemm" and found.ours]
+TIMED = re.compile(r"[~*]*\S+ / \S+")
+
+
+@pytest.fixture
+def run(run: Callable[..., Ran], wide: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run `convforge gemm WORDS...` in a wide terminal; results go to a folder of the test's own."""
+    defaults = runner.Runner.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(runner.Runner.__init__, "__kwdefaults__", defaults | {"ceilings": fakes.still})
+    return lambda *words: run("gemm", *words, "--out", tmp_path / "out")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[], Run]:
+    """The one run that was stored."""
+
+    def load() -> Run:
+        (found,) = load_runs(tmp_path / "out" / "results")
+        return found
+
+    return load
+
+
+def table(ran: Ran) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns of the one table, and its rows: first cell -> column -> text."""
+    lines = [
+        [cell.strip() for cell in re.split("[┃│]", line)] for line in ran.out.splitlines() if re.search("[┃│]", line)
+    ]
+    columns, *rows = lines
+    return columns, {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
+
+
+def test_every_rung_is_checked_and_timed(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    ran = run(33, 40, 17)
+    assert ran.code == 0, ran.err
+    columns, rows = table(ran)
+    assert columns[:2] == ["case", "stride"]
+    assert columns[-1] == "fastest"
+    assert columns[2 : 2 + len(RUNGS)] == RUNGS, "ours first, in the ladder's order"
+    assert list(rows) == ["m33n40k17_f32", "largest RMS error"]
+    results = {r.algorithm: r for r in stored().results}
+    for name in RUNGS:
+        assert TIMED.fullmatch(rows["m33n40k17_f32"][name]), name
+        assert float(rows["largest RMS error"][name]) < 1e-6, "float32 has seven digits"
+        assert results[name].status == "ok"
+        error = results[name].error
+        assert error is not None
+        assert error.bound_ratio is not None
+        assert error.bound_ratio <= 1
+        assert results[name].problem == "m33n40k17_f32"
+        assert results[name].flops == 2 * 33 * 40 * 17
+
+
+def test_the_file_is_named_on_standard_error(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    ran = run(4, 5, 6, "--methods", "gemm_loops")
+    found = stored()
+    assert ran.err == f"stored in {found.path}\n"
+    assert found.suite == "gemm"
+    assert found.complete
+    assert [r.algorithm for r in found.results] == ["gemm_loops"]
+
+
+def test_a_column_for_each_tile_of_the_rungs_that_have_one(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    ran = run(33, 40, 17, "--block", "8x16, 16x32,7x5", "--methods", "gemm_loops,gemm_blo*")
+    assert ran.code == 0, ran.err
+    columns, rows = table(ran)
+    tiled = [name for name in columns if name.startswith("gemm_blocked")]
+    assert columns[2:-1] == ["gemm_loops", *tiled]
+    tiles = [re.match(r"gemm_blocked\[tile_m=(\d+),tile_n=(\d+),", name) for name in tiled]
+    assert [tile and tile.groups() for tile in tiles] == [("8", "16"), ("16", "32"), ("7", "5")]
+    for name in columns[2:-1]:
+        assert TIMED.fullmatch(rows["m33n40k17_f32"][name]), name
+    results = stored().results
+    assert [r.status for r in results] == ["ok"] * 4
+    launches = {r.config: r.launches[0] for r in results if r.algorithm == "gemm_blocked"}
+    assert len(launches) == 3
+    assert [launch["grid"][0] for launch in launches.values()] == [5, 3, 5], "rows of tiles that cover 33 rows"
+
+
+def test_tiles_leave_the_other_rungs_as_they_are(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    assert run(8, 8, 8, "--block", "4x4,2x2", "--methods", "gemm_blas").code == 0
+    assert [(r.algorithm, r.config, r.status) for r in stored().results] == [("gemm_blas", "", "ok")]
+
+
+def test_double_precision(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    ran = run(20, 30, 40, "--dtype", "float64", "--methods", "gemm_*")
+    assert ran.code == 0, ran.err
+    _, rows = table(ran)
+    assert list(rows) == ["m20n30k40_f64", "largest RMS error"]
+    for result in stored().results:
+        assert result.status == "ok"
+        assert result.error is not None
+        assert result.error.rms is not None
+        assert result.error.rms < 1e-14
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 3), (4, 0, 3), (4, 3, 0), (1, 1, 1)], ids=str)
+def test_empty_and_single_products(
+    run: Callable[..., Ran], stored: Callable[[], Run], sizes: tuple[int, int, int]
+) -> None:
+    assert run(*sizes, "--methods", "gemm_*").code == 0
+    assert [r.status for r in stored().results] == ["ok"] * len(RUNGS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_matrices_are_saved(run: Callable[..., Ran], tmp_path: Path, dtype: str) -> None:
+    folder = tmp_path / "some" / "where"
+    ran = run(5, 7, 3, "--save", folder, "--dtype", dtype, "--methods", "gemm_blas")
+    assert ran.code == 0, ran.err
+    assert f"wrote A.npy, B.npy and C.npy to {folder}" in ran.out
+    a, b, c = (np.load(folder / f"{name}.npy") for name in "ABC")
+    assert [(m.shape, m.dtype.name) for m in (a, b, c)] == [((5, 3), dtype), ((3, 7), dtype), ((5, 7), dtype)]
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(c, exact, atol=1e-5 if dtype == "float32" else 1e-13)
+    assert np.abs(exact).max() > 0.1, "or this test shows nothing"
+
+
+def test_a_wrong_product_is_given_no_time(
+    run: Callable[..., Ran], stored: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = importlib.import_module("convforge.algorithms")
+    monkeypatch.setattr(room, "algorithms", lambda: (fakes.Honest(), fakes.Silent()))
+    ran = run(6, 5, 4)
+    columns, rows = table(ran)
+    assert columns == ["case", "stride", "honest", "fastest"], "what timed nothing stands in the notes"
+    assert rows["m6n5k4_f32"]["fastest"] == "honest"
+    results = {r.algorithm: r for r in stored().results}
+    assert (results["honest"].status, results["silent"].status) == ("ok", "failed")
+    assert results["silent"].time is None
+    notes = [line for line in ran.out.splitlines() if "silent" in line]
+    assert len(notes) == 1
+    assert "failed" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ((8, 8, 8, "--block", "8"), ("--block '8'", "rows x columns", "32x512")),
+        ((8, 8, 8, "--block", "8x"), ("--block '8x'",)),
+        ((8, 8, 8, "--block", "x8"), ("--block 'x8'",)),
+        ((8, 8, 8, "--block", "8x8x8"), ("--block '8x8x8'",)),
+        ((8, 8, 8, "--block", "8*8"), ("--block '8*8'",)),
+        ((8, 8, 8, "--block", "0x8"), ("--block '0x8'",)),
+        ((8, 8, 8, "--block", "-8x8"), ("--block '-8x8'",)),
+        ((8, 8, 8, "--block", "8x8.5"), ("--block '8x8.5'",)),
+        ((8, 8, 8, "--block", "8x8;4x4"), ("--block '8x8;4x4'",)),
+        ((8, 8, 8, "--block", "8x8,wide"), ("--block 'wide'",)),
+        ((8, 8, 8, "--methods", "gemm_bias"), ("'gemm_bias'", "did you mean 'gemm_blas'", "gemm_loops")),
+        ((8, 8, 8, "--methods", "im2col"), ("'im2col'", "gemm_blocked")),
+        ((8, 8, 8, "--dtype", "float16"), ("float16", "float32 or float64")),
+        ((8, 8, 8, "--dtype", "single"), ("single",)),
+        ((8, 8, 8, "--budget", "soon"), ("--budget 'soon'", "60s")),
+        ((8, 8, 8, "--budget", "0s"), ("--budget '0s'",)),
+        ((8, 8, 8, "--device", "gpu"), ("'gpu'", "'cpu'")),
+        ((8, 8, 8, 8), ("8",)),
+        ((8, 8), ("K",)),
+        ((8, "wide", 8), ("'N'", "integer")),
+        ((-1, 8, 8), ("-1",)),
+    ],
+)
+def test_bad_use_is_refused_before_anything_is_written(
+    refused: Callable[..., str], tmp_path: Path, words: tuple[object, ...], says: tuple[str, ...]
+) -> None:
+    refused(2, *words, says=says)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_a_failure(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    ran = run(8, 8, 8)
+    assert (ran.code, ran.out) == (1, "")
+    assert re.fullmatch(rf"convforge: {re.escape(str(tmp_path / 'out'))}\S*: .+\n", ran.err)
