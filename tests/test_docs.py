@@ -375,7 +375,7 @@ LAYERS: dict[str, set[str]] = {
     "backends": set(),
     "backends.cpu": {"backends"},
     "contract": {"backends", "errors", "problem"},
-    "kernel pieces": {"backends.cpu", "contract", "problem"},
+    "kernel pieces": {"backends", "backends.cpu", "contract", "problem"},
     "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
     "list": {"algorithms", "backends", "contract", "peers", "problem"},
     "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
@@ -398,6 +398,8 @@ def room_of(module: tuple[str, ...]) -> str:
     """The room of a module, given as the parts of its name after ``convforge``."""
     if not module:
         return "version"
+    if module == ("__main__",):
+        return "cli"
     if module[:2] == ("backends", "cpu"):
         return "backends.cpu"
     if module[0] == "algorithms":

@@ -100,7 +100,7 @@ class Tired(Honest):
     def compute(self, frame: Frame) -> None:
         self.calls += 1
         super().compute(frame)
-        if self.calls > 100:
+        if self.calls > 6:
             frame.out[0, 0] += 1
 
 

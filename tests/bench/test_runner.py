@@ -322,7 +322,7 @@ def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
 
     problem = parse_problem("n1c3h9w9_k3r5s5_st1_p2_g3_f32_nchw")
     assert isinstance(problem, Conv2dProblem)
-    material = Material(Case("blur", problem, weights="gaussian"), cpu_runtime().facts, check)
+    material = Material(Case("blur", problem, weights="gaussian"), cpu_runtime(), check)
     w = material.ring.slots[0].w
     assert w.dtype == "float32"
     assert len({float(k[0, 2, 2]) for k in w}) == 3
@@ -332,7 +332,7 @@ def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
 def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
     from convforge import check
 
-    material = Material(cases(8)[0], cpu_runtime().facts, check)
+    material = Material(cases(8)[0], cpu_runtime(), check)
     for slot in material.ring.slots:
         slot.out[...] = slot.x @ slot.w
     assert material.verify("strict", 256, {}).ok

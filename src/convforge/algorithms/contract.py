@@ -198,21 +198,37 @@ class Plan:
 
         Raises
         ------
+        ValueError
+            There is no `out`.
         WorkspaceTooSmall
             The workspace has fewer than `workspace_bytes` bytes.
         """
-        if self.workspace_bytes:
-            if workspace is None:
-                workspace = self.runtime.allocate(self.workspace_bytes, stream)
-            elif workspace.nbytes < self.workspace_bytes:
-                raise WorkspaceTooSmall(
-                    f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
-                )
+        if out is None:
+            raise ValueError(f"{self.algorithm.name} writes into its caller's output: out=None must be an array")
+        workspace = self.enough_workspace(workspace, stream)
         target = self.runtime.writable(out)
         self.execute(Frame(x, prepared, operands or Operands(), target, workspace, stream))
         if target is not out:
             out[...] = target
         return out
+
+    def enough_workspace(self, workspace: Any, stream: Any = None) -> Any:
+        """The caller's workspace where it is large enough, a new one where there is none.
+
+        Raises
+        ------
+        WorkspaceTooSmall
+            The workspace has fewer than `workspace_bytes` bytes.
+        """
+        if not self.workspace_bytes:
+            return workspace
+        if workspace is None:
+            return self.runtime.allocate(self.workspace_bytes, stream)
+        if workspace.nbytes < self.workspace_bytes:
+            raise WorkspaceTooSmall(
+                f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
+            )
+        return workspace
 
     def execute(self, frame: Frame) -> None:
         """Run the steps on buffers that are already in place."""
@@ -256,7 +272,7 @@ class Algorithm(ABC, Generic[P, C]):
     operation : str
         "conv2d", "max_pool2d", "gemm" or "relu".
     backend : str
-        "cpu" or "cuda".
+        "cpu", "cuda" or "emulator".
     since : str or None
         The step of the ladder that it builds on.
     precision : str
@@ -272,7 +288,7 @@ class Algorithm(ABC, Generic[P, C]):
     name: ClassVar[str]
     summary: ClassVar[str]
     operation: ClassVar[str]
-    backend: ClassVar[str] = "cpu"
+    backend: str = "cpu"
     since: ClassVar[str | None] = None
     precision: ClassVar[str] = "strict"
     nan_spread: ClassVar[str] = "exact"

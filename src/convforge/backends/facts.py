@@ -28,6 +28,10 @@ class DeviceFacts:
         Bytes of the widest vector registers; 0 where it has no meaning.
     architecture : str
         "x86_64", "aarch64", "sm_90", ...
+    block_shared_bytes, shared_bytes : int
+        Shared memory that one block may ask for, and of a multiprocessor; 0 on a CPU.
+    registers, threads : int
+        Registers of 32 bits and resident threads of a multiprocessor; 0 on a CPU.
     """
 
     backend: str
@@ -39,6 +43,10 @@ class DeviceFacts:
     memory_bytes: int
     vector_bytes: int
     architecture: str
+    block_shared_bytes: int = 0
+    shared_bytes: int = 0
+    registers: int = 0
+    threads: int = 0
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:
@@ -50,9 +58,10 @@ class DeviceFacts:
             A field is missing or unknown.
         """
         names = {f.name for f in dataclasses.fields(cls)}
+        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
         if unknown := set(table) - names:
             raise ValueError(f"device facts have no field {', '.join(sorted(unknown))}")
-        if missing := names - set(table):
+        if missing := needed - set(table):
             raise ValueError(f"device facts lack {', '.join(sorted(missing))}")
         return cls(**table)
 

@@ -50,8 +50,8 @@ class Runtime(Protocol):
         """A callable form of a kernel for this device; cached on disk between processes."""
         ...
 
-    def launch(self, kernel: Any, info: LaunchInfo, args: tuple[Any, ...], stream: Any = None) -> None:
-        """Run a compiled kernel over a grid, in the order of `stream`."""
+    def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
+        """Run a compiled kernel over a grid, in the order of `stream`. `args` is a tuple on the CPU, else a struct."""
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
@@ -60,6 +60,26 @@ class Runtime(Protocol):
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of at least `nbytes` bytes, aligned to 64."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of the device that is not yet written."""
+        ...
+
+    def upload(self, array: Any) -> Any:
+        """A copy of a host array on the device."""
+        ...
+
+    def download(self, array: Any) -> Any:
+        """A device array as a host array; the same one where the device is the host."""
+        ...
+
+    def fill(self, array: Any, byte: int) -> None:
+        """Set every byte of a contiguous array."""
+        ...
+
+    def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+        """A launch with what the device knows of its kernel: registers, spills, occupancy."""
         ...
 
     def writable(self, out: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
 from convforge.measure.ring import Ring, last_level_cache
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
@@ -49,18 +50,19 @@ class Material:
     Parameters
     ----------
     case : Case
-    facts : DeviceFacts
-        Whose cache the ring is to exceed.
+    runtime : Runtime
+        Of the device that the ring lies on.
     check : Checker
     """
 
-    def __init__(self, case: Case, facts: DeviceFacts, check: Checker) -> None:
+    def __init__(self, case: Case, runtime: Runtime, check: Checker) -> None:
         self.case = case
         self.problem = case.problem
         self.check = check
         sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
         self.judges = [check.Judge(case.problem, inputs) for inputs in sets]
-        self.ring = Ring(case.problem, sets, facts)
+        self.runtime = runtime
+        self.ring = Ring(case.problem, sets, runtime)
 
     @property
     def has_weights(self) -> bool:
@@ -85,12 +87,13 @@ class Material:
         """
         worst = None
         for slot in self.ring.slots[:count]:
-            if slot.kind in accepted and np.array_equal(slot.out, accepted[slot.kind]):
+            out = self.runtime.download(slot.out)
+            if slot.kind in accepted and np.array_equal(out, accepted[slot.kind]):
                 continue
-            verdict = self.judges[slot.kind].verdict(precision, slot.out)
+            verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
-            accepted.setdefault(slot.kind, np.array(slot.out))
+            accepted.setdefault(slot.kind, np.array(out))
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
         return worst

@@ -15,7 +15,7 @@ from convforge.bench.material import Material
 from convforge.bench.records import Error, Result, digest
 from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
-from convforge.measure.ring import RING_LIMIT_BYTES, Cycle, RingSize, ring_size
+from convforge.measure.ring import Cycle, RingSize, ring_limit, ring_size
 from convforge.measure.stopping import StoppingRule
 from convforge.measure.timer import Timing, measure
 from convforge.problem import Problem
@@ -223,7 +223,7 @@ def _checked(
 def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:
     """Prepare the weights of as many slots as memory and a tenth of the budget allow; seconds of one preparation."""
     slots, first = rig.material.ring.slots, rig.prepared[0]
-    room = max(RING_LIMIT_BYTES // max(first.nbytes, 1), 1)
+    room = max(ring_limit(rig.plan.runtime.facts) // max(first.nbytes, 1), 1)
     prepared, taken, begin = [first], list[float](), clock()
     for slot in slots[1:]:
         if len(prepared) >= room or clock() - begin > rule.budget_s / 10:

@@ -24,7 +24,7 @@ from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
 from convforge.measure.ceilings import Ceilings, measure_ceilings
 from convforge.measure.machine import device_slug, machine_table, repository, versions
-from convforge.measure.ring import empty_output
+from convforge.measure.ring import Ring, output_form
 from convforge.measure.stopping import StoppingRule
 from convforge.problem import Problem
 
@@ -207,7 +207,7 @@ class Runner:
                 self._finish(row, row.result("skipped", reason), budget)
             return
         try:
-            material = Material(case, self.runtime.facts, check)
+            material = Material(case, self.runtime, check)
         except MemoryError as fault:
             for row in able:
                 self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
@@ -287,10 +287,10 @@ class Runner:
         config = row.algorithm.configs(problem, self.runtime.facts)[0]
         plan = row.algorithm.plan(problem, config, self.runtime)
         inputs = check.make_inputs(problem)
-        out = empty_output(problem)
+        there = Ring(problem, [inputs], self.runtime, limit_bytes=1).slots[0]
 
         def call() -> None:
-            plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+            plan(there.x, plan.prepare(there.w), there.operands, there.out)
 
         begin = self._clock()
         call()  # compiles
@@ -314,7 +314,7 @@ class Runner:
                 seen.add(kind)
                 inputs = check.make_inputs(problem)
                 judge = check.Judge(problem, inputs)
-                judge.verdict("strict", judge.truth.value.astype(empty_output(problem).dtype))
+                judge.verdict("strict", judge.truth.value.astype(output_form(problem)[1]))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})

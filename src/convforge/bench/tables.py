@@ -139,7 +139,7 @@ def rich_tables(run: Run, width: int) -> RenderableType:
             block = RichTable(show_edge=False, pad_edge=False)
             for i in columns:
                 left = i < shown.lead or i == len(shown.columns) - 1
-                block.add_column(shown.columns[i], justify="left" if left else "right", overflow="fold")
+                block.add_column(Text(shown.columns[i]), justify="left" if left else "right", overflow="fold")
             for row in shown.rows:
                 block.add_row(*(Text(row[i].text, style=styles[row[i].mark]) for i in columns))
             blocks += [block, Text("")]

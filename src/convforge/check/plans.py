@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
+from convforge.backends.runtime import Runtime
 from convforge.check.gate import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
 from convforge.check.truth import to_rows
@@ -20,7 +21,7 @@ from convforge.problem import Conv2dProblem, Problem
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Bytes on either side of an output or a workspace that must stay as they were; 64 more align what lies between.
+# Bytes on either side of an output or a workspace that must stay as they were.
 GUARD = 4096
 
 # Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
@@ -50,12 +51,12 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     problem: Problem = plan.problem
     judge = Judge(problem, make_inputs(problem)) if judge is None else judge
     inputs = judge.inputs
-    kept = [None if a is None else np.array(a) for a in _arrays(inputs)]
-    prepared = plan.prepare(inputs.w) if prepared is None else prepared
     bench = _Bench(plan)
+    there = bench.upload(inputs)
+    prepared = plan.prepare(there.w) if prepared is None else prepared
 
-    first = bench.run(inputs, prepared, POISONS[0])
-    again = bench.run(inputs, prepared, POISONS[1])
+    first = bench.run(there, prepared, POISONS[0])
+    again = bench.run(there, prepared, POISONS[1])
     if stray := bench.outside():
         return _failed(plan, inputs, stray)
     if (unwritten := _unwritten(first, again)).any():
@@ -67,15 +68,14 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
             fault,
             f"{int(unwritten.sum())} of {unwritten.size} outputs, the first at {index}, are not written",
         )
-    if any(not _same(a, b) for a, b in zip(kept, _arrays(inputs), strict=True)):
-        names = [n for n, a, b in zip(_NAMES, kept, _arrays(inputs), strict=True) if not _same(a, b)]
+    if names := bench.changed(there, inputs):
         return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
     verdict_of_first = _judge(plan, first, judge)
     if not verdict_of_first.ok:
         return verdict_of_first
     if not _same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
         return verdict
-    for verdict in _on_other_inputs(plan, bench, judge, prepared, first):
+    for verdict in _on_other_inputs(plan, bench, judge, there, prepared, first):
         if not verdict.ok:
             return verdict
     return verdict_of_first
@@ -89,14 +89,15 @@ def _arrays(inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _on_other_inputs(
-    plan: Plan, bench: _Bench, judge: Judge, prepared: PreparedFilter, first: NDArray[Any]
+    plan: Plan, bench: _Bench, judge: Judge, there: Inputs, prepared: PreparedFilter, first: NDArray[Any]
 ) -> Iterator[Verdict]:
     """Other inputs, then the first again into an output with gaps."""
     problem: Problem = plan.problem
     inputs = judge.inputs
     kind = "normal" if inputs.kind == "given" else inputs.kind
     others = make_inputs(problem, kind, inputs.seed + 1)
-    result = bench.run(others, plan.prepare(others.w), POISONS[0])
+    others_there = bench.upload(others)
+    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0])
     if problem.flops <= SECOND_TRUTH_FLOPS:
         other = Judge(problem, others)
         verdict = _judge(plan, result, other)
@@ -105,7 +106,7 @@ def _on_other_inputs(
         yield verdict
     elif kind in ("normal", "integers") and _same(result, first):
         yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
-    with_gaps = bench.run_with_gaps(inputs, prepared, POISONS[1])
+    with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
     if fault := bench.outside():
         yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
     if not _same(first, with_gaps):
@@ -130,57 +131,79 @@ def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict
 
 
 class _Bench:
-    """Buffers with guard bands around them, for one plan."""
+    """Buffers on the plan's device, with guard bands around them."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.runtime = plan.runtime
         self.shape, self.dtype = output_shape(plan.problem), output_dtype(plan.problem)
-        self._guards: list[tuple[str, NDArray[np.uint8], int]] = []
+        self._guards: list[tuple[str, Any, int]] = []
+        self._gap_written = False
+
+    def upload(self, inputs: Inputs) -> Inputs:
+        """The same inputs on the device, in copies."""
+        return upload_inputs(self.runtime, inputs)
+
+    def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
+        """Which of the inputs differ from what was uploaded."""
+        pairs = zip(_NAMES, _arrays(there), _arrays(inputs), strict=True)
+        return [name for name, a, b in pairs if a is not None and not _same(self.runtime.download(a), b)]
 
     def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
-        """One call; the output is an array of its own."""
+        """One call; the output comes back as an array of its own."""
         size = math.prod(self.shape) * self.dtype.itemsize
         inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
-        return out
+        result: NDArray[Any] = self.runtime.download(out)
+        return result
 
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call into every second column of a larger array whose rows are longer still; returns a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
-        out = whole[..., 1 : 2 * self.shape[-1] : 2]
-        before = whole.copy()
-        self._call(inputs, prepared, out, poison)
-        result = out.copy()
-        before[..., 1 : 2 * self.shape[-1] : 2] = result
-        if not _same(whole, before):
-            self._guards.append(("output", np.zeros(1, np.uint8), 1))  # a gap was written
+        columns = (..., slice(1, 2 * self.shape[-1], 2))
+        self._call(inputs, prepared, whole[columns], poison)
+        written = self.runtime.download(whole)
+        result: NDArray[Any] = written[columns].copy()
+        before = np.full(inner.nbytes, poison, np.uint8).view(self.dtype).reshape(padded)
+        before[columns] = result
+        self._gap_written |= not _same(written, before)
         return result
 
-    def _call(self, inputs: Inputs, prepared: PreparedFilter, out: NDArray[Any], poison: int) -> None:
+    def _call(self, inputs: Inputs, prepared: PreparedFilter, out: Any, poison: int) -> None:
         workspace = None
         if self.plan.workspace_bytes:
             workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
         operands = inputs.operands if isinstance(self.plan.problem, Conv2dProblem) else Operands()
         self.plan(inputs.x, prepared, operands, out, workspace)
+        self.runtime.synchronize()
 
-    def _guarded(self, name: str, nbytes: int, poison: int) -> NDArray[np.uint8]:
-        """Poisoned bytes, aligned to 64, between two bands of the same poison."""
-        raw = np.full(nbytes + 64 + 2 * GUARD, poison, np.uint8)
-        start = GUARD + -(raw.ctypes.data + GUARD) % 64
-        bands = raw[:start], raw[start + nbytes :]
-        self._guards += [(name, band, poison) for band in bands]
-        return raw[start : start + nbytes]
+    def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
+        """Poisoned bytes, aligned as the runtime aligns them, between two bands of the same poison."""
+        raw = self.runtime.allocate(nbytes + 2 * GUARD)
+        self.runtime.fill(raw, poison)
+        self._guards += [(name, raw[:GUARD], poison), (name, raw[GUARD + nbytes :], poison)]
+        return raw[GUARD : GUARD + nbytes]
 
     def outside(self) -> str | None:
         """What was written around, if anything; the bands are then forgotten."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
-            if (band != poison).any():
+            if (self.runtime.download(band) != poison).any():
                 return f"writes outside its {name}"
-        return None
+        return "writes outside its output" if self._gap_written else None
+
+
+def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
+    """Copies of a call's inputs on a device."""
+
+    def copy(array: Any) -> Any:
+        return None if array is None else runtime.upload(np.asarray(array))
+
+    operands = Operands(copy(inputs.operands.scale), copy(inputs.operands.bias), copy(inputs.operands.residual))
+    return dataclasses.replace(inputs, x=copy(inputs.x), w=copy(inputs.w), operands=operands)
 
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_]:

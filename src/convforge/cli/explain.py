@@ -48,6 +48,8 @@ def _table(problem: Any, runtime: Any, chosen: str) -> Any:
     from convforge.algorithms import algorithms, refusal
 
     table = Table("method", "arithmetic", "config", "workspace", "launches", "tile a thread", "or why not")
+    for column in table.columns:
+        column.overflow = "fold"
     for algorithm in algorithms():
         if algorithm.operation != problem.operation or algorithm.backend != runtime.facts.backend:
             continue

@@ -11,7 +11,6 @@ import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import WorkspaceTooSmall
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -123,12 +122,7 @@ class PeerPlan(Plan):
         """
         if out is not None:
             return super().__call__(x, prepared, operands, out, workspace, stream)
-        if self.workspace_bytes and workspace is None:
-            workspace = self.runtime.allocate(self.workspace_bytes, stream)
-        elif self.workspace_bytes and workspace.nbytes < self.workspace_bytes:
-            raise WorkspaceTooSmall(
-                f"{self.algorithm.name} needs {self.workspace_bytes} bytes of workspace; got {workspace.nbytes}"
-            )
+        workspace = self.enough_workspace(workspace, stream)
         return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
 
 

@@ -6,7 +6,7 @@ a larger picture and reversed axes, without a copy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def view(array: NDArray[np.generic], layout: str) -> View:
     if array.flags.c_contiguous and array.flags.aligned:  # the usual case, and the quick one
         s = a.strides
         half = a.dtype == np.float16
-        flat = array.reshape(-1)
+        flat = not_read_only(array.reshape(-1))
         return View(
             flat.view(np.uint16) if half else flat, (0, s[0] // size, s[1] // size, s[2] // size, s[3] // size), half
         )
@@ -61,6 +61,20 @@ def view(array: NDArray[np.generic], layout: str) -> View:
     steps = [stride // size for stride in a.strides]
     lowest = a[tuple(slice(None, None, -1) if step < 0 else slice(None) for step in steps)]
     length = 1 + sum((n - 1) * abs(step) for n, step in zip(a.shape, steps, strict=True))
-    flat = np.lib.stride_tricks.as_strided(lowest, (length,), (size,), writeable=a.flags.writeable)
+    flat = not_read_only(np.lib.stride_tricks.as_strided(lowest, (length,), (size,), writeable=a.flags.writeable))
     base = sum((n - 1) * -step for n, step in zip(a.shape, steps, strict=True) if step < 0)
     return View(flat.view(np.uint16) if half else flat, (base, steps[0], steps[1], steps[2], steps[3]), half)
+
+
+class _Memory:
+    """An array's memory, as NumPy's array interface hands it on."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array  # it lives as long as what is made of it
+        interface: dict[str, Any] = array.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+
+
+def not_read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory without the flag: it is part of Numba's types, so each kernel would be compiled once more."""
+    return array if array.flags.writeable else np.asarray(_Memory(array))

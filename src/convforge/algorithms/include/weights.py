@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.algorithms.include.views import not_read_only
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -23,6 +24,13 @@ def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: st
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
     return np.array(w, dtype or problem.acc_dtype, order="C", copy=True)
+
+
+def filter_to_pack(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Like :func:`correlation_filter`, for one who copies it anyway: it may be the caller's own memory."""
+    if problem.mode == "convolution":
+        w = w[:, :, ::-1, ::-1]
+    return not_read_only(np.ascontiguousarray(w, dtype))
 
 
 def bfloat16_refusal(problem: Conv2dProblem) -> str | None:

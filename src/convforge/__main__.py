@@ -1,0 +1,5 @@
+"""``python -m convforge`` is the ``convforge`` command."""
+
+from convforge.cli import main
+
+main()

@@ -1,0 +1,186 @@
+"""The host's side of conv.cuh: the struct that convolution kernels are handed, and their compile-time constants."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Frame, PreparedFilter
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import PADDING_MODES, Conv2dProblem
+from convforge.problem.epilogue import ACTIVATIONS
+from convforge.problem.types import is_integer
+
+# NumPy's name of a type -> its name in kernels.
+TYPES = {
+    "float16": "half_t",
+    "bfloat16": "bfloat16_t",
+    "float32": "float",
+    "float64": "double",
+    "uint8": "unsigned char",
+    "int8": "signed char",
+    "uint16": "unsigned short",
+    "int16": "short",
+    "int32": "int",
+}
+_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
+
+# A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
+MOST_BLOCKS = 65535
+
+# Elements of an array beyond which places in it need 64 bits.
+WIDE = 2**31 - 1
+
+
+class Strides(ctypes.Structure):
+    """Strides of an array in elements, in the order N, C, H, W."""
+
+    _fields_ = [(axis, ctypes.c_longlong) for axis in "nchw"]
+
+
+@cache
+def conv_struct(acc: str, ends: str) -> type[ctypes.Structure]:
+    """struct Conv of conv.cuh for these types of sums and of the epilogue."""
+    pointers = [(name, ctypes.c_void_p) for name in ("x", "w", "out", "scale", "bias", "residual")]
+    strides = [(f"{name}_strides", Strides) for name in ("x", "out", "residual")]
+    sizes = [(name, ctypes.c_int) for name in ("N", "H", "W", "P", "Q", "top", "left")]
+    numbers = [("outside", _NUMBERS[acc]), ("zero", _NUMBERS[acc]), ("alpha", _NUMBERS[ends])]
+    fields = [*pointers, *strides, *sizes, *numbers, ("scale_channels", ctypes.c_int)]
+    return type("Conv", (ctypes.Structure,), {"_fields_": fields})
+
+
+def struct_of(problem: Conv2dProblem) -> type[ctypes.Structure]:
+    """struct Conv for a problem."""
+    return conv_struct(problem.acc_dtype, ends_dtype(problem))
+
+
+def ends_dtype(problem: Conv2dProblem) -> str:
+    """The type that the epilogue works in: float64 over int32 sums, which it holds exactly; else the sums' own."""
+    return "float64" if is_integer(problem.acc_dtype) else problem.acc_dtype
+
+
+def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
+    """The prelude of a convolution's kernels: all that :func:`convforge.problem.compile_key` covers."""
+    ends = problem.epilogue
+    numbers = {
+        "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
+        "C_GROUP": problem.c_per_group, "K_GROUP": problem.k_per_group, "R": problem.r, "S": problem.s,
+        "STRIDE_H": problem.stride[0], "STRIDE_W": problem.stride[1],
+        "DILATION_H": problem.dilation[0], "DILATION_W": problem.dilation[1],
+        "BORDER": list(PADDING_MODES).index(problem.padding_mode),
+        "ACTIVATION": list(ACTIVATIONS).index(ends.activation),
+    }  # fmt: skip
+    flags = {"SCALE": ends.scale != "none", "BIAS": ends.bias, "RESIDUAL": ends.residual}
+    types = {
+        "x_t": TYPES[problem.x_dtype], "w_t": TYPES[problem.w_dtype], "out_t": TYPES[problem.out_dtype],
+        "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
+        "index_t": "long long" if needs_wide_index(problem) else "int",
+    }  # fmt: skip
+    narrow = ("struct half_t;", "struct bfloat16_t;")
+    return (
+        *narrow,
+        *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
+        *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+        *(f"using {name} = {value};" for name, value in types.items()),
+    )
+
+
+def needs_wide_index(problem: Conv2dProblem) -> bool:
+    """Whether a place in x or the output may exceed 32 bits. Arrays with gaps are seen by :func:`fill`."""
+    x = problem.n * problem.c * problem.h * problem.w
+    return max(x, problem.n * problem.k * problem.p * problem.q, problem.k * problem.taps) > WIDE
+
+
+def address(array: Any) -> int:
+    """Where an array lies in the memory of its device."""
+    found = getattr(array, "address", None)
+    return int(array.__array_interface__["data"][0]) if found is None else int(found)
+
+
+def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
+    """A kernel's struct: the convolution, then fields of its own."""
+    return type(name, (ctypes.Structure,), {"_fields_": [("conv", struct_of(problem)), *fields.items()]})
+
+
+def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
+    """Fill struct Conv for one call.
+
+    Raises
+    ------
+    ValueError
+        An array has gaps so large that 32-bit places do not reach its end.
+    """
+    epilogue, operands = problem.epilogue, frame.operands
+    conv.x, conv.out, conv.w = address(frame.x), address(frame.out), address(frame.prepared.tensors["w"])
+    conv.x_strides = _strides(frame.x, problem.x_layout, problem)
+    conv.out_strides = _strides(frame.out, problem.out_layout, problem)
+    if epilogue.scale != "none":
+        conv.scale, conv.scale_channels = address(operands.scale), int(epilogue.scale == "channel")
+    if epilogue.bias:
+        conv.bias = address(operands.bias)
+    if epilogue.residual:
+        conv.residual = address(operands.residual)
+        conv.residual_strides = _strides(operands.residual, problem.out_layout, problem)
+    conv.N, conv.H, conv.W, conv.P, conv.Q = problem.n, problem.h, problem.w, problem.p, problem.q
+    conv.top, conv.left = problem.padding[0], problem.padding[2]
+    number = float if not is_integer(problem.acc_dtype) else int
+    conv.outside, conv.zero = number(problem.outside), number(epilogue.x_zero_point)
+    conv.alpha = float(epilogue.alpha or 0.0)
+
+
+def _strides(array: Any, layout: str, problem: Conv2dProblem) -> Strides:
+    steps = [step // array.itemsize for step in array.strides]
+    if not needs_wide_index(problem):
+        reach = sum((size - 1) * abs(step) for size, step in zip(array.shape, steps, strict=True))
+        if reach > WIDE:
+            raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
+    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
+    return Strides(*(steps[axis] for axis in order))
+
+
+class _Weights(ctypes.Structure):
+    """struct Weights of weights.cu."""
+
+    _fields_ = (
+        ("w", ctypes.c_void_p), ("packed", ctypes.c_void_p),
+        ("strides", ctypes.c_longlong * 4), ("packed_strides", ctypes.c_longlong * 4),
+        *((name, ctypes.c_int) for name in ("K", "C_GROUP", "R", "S", "flip")),
+    )  # fmt: skip
+
+
+class WeightPacker:
+    """Casts, flips and reorders the weights on the device: what most methods do to prepare them.
+
+    Parameters
+    ----------
+    order : str
+        The axes K, C, R, S of the packed filter, slowest first.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS") -> None:
+        sizes = dict(zip("KCRS", problem.w_shape, strict=True))
+        self._problem, self._runtime = problem, runtime
+        self._shape = tuple(sizes[axis] for axis in order)
+        steps = {axis: int(np.prod(self._shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
+        self._packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
+        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[problem.acc_dtype]};")
+        source = KernelSource(
+            "algorithms/include/weights.cu", "pack_weights", ("struct half_t;", "struct bfloat16_t;", *types), _Weights,
+            "Weights",
+        )  # fmt: skip
+        self._kernel = runtime.compile(source)
+        blocks = min(-(-int(np.prod(problem.w_shape, dtype=np.int64)) // 256), 1024)
+        self._info = LaunchInfo("pack_weights", (blocks,), (256,))
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The packed filter of these weights."""
+        packed = self._runtime.empty(self._shape, self._problem.acc_dtype)
+        strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
+        args = _Weights(address(w), address(packed), strides, self._packed_strides, *self._problem.w_shape,
+                        int(self._problem.mode == "convolution"))  # fmt: skip
+        self._runtime.launch(self._kernel, self._info, args, stream)
+        return PreparedFilter({"w": packed}, packed.nbytes)

@@ -1,0 +1,33 @@
+// The epilogue: out = activation(sum * scale + bias + residual), rounded to the output's type. A sum goes through it
+// in the register where it was taken, so that a fused bias or activation costs no traffic of its own.
+#pragma once
+#include "conv.cuh"
+
+enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU, GELU };
+
+// The activation; NaN stays NaN.
+__device__ inline ends_t activated(ends_t y, ends_t alpha) {
+    if constexpr (ACTIVATION == RELU) return y < 0 ? 0 : y;
+    if constexpr (ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
+    if constexpr (ACTIVATION == CLIPPED_RELU) return y < 0 ? 0 : (y > alpha ? alpha : y);
+    if constexpr (ACTIVATION == SIGMOID) return 1 / (1 + exp(-y));
+    if constexpr (ACTIVATION == TANH) return tanh(y);
+    if constexpr (ACTIVATION == SILU) return y / (1 + exp(-y));
+    if constexpr (ACTIVATION == GELU) return y * erfc(y * static_cast<ends_t>(-0.7071067811865476)) / 2;
+    return y;
+}
+
+// The value that is stored for a sum of output (n, k, p, q).
+__device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    if constexpr (!SCALE && !BIAS && !RESIDUAL && ACTIVATION == IDENTITY) return stored<out_t>::of(sum);
+    ends_t value = static_cast<ends_t>(sum);
+    if constexpr (SCALE) value *= conv.scale[k * conv.scale_channels];
+    if constexpr (BIAS) value += conv.bias[k];
+    if constexpr (RESIDUAL) value += as<ends_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
+    return stored<out_t>::of(activated(value, conv.alpha));
+}
+
+// Store a sum as output (n, k, p, q).
+__device__ inline void finish(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    conv.out[place(conv.out_strides, n, k, p, q)] = finished(conv, n, k, p, q, sum);
+}

@@ -1,0 +1,106 @@
+// Element types and conversions. x_t, w_t, out_t, acc_t and ends_t come from the prelude that the host writes:
+// what is stored, what sums are taken in, and what the epilogue works in.
+#pragma once
+
+// float16 and bfloat16 as they lie in memory. Arithmetic is done in float, so that no CUDA header is needed.
+struct half_t {
+    unsigned short bits;
+};
+struct bfloat16_t {
+    unsigned short bits;
+};
+
+#ifdef __CUDA_ARCH__
+__device__ inline float widen(half_t value) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+}
+__device__ inline half_t narrow_half(float value) {
+    half_t narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+    return narrow;
+}
+__device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
+__device__ inline float float_of(unsigned bits) { return __uint_as_float(bits); }
+#else  // the emulator
+__device__ inline float widen(half_t value) {
+    _Float16 narrow;
+    __builtin_memcpy(&narrow, &value.bits, 2);
+    return narrow;
+}
+__device__ inline half_t narrow_half(float value) {
+    _Float16 narrow = static_cast<_Float16>(value);
+    half_t stored;
+    __builtin_memcpy(&stored.bits, &narrow, 2);
+    return stored;
+}
+__device__ inline unsigned bits_of(float value) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &value, 4);
+    return bits;
+}
+__device__ inline float float_of(unsigned bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, 4);
+    return value;
+}
+#endif
+
+__device__ inline float widen(bfloat16_t value) { return float_of(static_cast<unsigned>(value.bits) << 16); }
+__device__ inline bfloat16_t narrow_bfloat16(float value) {
+    unsigned bits = bits_of(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((bits >> 16) | 0x40)};  // a NaN stays one
+    return {static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};  // ties to even
+}
+template <class T>
+__device__ inline T widen(T value) { return value; }
+
+// A stored number in the type that sums are taken in.
+template <class To, class From>
+__device__ inline To as(From value) { return static_cast<To>(widen(value)); }
+
+// Limits of the integer types that outputs are stored in.
+template <class T> struct limits;
+template <> struct limits<unsigned char> { static constexpr double low = 0, high = 255; };
+template <> struct limits<signed char> { static constexpr double low = -128, high = 127; };
+template <> struct limits<unsigned short> { static constexpr double low = 0, high = 65535; };
+template <> struct limits<short> { static constexpr double low = -32768, high = 32767; };
+template <> struct limits<int> { static constexpr double low = -2147483648.0, high = 2147483647.0; };
+
+// How a value is stored: rounded to nearest, ties to even; integers saturate, and NaN becomes 0.
+template <class T> struct stored {
+    template <class V>
+    static __device__ T of(V value) {
+        if (value != value) return 0;
+        double whole = rint(static_cast<double>(value));
+        whole = whole < limits<T>::low ? limits<T>::low : whole;
+        return static_cast<T>(whole > limits<T>::high ? limits<T>::high : whole);
+    }
+    static __device__ T of(int value) {
+        int low = static_cast<int>(limits<T>::low), high = static_cast<int>(limits<T>::high);
+        value = value < low ? low : value;
+        return static_cast<T>(value > high ? high : value);
+    }
+};
+template <> struct stored<float> {
+    template <class V>
+    static __device__ float of(V value) { return static_cast<float>(value); }
+};
+template <> struct stored<double> {
+    template <class V>
+    static __device__ double of(V value) { return static_cast<double>(value); }
+};
+template <> struct stored<half_t> {
+    template <class V>
+    static __device__ half_t of(V value) { return narrow_half(static_cast<float>(value)); }
+};
+template <> struct stored<bfloat16_t> {
+    template <class V>
+    static __device__ bfloat16_t of(V value) { return narrow_bfloat16(static_cast<float>(value)); }
+};
+
+// a * b + c, rounded once for floats.
+__device__ inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline int multiply_add(int a, int b, int c) { return a * b + c; }

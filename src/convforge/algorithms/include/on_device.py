@@ -1,0 +1,40 @@
+"""What all methods that run on a GPU share. The same method runs on the emulator: only its backend differs."""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+from convforge.algorithms.contract import Algorithm, Config, P
+from convforge.backends.facts import DeviceFacts
+from convforge.problem import Conv2dProblem
+
+C = TypeVar("C", bound=Config)
+
+
+class OnDevice(Algorithm[P, C]):
+    """A method whose kernels are CUDA C++.
+
+    Parameters
+    ----------
+    backend : {"cuda", "emulator"}
+    """
+
+    headers: ClassVar[tuple[str, ...]] = ("algorithms/include/device/types.cuh",)
+
+    def __init__(self, backend: str = "cuda") -> None:
+        self.backend = backend
+
+
+class DeviceConvolution(OnDevice[Conv2dProblem, C]):
+    """A convolution on a device."""
+
+    operation = "conv2d"
+    headers: ClassVar[tuple[str, ...]] = tuple(
+        f"algorithms/include/device/{name}.cuh" for name in ("types", "conv", "border", "ends")
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if facts.backend == "emulator" and "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+            return "the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32"
+        return None

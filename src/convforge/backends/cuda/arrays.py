@@ -1,0 +1,116 @@
+"""Arrays in a GPU's memory: shape, strides and type as NumPy has them, over an address that the host never reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class _Address:
+    """A device address in the form of NumPy's array interface."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+
+
+class DeviceArray:
+    """A strided array in device memory.
+
+    It is seen through a NumPy array at the device's address. NumPy works out slices, transposes and other views from
+    shape and strides alone; that array's elements are never touched, and it is never handed out.
+
+    Parameters
+    ----------
+    seen : array
+        At the device's address.
+    owner : object
+        What keeps the memory alive.
+    """
+
+    __slots__ = ("_seen", "owner")
+
+    def __init__(self, seen: NDArray[Any], owner: Any) -> None:
+        self._seen = seen
+        self.owner = owner
+
+    @classmethod
+    def at(cls, address: int, nbytes: int, owner: Any) -> DeviceArray:
+        """`nbytes` bytes at a device address."""
+        seen = np.asarray(_Address(address, nbytes)) if nbytes else np.empty(0, np.uint8)
+        return cls(seen, owner)
+
+    @property
+    def address(self) -> int:
+        """Device address of the first element."""
+        return int(self._seen.__array_interface__["data"][0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As NumPy's."""
+        return self._seen.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """As NumPy's, in bytes."""
+        return self._seen.strides
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As NumPy's."""
+        return self._seen.dtype
+
+    @property
+    def ndim(self) -> int:
+        """As NumPy's."""
+        return self._seen.ndim
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self._seen.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self._seen.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._seen.nbytes
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie side by side in C order."""
+        return self._seen.flags.c_contiguous
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "shape": self.shape, "typestr": self.dtype.str, "strides": self.strides,
+                "data": (self.address if self.size else 0, False), "stream": None}  # fmt: skip
+
+    def __getitem__(self, index: Any) -> DeviceArray:
+        """A view; an index that would copy is refused."""
+        return self._view(self._seen[index])
+
+    def transpose(self, *axes: int) -> DeviceArray:
+        """A view with the axes in this order."""
+        return self._view(self._seen.transpose(*axes))
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """A view of a contiguous array in another shape; ValueError where the array has gaps, as that takes a copy."""
+        if not self.is_contiguous:
+            raise ValueError(f"an array of shape {self.shape} and strides {self.strides} bytes must be copied first")
+        return self._view(self._seen.reshape(*shape))
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """The same bytes as another type."""
+        return self._view(self._seen.view(dtype))
+
+    def _view(self, seen: NDArray[Any]) -> DeviceArray:
+        return DeviceArray(seen, self.owner)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, address={self.address:#x})"

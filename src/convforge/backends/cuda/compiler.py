@@ -1,0 +1,117 @@
+"""From a kernel's source to machine code for one architecture, by NVRTC; needs neither GPU nor driver."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
+
+from convforge.backends.cuda.absent import CudaUnavailable, why_no_compiler
+from convforge.backends.cuda.cache import DiskCache
+from convforge.backends.kernel import HEADERS, KernelSource
+
+# 177: a constant of the prelude that a kernel has no use for.
+OPTIONS = {"std": "c++17", "diag_suppress": 177, "ptxas_options": ["-v"]}
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a kernel; the text is its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Machine code of one kernel.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's.
+    architecture : str
+        Such as "sm_90".
+    code : bytes
+        A cubin.
+    registers : int
+        Of a thread.
+    spill_bytes, stack_bytes : int
+        Of a thread: registers that did not fit are stored and loaded again in local memory.
+    shared_bytes, constant_bytes : int
+        Static shared memory of a block; constant memory of the module, without the arguments.
+    """
+
+    name: str
+    architecture: str
+    code: bytes
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+
+
+@cache
+def compiler_version() -> str:
+    """NVRTC's version."""
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | None = None) -> Compiled:
+    """Compile a kernel, or take it from the disk.
+
+    Raises
+    ------
+    CudaUnavailable
+        There is no NVRTC.
+    CompileError
+        It refuses the kernel.
+    """
+    if (reason := why_no_compiler()) is not None:
+        raise CudaUnavailable(reason)
+    disk = DiskCache() if disk is None else disk
+    key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), compiler_version())
+    if (found := disk.load(key)) is not None:
+        about, code = found
+        return Compiled(code=code, **about)
+    compiled = _nvrtc(source, architecture)
+    about = asdict(compiled)
+    disk.store(key, about, about.pop("code"))
+    return compiled
+
+
+def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
+    from cuda.core import Program, ProgramOptions
+
+    log = io.StringIO()
+    options = ProgramOptions(name=source.file.name, arch=architecture, include_path=str(HEADERS), **OPTIONS)
+    try:
+        binary = Program(source.text(), "c++", options).compile("cubin", logs=log)
+    except Exception as fault:  # the library raises its own kinds; the log is what a reader needs
+        raise CompileError(f"{source.path} for {architecture}: {fault}\n{log.getvalue()}") from fault
+    code = binary.code
+    return Compiled(
+        source.name,
+        architecture,
+        code if isinstance(code, bytes) else bytes(code),
+        **_resources(log.getvalue(), source.name),
+    )
+
+
+def _resources(log: str, name: str) -> dict[str, int]:
+    """What ptxas -v says about a kernel."""
+    start = log.find(f"Compiling entry function '{name}'")
+    part = log[start:] if start >= 0 else log
+
+    def number(pattern: str, text: str) -> int:
+        found = re.search(pattern, text)
+        return int(found.group(1)) if found else 0
+
+    return {
+        "registers": number(r"Used (\d+) registers", part),
+        "spill_bytes": number(r"(\d+) bytes spill stores", part),
+        "stack_bytes": number(r"(\d+) bytes stack frame", part),
+        "shared_bytes": number(r"(\d+) bytes smem", part),
+        "constant_bytes": number(r"(\d+) bytes cmem\[3\]", log),
+    }

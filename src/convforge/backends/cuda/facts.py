@@ -1,0 +1,48 @@
+"""What a GPU is, as the driver says it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from convforge.backends.cuda.absent import CudaUnavailable, why_absent
+from convforge.backends.facts import DeviceFacts
+
+
+@cache
+def cuda_facts(device: int = 0) -> DeviceFacts:
+    """Facts of one GPU.
+
+    Raises
+    ------
+    CudaUnavailable
+        There is no GPU to use.
+    ValueError
+        There is no GPU of this number.
+    """
+    if (reason := why_absent()) is not None:
+        raise CudaUnavailable(reason)
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    _, count = driver.cuDeviceGetCount()
+    if not 0 <= device < count:
+        raise ValueError(f"device cuda:{device} is not there; the driver sees {count}")
+    gpu = Device(device)
+    facts = gpu.properties
+    capability = gpu.compute_capability
+    _, memory = driver.cuDeviceTotalMem(device)
+    return DeviceFacts(
+        backend="cuda",
+        name=str(gpu.name),
+        cores=facts.multiprocessor_count,
+        l1_bytes=0,  # shared with shared memory: what is left of that
+        l2_bytes=facts.l2_cache_size,
+        l3_bytes=0,
+        memory_bytes=int(memory),
+        vector_bytes=16,
+        architecture=f"sm_{capability.major}{capability.minor}",
+        block_shared_bytes=facts.max_shared_memory_per_block_optin,
+        shared_bytes=facts.max_shared_memory_per_multiprocessor,
+        registers=facts.max_registers_per_multiprocessor,
+        threads=facts.max_threads_per_multiprocessor,
+    )

@@ -1,0 +1,92 @@
+"""GPU memory that is kept for the next request of the same size on the same stream.
+
+What was returned on a stream may be handed out again on that stream at once: the work that used it is ordered before
+the work that will. It takes no call of the driver, and so may happen while a graph is captured.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from convforge.backends.cuda.driver import checked
+
+# Requests are rounded up to a multiple of this, which is also how they are aligned.
+GRAIN = 512
+
+
+class Block:
+    """A piece of GPU memory; when nothing refers to it any more, it goes back to its pool."""
+
+    __slots__ = ("__weakref__", "address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+
+
+class Pool:
+    """Blocks of one GPU that are free to use again, by stream and size. Safe from many threads.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Beyond this much free memory, what comes back is given back to the driver.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._free: dict[tuple[int, int], list[int]] = {}
+        self._free_bytes = 0
+        self._lock = threading.RLock()
+
+    def take(self, nbytes: int, stream: int) -> Block:
+        """A block of at least `nbytes` bytes for work on `stream`."""
+        from cuda.bindings import driver
+
+        size = -(-nbytes // GRAIN) * GRAIN
+        with self._lock:
+            free = self._free.get((stream, size))
+            address = free.pop() if free else 0
+            self._free_bytes -= size if address else 0
+        if not address:
+            status, pointer = driver.cuMemAlloc(size)
+            if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                self.clear()
+                status, pointer = driver.cuMemAlloc(size)
+            if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise MemoryError(f"the GPU has no {size} bytes left")
+            address = int(checked((status, pointer)))
+        block = Block(address, nbytes)
+        weakref.finalize(block, self._give_back, address, size, stream).atexit = False
+        return block
+
+    def clear(self) -> None:
+        """Give all that is free back to the driver."""
+        from cuda.bindings import driver
+
+        with self._lock:
+            addresses = [address for free in self._free.values() for address in free]
+            self._free.clear()
+            self._free_bytes = 0
+        for address in addresses:
+            driver.cuMemFree(address)  # waits for the work that uses it
+
+    def _give_back(self, address: int, size: int, stream: int) -> None:
+        with self._lock:
+            keep = self._free_bytes + size <= self._limit_bytes
+            if keep:
+                self._free.setdefault((stream, size), []).append(address)
+                self._free_bytes += size
+        if not keep:
+            from cuda.bindings import driver
+
+            driver.cuMemFree(address)
+
+
+def memory_use() -> tuple[int, int]:
+    """Free and total bytes of the current GPU."""
+    from cuda.bindings import driver
+
+    free, total = checked(driver.cuMemGetInfo())
+    return int(free), int(total)

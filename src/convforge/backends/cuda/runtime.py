@@ -1,0 +1,235 @@
+"""A GPU's runtime: launches on the caller's stream, memory kept by stream, times by the GPU's own events."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.cuda.compiler import Compiled, compile_kernel
+from convforge.backends.cuda.driver import CudaError, checked
+from convforge.backends.cuda.facts import cuda_facts
+from convforge.backends.cuda.memory import Pool
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo
+
+# A block may ask for more shared memory than this, but the kernel must be told.
+PLAIN_SHARED_BYTES = 48 << 10
+
+
+class CudaKernel:
+    """A kernel loaded on one GPU.
+
+    Attributes
+    ----------
+    about : Compiled
+    handle : int
+        The driver's.
+    """
+
+    def __init__(self, about: Compiled, device: Any) -> None:
+        from cuda.core import ObjectCode
+
+        self.about = about
+        device.set_current()
+        self._module = ObjectCode.from_cubin(about.code)
+        self.kernel = self._module.get_kernel(about.name)
+        self.handle = int(self.kernel.handle)
+        self._shared_bytes = PLAIN_SHARED_BYTES - about.shared_bytes
+
+    def allow_shared(self, nbytes: int) -> None:
+        """Tell the driver that a block may ask for this much dynamic shared memory."""
+        if nbytes > self._shared_bytes:
+            self.kernel.attributes.max_dynamic_shared_size_bytes = nbytes
+            self._shared_bytes = nbytes
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a ``__constant__`` array of the kernel's module."""
+        from cuda.bindings import driver
+
+        library = driver.CUlibrary(int(self._module.handle))
+        address, nbytes = checked(driver.cuLibraryGetGlobal(name.encode(), library))
+        return int(address), int(nbytes)
+
+    def occupancy(self, threads: int, shared_bytes: int) -> float:
+        """Resident warps over the most that a multiprocessor holds."""
+        blocks = self.kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
+        return float(blocks * -(-threads // 32) * 32)
+
+
+class CudaRuntime:
+    """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
+
+    def __init__(self, device: int = 0) -> None:
+        from cuda.core import Device
+
+        self.facts: DeviceFacts = cuda_facts(device)
+        self.device = device
+        self._gpu = Device(device)
+        self._gpu.set_current()
+        self._stream = self._gpu.create_stream()
+        self._kernels: dict[tuple[str, str], CudaKernel] = {}
+        self._lock = threading.Lock()
+        self._pool = Pool(self.facts.memory_bytes // 4)
+
+    def compile(self, kernel: KernelSource) -> CudaKernel:
+        """A kernel for this GPU, compiled or taken from the disk."""
+        key = (kernel.digest(), kernel.name)
+        with self._lock:
+            found = self._kernels.get(key)
+        if found is None:
+            found = CudaKernel(compile_kernel(kernel, self.facts.architecture), self._gpu)
+            with self._lock:
+                found = self._kernels.setdefault(key, found)
+        return found
+
+    def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
+        """A launch with the registers, spills and occupancy that it has on this GPU."""
+        threads = int(np.prod(info.block))
+        kernel.allow_shared(info.scratch_bytes)
+        warps = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
+        return dataclasses.replace(
+            info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=warps,
+        )  # fmt: skip
+
+    def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
+        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads."""
+        from cuda.bindings import driver
+
+        if 0 in info.grid:
+            return
+        kernel.allow_shared(info.scratch_bytes)
+        grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
+        pointer = ctypes.c_void_p(ctypes.addressof(args))
+        (status,) = driver.cuLaunchKernel(
+            kernel.handle, *grid, *block, info.scratch_bytes, self._handle(stream), ctypes.addressof(pointer), 0
+        )
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
+
+    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
+        """Run tasks one after the other: a launch fills the GPU by itself."""
+        for task in tasks:
+            task(0)
+
+    def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
+        """A workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
+        if not nbytes:
+            return DeviceArray.at(0, 0, None)
+        self._gpu.set_current()
+        block = self._pool.take(nbytes, self._handle(stream))
+        return DeviceArray.at(block.address, nbytes, block)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """An array that is not yet written."""
+        dtype = np.dtype(dtype)
+        return self.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
+
+    def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
+        """A copy of a host array on the GPU, contiguous."""
+        from cuda.bindings import driver
+
+        plain = np.ascontiguousarray(array)
+        copy = self.empty(plain.shape, plain.dtype)
+        if plain.nbytes:
+            handle = self._handle(stream)
+            checked(driver.cuMemcpyHtoDAsync(copy.address, plain.ctypes.data, plain.nbytes, handle))
+            checked(driver.cuStreamSynchronize(handle))  # the host's copy may go
+        return copy
+
+    def download(self, array: DeviceArray, stream: Any = None) -> NDArray[Any]:
+        """A copy of a GPU array on the host; one with gaps comes with the bytes that it spans."""
+        from cuda.bindings import driver
+
+        low, high = np.lib.array_utils.byte_bounds(array._seen) if array.size else (0, 0)
+        raw = np.empty(high - low, np.uint8)
+        if raw.size:
+            handle = self._handle(stream)
+            checked(driver.cuMemcpyDtoHAsync(raw.ctypes.data, low, raw.size, handle))
+            checked(driver.cuStreamSynchronize(handle))
+        if not array.size:
+            return np.empty(array.shape, array.dtype)
+        return np.ndarray(array.shape, array.dtype, raw.data, array.address - low, array.strides)
+
+    def fill(self, array: DeviceArray, byte: int, stream: Any = None) -> None:
+        """Set every byte of a contiguous array."""
+        from cuda.bindings import driver
+
+        if array.nbytes:
+            checked(driver.cuMemsetD8Async(array.address, byte, array.nbytes, self._handle(stream)))
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
+        """Copy bytes between two device addresses."""
+        from cuda.bindings import driver
+
+        checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self._handle(stream)))
+
+    def writable(self, out: Any) -> Any:
+        """The output itself: kernels write to any strides."""
+        return out
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until everything launched on the stream has ended."""
+        from cuda.bindings import driver
+
+        checked(driver.cuStreamSynchronize(self._handle(stream)))
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Seconds that `repeats` calls take on the GPU: captured into a graph, replayed once between two events."""
+        from cuda.bindings import driver
+
+        self._gpu.set_current()
+        stream = driver.CUstream(int(self._stream.handle))
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        checked(driver.cuStreamBeginCapture(stream, relaxed))
+        try:
+            for _ in range(repeats):
+                run()
+        finally:
+            graph = checked(driver.cuStreamEndCapture(stream))
+        ready = checked(driver.cuGraphInstantiate(graph, 0))
+        try:
+            checked(driver.cuGraphUpload(ready, stream))
+            return self._between_events(lambda: checked(driver.cuGraphLaunch(ready, stream)))
+        finally:
+            driver.cuGraphExecDestroy(ready)
+            driver.cuGraphDestroy(graph)
+
+    def _between_events(self, run: Callable[[], Any]) -> float:
+        """Seconds on the GPU between an event before `run` and one after it."""
+        options = _timed()
+        begin = self._stream.record(options=options)
+        run()
+        end = self._stream.record(options=options)
+        end.sync()
+        return float(end - begin) / 1e3
+
+    def _handle(self, stream: Any) -> int:
+        """The driver's handle of the caller's stream, or of our own where none is named."""
+        if stream is None:
+            return int(self._stream.handle)
+        if isinstance(stream, int):
+            return stream
+        if hasattr(stream, "__cuda_stream__"):
+            return int(stream.__cuda_stream__()[1])
+        return int(stream.handle)
+
+
+def _timed() -> Any:
+    from cuda.core import EventOptions
+
+    return EventOptions(timing_enabled=True)
+
+
+@cache
+def cuda_runtime(device: int = 0) -> CudaRuntime:
+    """The runtime of one GPU, one a process."""
+    return CudaRuntime(device)

@@ -1,0 +1,94 @@
+"""A device kernel before it is compiled: a file of CUDA C++, its compile-time constants, the struct that it is handed.
+
+The CUDA backend gives the text to NVRTC, the emulator to the C++ compiler of the host; the file is the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+HEADERS = PACKAGE / "algorithms/include/device"
+_INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One kernel, specialised.
+
+    Attributes
+    ----------
+    path : str
+        The .cu file, from the package's folder.
+    name : str
+        Of the function, which has C linkage and takes one struct: ``extern "C" __global__ void name(const
+        __grid_constant__ Arguments)``.
+    constants : tuple of str
+        Lines of C++ before the file's first, such as ``constexpr int R = 3;``.
+    arguments : type of ctypes.Structure
+        The struct as the host fills it. Fields have the names and the layout of the struct in C++.
+    struct : str
+        The struct's name in C++.
+    """
+
+    path: str
+    name: str
+    constants: tuple[str, ...]
+    arguments: type[ctypes.Structure]
+    struct: str
+
+    @property
+    def file(self) -> Path:
+        """Where the file lies."""
+        return PACKAGE / self.path
+
+    def text(self) -> str:
+        """What the compiler is given: constants, the file, and asserts that both sides mean the same struct."""
+        body = self.file.read_text(encoding="utf-8")
+        size = ctypes.sizeof(self.arguments)
+        asserts = [f'static_assert(sizeof({self.struct}) == {size}, "size of {self.struct}");']
+        asserts.append("#ifndef __CUDACC_RTC__")
+        for path, offset in _offsets(self.arguments):  # for the emulator's compiler: older NVRTCs have no offsetof
+            place = f"__builtin_offsetof({self.struct}, {path})"
+            asserts.append(f'static_assert({place} == {offset}, "place of {path}");')
+        asserts.append("#endif")
+        lines = [*self.constants, f'#line 1 "{self.file.name}"', body, '#line 1 "layout"', *asserts]
+        return "\n".join(lines) + "\n"
+
+    def digest(self) -> str:
+        """A digest of the text and of every header that it includes, whatever includes it."""
+        digest = hashlib.sha256(self.text().encode())
+        for header in sorted(included(self.file)):
+            digest.update(f"\n{header.name}\n".encode())
+            digest.update(header.read_bytes())
+        return digest.hexdigest()
+
+
+@cache
+def included(file: Path) -> frozenset[Path]:
+    """Every header that a file includes, directly or through another; all stand in :data:`HEADERS`."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        for name in _INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
+            header = HEADERS / name
+            if header not in found:
+                found.add(header)
+                waiting.append(header)
+    return frozenset(found)
+
+
+def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:
+    """Path and offset of every field, those of inner structs included."""
+    for name, kind, *_ in struct._fields_:
+        offset = start + getattr(struct, name).offset
+        yield before + name, offset
+        if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
+            yield from _offsets(kind, f"{before}{name}.", offset)
