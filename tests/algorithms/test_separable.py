@@ -75,6 +75,35 @@ def test_as_many_products_as_were_added(rank: int, r: int, s: int, dtype: str, s
     assert found.error < 8 * np.finfo(dtype).eps
 
 
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.sampled_from(["float32", "float64"]), st.integers(0))
+@settings(max_examples=100, deadline=None)
+def test_the_error_is_that_of_the_factors_and_no_rank_below_would_do(
+    rank: int, r: int, s: int, dtype: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    unlike = 10.0 ** -np.arange(rank)
+    w = np.einsum("i,ir,is->rs", unlike, rng.standard_normal((rank, r)), rng.standard_normal((rank, s))).astype(dtype)
+    found = factor(w[None, None], dtype)
+    back = np.einsum("ir,is->rs", found.vertical[0, 0].astype("g"), found.horizontal[0, 0].astype("g"))
+    error = float(np.linalg.norm((back - w).astype("f8")) / np.linalg.norm(w.astype("f8")))
+    np.testing.assert_allclose(found.error, error, rtol=1e-3, atol=np.finfo("f8").eps)
+    values = np.linalg.svd(w.astype("f8"), compute_uv=False)  # what k products leave: Eckart and Young, 1936
+    left = [np.linalg.norm(values[k:]) / np.linalg.norm(values) for k in range(len(values) + 1)]
+    kept = int(found.ranks[0, 0])
+    assert left[kept] <= 4 * np.finfo(dtype).eps < left[kept - 1]
+
+
+@pytest.mark.parametrize("exponent", [-1000, -600, 0, 600, 1000])
+def test_tiny_and_huge_filters_have_the_same_factors(exponent: int) -> None:
+    """Squares of their elements are no float64 numbers."""
+    w = np.array([[LAPLACIAN, np.eye(3)]])
+    found, scaled = factor(w, "float64"), factor(np.ldexp(w, exponent), "float64")
+    assert scaled.ranks.tolist() == [[2, 3]]
+    assert scaled.error == 0
+    np.testing.assert_array_equal(scaled.vertical, found.vertical)
+    np.testing.assert_array_equal(scaled.horizontal, np.ldexp(found.horizontal, exponent))
+
+
 def test_filters_of_unlike_rank_keep_their_own() -> None:
     found = factor(np.array([[gaussian(3), LAPLACIAN], [np.zeros((3, 3)), np.eye(3)]]), "float64")
     assert found.ranks.tolist() == [[1, 2], [1, 3]]

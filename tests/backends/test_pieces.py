@@ -67,6 +67,41 @@ def test_random_floats_of_every_exponent():
     narrowed_as_numpy_does((rng.standard_normal(500_000) * 2.0 ** rng.integers(-26, 17, 500_000)).astype(np.float32))
 
 
+def test_doubles_beside_every_half_and_every_tie_are_rounded_once():
+    """float32 has no number between a tie and what lies just beside it: by way of it the tie's even side would win."""
+    halves = np.append(np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64), 65536.0)
+    ties = (halves[:-1] + halves[1:]) / 2
+    near = [np.nextafter(v, side) for v in (halves, ties) for side in (np.inf, -np.inf)]
+    beyond_float32 = [v * (1 + step) for v in (halves, ties) for step in (2.0**-26, -(2.0**-26), 2.0**-50, -(2.0**-50))]
+    values = np.concatenate([halves, ties, *near, *beyond_float32])
+    with np.errstate(over="ignore"):
+        twice = values.astype(np.float32).astype(np.float16)
+        assert np.count_nonzero(twice != values.astype(np.float16)) > 50_000  # the test can fail
+    narrowed_as_numpy_does(np.concatenate([values, -values]))
+
+
+def test_the_limits_of_half_in_doubles():
+    edges = np.array([65504, 65519.996, 65520, 65536, 3.4028235677973366e38, 1e39, 2.0**-14, 2.0**-24, 2.0**-25,
+                      3 * 2.0**-26, 2.0**-126, 2.0**-149, 2.0**-150, 1e-60, 2.0**-1022])  # fmt: skip
+    near = [np.nextafter(edges, side) for side in (np.inf, -np.inf)]
+    values = np.concatenate([edges, *near, [0.0, 5e-324, np.finfo("f8").max, np.inf, np.nan]])
+    narrowed_as_numpy_does(np.concatenate([values, -values]))
+
+
+def test_random_doubles_of_every_exponent():
+    rng = np.random.default_rng(0)
+    narrowed_as_numpy_does(rng.integers(0, 1 << 64, 500_000, dtype=np.uint64).view(np.float64))
+    narrowed_as_numpy_does(rng.standard_normal(500_000) * 2.0 ** rng.integers(-28, 17, 500_000))
+    ties = (2 * rng.integers(1 << 10, 1 << 11, 500_000) + 1) * 2.0 ** rng.integers(-27, 5, 500_000)
+    narrowed_as_numpy_does(ties * (1 + rng.choice([-1.0, 0.0, 1.0], 500_000) * 2.0 ** rng.integers(-52, -22, 500_000)))
+
+
+def test_whole_sums_become_the_nearest_half():
+    limits = np.iinfo(np.int32)
+    narrowed_as_numpy_does(np.arange(-70_000, 70_000, dtype=np.int32))
+    narrowed_as_numpy_does(np.array([limits.min, limits.min + 1, limits.max, 1 << 24, (1 << 24) + 1], np.int32))
+
+
 @st.composite
 def strided(draw):
     """A 4-D array cut out of a larger one: any steps, reversed, transposed, broadcast."""
@@ -111,7 +146,11 @@ def test_empty_arrays_have_an_empty_view(shape):
     assert view(np.empty(shape, np.float32), "NCHW").flat.size == 0
 
 
-def test_a_view_of_a_read_only_array_stays_read_only():
-    array = np.zeros((1, 2, 3, 4), np.float32)
+def test_a_view_of_a_read_only_array_is_the_same_memory_without_the_flag():
+    """The flag is part of Numba's types: each kernel would be compiled once more."""
+    array = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
     array.flags.writeable = False
-    assert not view(array, "NHWC").flat.flags.writeable
+    for seen in (array, array[:, ::-1, 1:], array[..., ::2]):
+        flat = view(seen, "NHWC").flat
+        assert flat.flags.writeable
+        assert np.shares_memory(flat, array)

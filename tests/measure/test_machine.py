@@ -77,15 +77,16 @@ def test_ceilings_are_work_over_time() -> None:
 
     runtime = Half(dataclasses.replace(cpu_runtime().facts, l3_bytes=1 << 20))
     assert copy_bandwidth(runtime, repeats=2) == 2 * (64 << 20) / 0.5
-    assert fma_peak(runtime, repeats=1) == 2 * 8 * (4 * runtime.facts.cores) * 2048 * 200 / 0.5
+    assert fma_peak(runtime, repeats=1) == 2 * (4 * runtime.facts.cores * 12 * 8) * 500_000 / 0.5
 
 
 def test_the_fma_loop_does_its_multiply_adds() -> None:
     from convforge.measure import cpu
 
-    values = np.array([[2.0, 3.0]], np.float32)
-    cpu.multiply_add(values, 2, 0, 1)
-    expected = np.array([2.0, 3.0])
-    for _ in range(2 * cpu.FMA_STEPS):
-        expected = expected * np.float32(0.999) + np.float32(0.001)
-    np.testing.assert_allclose(values[0], expected, rtol=1e-6)
+    values = np.arange(3 * cpu.FMA_VECTORS * 8, dtype=np.float32)
+    expected = values.astype(np.float64)
+    factors = np.array([0.999, 0.001], np.float32)
+    cpu.multiply_add(values, factors, 16, 1, 3)
+    for _ in range(16):
+        expected[cpu.FMA_VECTORS * 8 :] = expected[cpu.FMA_VECTORS * 8 :] * factors[0] + factors[1]
+    np.testing.assert_allclose(values, expected, rtol=1e-6)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from convforge.algorithms.contract import Operands
-from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.cpu import CpuRuntime, cpu_facts, cpu_runtime
 from convforge.check import Inputs
-from convforge.measure.ring import MOST_SLOTS, Cycle, Ring, poison, ring_size
+from convforge.measure.ring import MOST_SLOTS, Cycle, Ring, poison_of, ring_size
 from convforge.problem import parse_problem
 
 FACTS = dataclasses.replace(cpu_facts(), l1_bytes=1 << 10, l2_bytes=1 << 12, l3_bytes=1 << 20)
@@ -39,7 +39,7 @@ def test_slots_are_copies_that_take_turns_and_outputs_can_be_poisoned(text: str)
 
     problem = parse_problem(text)
     sets = [make_inputs(problem, seed=seed) for seed in range(2)]
-    ring = Ring(problem, sets, FACTS)
+    ring = Ring(problem, sets, CpuRuntime(FACTS))
     arrays = [a for slot in ring.slots for a in (slot.x, slot.w, slot.out) if a is not None]
     addresses = [a.ctypes.data for a in arrays]
     assert len(set(addresses)) == len(addresses)
@@ -55,14 +55,15 @@ def test_slots_are_copies_that_take_turns_and_outputs_can_be_poisoned(text: str)
 
 
 def test_poison_overwrites_what_was_there() -> None:
-    out = np.zeros(5, np.int16)
-    poison(out)
-    assert (out != 0).all()
+    for dtype in ("int16", "uint8", "float16", "float64"):
+        out = np.zeros(5, dtype)
+        cpu_runtime().fill(out, poison_of(out.dtype))
+        assert np.isnan(out).all() if out.dtype.kind == "f" else (out != 0).all()
 
 
 def test_inputs_without_weights_have_slots_without_weights() -> None:
     problem = parse_problem("relu64_f32")
-    ring = Ring(problem, [Inputs(np.ones(64, np.float32), None, Operands())], FACTS)
+    ring = Ring(problem, [Inputs(np.ones(64, np.float32), None, Operands())], CpuRuntime(FACTS))
     assert ring.slots[0].w is None
 
 

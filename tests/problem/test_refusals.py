@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from convforge.problem import Conv2dProblem, ElementwiseProblem, Epilogue, GemmProblem, Pool2dProblem
 
@@ -58,6 +60,9 @@ REFUSED = [
     (Pool2dProblem, POOL, {"padding": (-1, 0, 0, 0)}, "padding=(-1, 0, 0, 0) (top, bottom, left, right) must not be n"),
     (Pool2dProblem, POOL, {"padding": (3, 0, 0, 0)}, "a window's height of 3 (dilation included) must exceed the padd"),
     (Pool2dProblem, POOL, {"padding": (0, 0, 0, 3)}, "a window's width of 3 (dilation included) must exceed the paddi"),
+    (Pool2dProblem, POOL, {"dilation": (9, 1), "padding": (1, 10, 0, 0)},
+     "dilation=(9, 1): the window that begins 1 before the picture steps over its height of 8 and would hold no pixel"),
+    (Pool2dProblem, POOL, {"dilation": (1, 12), "padding": (0, 0, 2, 14), "dtype": "uint8"}, "lower the dilation to 9"),
     (Pool2dProblem, POOL, {"layout": "CHW"}, "layout='CHW' is unknown; choose NCHW or NHWC"),
     (Pool2dProblem, POOL, {"dtype": "bool"}, "dtype='bool' is not an element type of convforge"),
     (Pool2dProblem, POOL, {"r": 9}, "the window of 9x3 pixels (dilation included) exceeds the padded picture of 8x9"),
@@ -99,6 +104,36 @@ def test_default_types():
     assert types(x_dtype="float64") == ("float64", "float64", "float64")
     assert types(x_dtype="uint8", w_dtype="int8") == ("int8", "int32", "int32")
     assert types(x_dtype="uint8", w_dtype="float32") == ("float32", "float32", "float32")
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    size=st.integers(1, 7), taps=st.integers(1, 4), stride=st.integers(1, 6), dilation=st.integers(1, 8),
+    before=st.integers(0, 12), after=st.integers(0, 12), ceil_mode=st.booleans(), upright=st.booleans(),
+)  # fmt: skip
+def test_a_pooling_problem_is_made_if_every_window_holds_a_pixel(
+    size, taps, stride, dilation, before, after, ceil_mode, upright
+):
+    extent = dilation * (taps - 1) + 1
+    assume(max(before, after) < extent <= size + before + after)
+    free = size + before + after - extent
+    starts = [start - before for start in range(0, free + 1, stride)]
+    if ceil_mode and free % stride and starts[-1] + stride < size:  # as in PyTorch, none begins beyond
+        starts.append(starts[-1] + stride)
+    holds = [any(0 <= start + tap * dilation < size for tap in range(taps)) for start in starts]
+    along, across = (size, taps, stride, dilation), (1, 1, 1, 1)
+    (h, r, *down), (w, s, *right) = (along, across) if upright else (across, along)
+    fields = {
+        "n": 1, "c": 1, "h": h, "w": w, "r": r, "s": s, "stride": (down[0], right[0]), "dilation": (down[1], right[1]),
+        "padding": (before, after, 0, 0) if upright else (0, 0, before, after), "ceil_mode": ceil_mode,
+    }  # fmt: skip
+    if all(holds):
+        problem = Pool2dProblem(**fields)
+        assert (problem.p, problem.q) == ((len(starts), 1) if upright else (1, len(starts)))
+    else:
+        first = -starts[holds.index(False)]
+        with pytest.raises(ValueError, match=f"the window that begins {first} before the picture steps over"):
+            Pool2dProblem(**fields)
 
 
 @pytest.mark.parametrize("ceil_mode", [False, True])

@@ -2,7 +2,7 @@
 
 from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
 from convforge.measure.machine import device_slug, machine_table, repository, versions
-from convforge.measure.ring import Cycle, Ring, RingSize, Slot, empty_output, poison, ring_size
+from convforge.measure.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
 from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
 from convforge.measure.timer import Timing, interleave, measure, tie
 
@@ -15,14 +15,13 @@ __all__ = [
     "StoppingRule",
     "Timing",
     "device_slug",
-    "empty_output",
     "interleave",
     "machine_table",
     "measure",
     "measure_ceilings",
     "median_uncertainty",
     "moved",
-    "poison",
+    "output_form",
     "repository",
     "ring_size",
     "spread",

@@ -23,7 +23,7 @@ class Ceilings:
         Bytes read and written by our own copy kernel, on all cores, over arrays that exceed the last-level cache.
         A line that is fetched only because it is about to be written is not counted.
     fma_flops_per_s : float
-        float32 operations, two a multiply-add, of a loop that stays in registers and L1, on all cores.
+        float32 operations, two a multiply-add, of independent chains that stay in registers, on all cores.
     """
 
     copy_bytes_per_s: float
@@ -57,18 +57,19 @@ def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
 
 def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
     """float32 operations per second of multiply-adds on all cores."""
+    from convforge.backends.cpu.simd import VECTOR_BYTES
     from convforge.measure import cpu
 
-    rows, elements, passes = 4 * runtime.facts.cores, 2048, 200
-    values = np.ones((rows, elements), np.float32)
-    info = LaunchInfo("multiply_add", (rows,), (1,))
+    items, steps, lanes = 4 * runtime.facts.cores, 500_000, VECTOR_BYTES // 4
+    values, factors = np.ones(items * cpu.FMA_VECTORS * lanes, np.float32), np.array([0.999, 0.001], np.float32)
+    info = LaunchInfo("multiply_add", (items,), (1,))
     kernel = runtime.compile(cpu.multiply_add)
 
     def run() -> None:
-        runtime.launch(kernel, info, (values, passes))
+        runtime.launch(kernel, info, (values, factors, steps))
 
     run()  # compiles
-    flops = 2 * cpu.FMA_STEPS * rows * elements * passes
+    flops = 2 * values.size * steps
     return flops / min(runtime.time(run, 1) for _ in range(repeats))
 
 

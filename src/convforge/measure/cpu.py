@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.simd import fma, load, splat, store
 
-FMA_STEPS = 8  # multiply-adds of each element in one pass of `multiply_add`
+FMA_VECTORS = 12  # independent chains: enough to hide an FMA's latency, and few enough for 16 vector registers
 
 
 @jit
@@ -20,26 +19,37 @@ def copy(source: Any, target: Any, block: Any, begin: Any, end: Any) -> None:
 
 
 @jit
-def multiply_add(values: Any, passes: Any, begin: Any, end: Any) -> None:
-    """Work item = one row of float32 `values` (rows, elements) that stays in L1, taken through `passes` passes.
+def multiply_add(values: Any, factors: Any, steps: Any, begin: Any, end: Any) -> None:
+    """Work item = twelve vectors of `values` in registers, each taken through `steps` multiply-adds.
 
-    Two elements a vector lane go through eight dependent multiply-adds each between load and store. The iterations of
-    the vector loop are independent, and the processor overlaps as many as its reorder buffer holds: with longer chains
-    it holds too few, and the latency of an FMA shows.
+    Parameters
+    ----------
+    values : 1-D array of float32
+        The vectors of each item, side by side.
+    factors : array of two float32
+        v = v * factors[0] + factors[1].
     """
-    a, b = np.float32(0.999), np.float32(0.001)
-    half = values.shape[1] // 2
-    for row in range(begin, end):
-        first, second = values[row, :half], values[row, half:]
-        for _ in range(passes):
-            for i in range(half):
-                u, v = first[i], second[i]
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                u, v = u * a + b, v * a + b
-                first[i], second[i] = u, v
+    a, b = splat(factors, 0), splat(factors, 1)
+    lanes = 32 // values.itemsize
+    for item in range(begin, end):
+        at = item * FMA_VECTORS * lanes
+        v0, v1, v2 = load(values, at), load(values, at + lanes), load(values, at + 2 * lanes)
+        v3, v4, v5 = load(values, at + 3 * lanes), load(values, at + 4 * lanes), load(values, at + 5 * lanes)
+        v6, v7, v8 = load(values, at + 6 * lanes), load(values, at + 7 * lanes), load(values, at + 8 * lanes)
+        v9, v10, v11 = load(values, at + 9 * lanes), load(values, at + 10 * lanes), load(values, at + 11 * lanes)
+        for _ in range(steps):
+            v0, v1, v2, v3 = fma(v0, a, b), fma(v1, a, b), fma(v2, a, b), fma(v3, a, b)
+            v4, v5, v6, v7 = fma(v4, a, b), fma(v5, a, b), fma(v6, a, b), fma(v7, a, b)
+            v8, v9, v10, v11 = fma(v8, a, b), fma(v9, a, b), fma(v10, a, b), fma(v11, a, b)
+        store(values, at, v0)
+        store(values, at + lanes, v1)
+        store(values, at + 2 * lanes, v2)
+        store(values, at + 3 * lanes, v3)
+        store(values, at + 4 * lanes, v4)
+        store(values, at + 5 * lanes, v5)
+        store(values, at + 6 * lanes, v6)
+        store(values, at + 7 * lanes, v7)
+        store(values, at + 8 * lanes, v8)
+        store(values, at + 9 * lanes, v9)
+        store(values, at + 10 * lanes, v10)
+        store(values, at + 11 * lanes, v11)

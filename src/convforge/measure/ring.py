@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 
 # A ring must be twice the last-level cache before it counts as cold: caches do not evict strictly the oldest line.
 COLD_FACTOR = 2
-RING_LIMIT_BYTES = 512 << 20
+RING_LIMIT_BYTES = 512 << 20  # of a CPU's memory; of a GPU's, this share, so that its largest pictures get two slots
+GPU_MEMORY_SHARE = 16
 MOST_SLOTS = 256
 
 
@@ -69,23 +72,36 @@ def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT
     return RingSize(slots, slots * slot_bytes >= wanted)
 
 
-def empty_output(problem: Problem) -> Any:
-    """An array for the problem's output, not yet written."""
+def output_form(problem: Problem) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of a problem's output."""
     if isinstance(problem, Conv2dProblem):
-        return np.empty(problem.out_shape, problem.out_dtype)
+        return problem.out_shape, np.dtype(problem.out_dtype)
     if isinstance(problem, GemmProblem):
-        return np.empty((problem.m, problem.n), problem.dtype)
+        return (problem.m, problem.n), np.dtype(problem.dtype)
     if isinstance(problem, ElementwiseProblem):
-        return np.empty(problem.size, problem.dtype)
-    return np.empty(problem.out_shape, problem.dtype)
+        return (problem.size,), np.dtype(problem.dtype)
+    return problem.out_shape, np.dtype(problem.dtype)
 
 
-def poison(out: Any) -> None:
-    """Fill an output with what no method computes: NaN, or a pattern for integers."""
-    if out.dtype.kind == "f":
-        out.fill(np.nan)
-    else:
-        out.view(np.uint8).fill(0xA5)
+def poison_of(dtype: np.dtype[Any]) -> int:
+    """A byte that makes of every element what no method computes: a NaN, or a pattern for integers."""
+    return 0xFF if dtype.kind == "f" else 0xA5
+
+
+def ring_limit(facts: DeviceFacts) -> int:
+    """Bytes that a ring may take."""
+    return (
+        RING_LIMIT_BYTES if facts.backend != "cuda" else max(facts.memory_bytes // GPU_MEMORY_SHARE, RING_LIMIT_BYTES)
+    )
+
+
+def _on_device(runtime: Runtime, operands: Any) -> Any:
+    """The epilogue's tensors in copies on the device."""
+
+    def copy(array: Any) -> Any:
+        return None if array is None else runtime.upload(np.asarray(array))
+
+    return type(operands)(copy(operands.scale), copy(operands.bias), copy(operands.residual))
 
 
 class Ring:
@@ -96,35 +112,37 @@ class Ring:
     problem : Problem
     sets : sequence of check.Inputs
         One or more sets of inputs; slot i holds a copy of set ``i % len(sets)``.
-    facts : DeviceFacts
-        Whose cache is to be exceeded.
-    copy : callable
-        Array -> a copy of it on the device.
+    runtime : Runtime
+        Of the device whose cache is to be exceeded.
     """
 
     def __init__(
         self,
         problem: Problem,
         sets: Sequence[Any],
-        facts: DeviceFacts,
+        runtime: Runtime,
         *,
-        copy: Callable[[Any], Any] = np.array,
-        limit_bytes: int = RING_LIMIT_BYTES,
+        limit_bytes: int | None = None,
     ) -> None:
-        outputs = empty_output(problem)
-        self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w, outputs) if a is not None))
-        self.size = ring_size(self.slot_bytes, facts, limit_bytes)
+        shape, dtype = output_form(problem)
+        self.runtime = runtime
+        out_bytes = math.prod(shape) * dtype.itemsize
+        self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w) if a is not None)) + out_bytes
+        self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
         self.slots: list[Slot] = []
+        operands = [_on_device(runtime, chosen.operands) for chosen in sets]
         for i in range(self.size.slots):
             chosen = sets[i % len(sets)]
-            w = None if chosen.w is None else copy(chosen.w)
-            out = outputs if i == 0 else np.empty_like(outputs)
-            self.slots.append(Slot(copy(chosen.x), w, copy(out), chosen.operands, i % len(sets)))
+            w = None if chosen.w is None else runtime.upload(chosen.w)
+            out = runtime.empty(shape, dtype)
+            self.slots.append(Slot(runtime.upload(chosen.x), w, out, operands[i % len(sets)], i % len(sets)))
+        self._own = [slot.out for slot in self.slots]
 
     def poison(self) -> None:
-        """Poison every slot's output."""
-        for slot in self.slots:
-            poison(slot.out)
+        """Poison every slot's output, and put back our own where a library had lent one."""
+        for slot, own in zip(self.slots, self._own, strict=True):
+            slot.out = own
+            self.runtime.fill(own, poison_of(own.dtype))
 
 
 class Cycle:

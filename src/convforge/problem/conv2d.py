@@ -29,10 +29,10 @@ FILTER_LAYOUTS = ("KCRS", "KRSC")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv2dProblem:
-    """One 2D convolution, validated when it is made.
+    """One 2D convolution, validated when it is made::
 
-    out[n,k,p,q] = epilogue(sum over c,r,s of x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left]
-                            * w[k,c,r,s])
+        out[n,k,p,q] = epilogue(sum over c,r,s of
+            x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left] * w[k,c,r,s])
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 from convforge.problem.types import check_dtype, itemsize
@@ -19,7 +20,9 @@ class Pool2dProblem:
     stride, dilation : pair of int
         Per axis (vertical, horizontal).
     padding : four int
-        Top, bottom, left, right; each less than the window's extent, so that every window holds a pixel.
+        Top, bottom, left, right; each less than the window's extent. Where the picture is smaller than the dilation, a
+        window could still straddle it and hold no pixel; such a problem is refused (PyTorch gives -inf, or the least
+        integer).
     ceil_mode : bool
         Round the output's size up, as long as the last window starts inside the picture or its left or top padding
         (PyTorch's rule).
@@ -81,6 +84,17 @@ class Pool2dProblem:
                 f"of {self.h + sum(self.padding[:2])}x{self.w + sum(self.padding[2:])}; add padding or use a smaller "
                 "window"
             )
+        for axis, size, before, outputs, stride, dilation in (
+            ("height", self.h, self.padding[0], self.p, self.stride[0], self.dilation[0]),
+            ("width", self.w, self.padding[2], self.q, self.stride[1], self.dilation[1]),
+        ):
+            start = _straddling_window(size, before, outputs, stride, dilation)
+            if start is not None:
+                raise ValueError(
+                    f"dilation={self.dilation}: the window that begins {-start} before the picture steps over its "
+                    f"{axis} of {size} and would hold no pixel; lower the dilation to {size} or less, or change "
+                    f"padding={self.padding}"
+                )
 
     @property
     def extent_h(self) -> int:
@@ -135,3 +149,16 @@ class Pool2dProblem:
         from convforge.problem.keys import result_key
 
         return result_key(self)
+
+
+def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
+    """Where the first window begins that has taps on either side of an axis of `size` pixels and none on it.
+
+    Such a window begins in the padding, so the first tap that is not before the picture lies at its beginning modulo
+    the dilation. These places repeat after dilation / gcd(stride, dilation) windows.
+    """
+    if size >= dilation:
+        return None
+    windows = min(outputs, -(-before // stride), dilation // gcd(stride, dilation))
+    starts = (window * stride - before for window in range(windows))
+    return next((start for start in starts if start % dilation >= size), None)

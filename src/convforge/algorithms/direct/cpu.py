@@ -8,6 +8,7 @@ import numpy as np
 
 from convforge.algorithms.include.rows import accumulate, gather_strip, half_to_float, store_row
 from convforge.backends.cpu.jit import inlined, jit
+from convforge.backends.cpu.simd import borrow
 
 
 @jit
@@ -76,6 +77,7 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
     offsets : 1-D int array
         Of each tap (c, r, s) of a channel block from the tile's element that tap 0 reads.
     """
+    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     groups = w.shape[0] // g.outputs
     strips = (g.P + strip.tile_p - 1) // strip.tile_p
     tile = np.empty(strip.tile_c * strip.plane, tile_like.dtype)

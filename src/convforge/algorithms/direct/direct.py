@@ -85,7 +85,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     summary = "strips of rows from a cached tile, vectorised along the row, threads"
     operation = "conv2d"
     since = "direct_naive"
-    sources = ("algorithms/direct/cpu.py", "algorithms/include/rows.py")
+    sources = ("algorithms/direct/cpu.py", "algorithms/include/rows.py", "backends/cpu/simd.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

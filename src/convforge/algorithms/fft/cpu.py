@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.include.rows import gather_row, store_row
-from convforge.algorithms.include.simd import borrow
 from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.simd import borrow
 
 # Frequencies of one work item of `multiply`: a row of each operand then stays in the L1 cache.
 BLOCK = 512

@@ -68,7 +68,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     sources = (
         "algorithms/fft/cpu.py",
         "algorithms/fft/fft.py",
-        "algorithms/include/simd.py",
+        "backends/cpu/simd.py",
         "algorithms/include/rows.py",
     )
 

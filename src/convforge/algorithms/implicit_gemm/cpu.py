@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.include.rows import gather_strip, store_row
-from convforge.algorithms.include.simd import borrow, fma, load, splat, store, zeros
 from convforge.backends.cpu.jit import inlined, jit
+from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, store, zeros
 
 
 @jit
@@ -126,17 +126,23 @@ def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
     taps : (groups, outputs, C / groups * R * S) array
     packed : (groups, blocks, C / groups * R * S, outputs of a block) array
     """
-    outputs, blocks, rows = taps.shape[1], packed.shape[1], packed.shape[3]
+    outputs, blocks, rows, depth = taps.shape[1], packed.shape[1], packed.shape[3], packed.shape[2]
     for item in range(begin, end):
-        target = packed[item // blocks, item % blocks]
-        for i in range(rows):
-            k = item % blocks * rows + i
-            if k < outputs:
-                source = taps[item // blocks, k]
-                for t in range(source.size):
-                    target[t, i] = source[t]
-            else:
-                target[:, i] = 0
+        target, first = packed[item // blocks, item % blocks].reshape(-1), item % blocks * rows
+        there = min(rows, outputs - first)
+        source = taps[item // blocks, first : first + there].reshape(-1)
+        if rows == 6 and there == 6:
+            for t in range(depth):
+                put(target, 6 * t, get(source, t))
+                put(target, 6 * t + 1, get(source, t + depth))
+                put(target, 6 * t + 2, get(source, t + 2 * depth))
+                put(target, 6 * t + 3, get(source, t + 3 * depth))
+                put(target, 6 * t + 4, get(source, t + 4 * depth))
+                put(target, 6 * t + 5, get(source, t + 5 * depth))
+        else:
+            for t in range(depth):
+                for i in range(rows):
+                    target[rows * t + i] = source[i * depth + t] if i < there else 0
 
 
 @jit

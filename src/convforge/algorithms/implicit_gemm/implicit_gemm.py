@@ -13,7 +13,7 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
+from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -25,6 +25,8 @@ _VECTORS = {6: 2, 3: 4, 1: 8}
 _VECTOR_BYTES = 32
 # Share of the peak that a block reaches: with fewer outputs more of its time goes to loads.
 _EFFICIENCY = {6: 1.0, 3: 0.9, 1: 0.6}
+# Multiply-adds of vectors that take as long as bringing one pixel into the tile.
+_GATHER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         "algorithms/implicit_gemm/cpu.py",
         "algorithms/implicit_gemm/implicit_gemm.py",
         "algorithms/include/rows.py",
-        "algorithms/include/simd.py",
+        "backends/cpu/simd.py",
     )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
@@ -93,25 +95,23 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return bfloat16_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
-        """See :class:`Algorithm`. The default is the tallest strip whose tile and sums fit L2."""
+        """See :class:`Algorithm`. The cheapest by :func:`modelled_steps` of those whose tile and sums fit L2."""
         size = float_sums(problem).itemsize
-        fitting = sorted(_VECTORS, key=lambda k: -(-problem.k_per_group // k) * k / _EFFICIENCY[k])
         found = []
-        for block_k in fitting:
-            for tile_p in (32, 16, 8, 4, 2, 1):
-                if tile_p > 1 and (tile_p >= 2 * problem.p or not _busy(problem, tile_p, block_k, facts)):
-                    continue
+        for block_k in _VECTORS:
+            for tile_p in _heights(problem.p):
+                parts = _parts(problem, tile_p, block_k, facts)
+                config = ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, parts)
                 tile = strip(problem, tile_p, problem.c_per_group)
-                block = _block(problem, tile, ImplicitGemmConfig(tile_p, problem.c_per_group, block_k))
+                block = _block(problem, tile, config)
                 kept = block.kept * block.rows * block.segments * block.pitch
                 if (tile.plane * tile.tile_c + kept) * size <= facts.l2_bytes:
-                    parts = _parts(problem, tile_p, block_k, facts)
-                    found.append(ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, parts))
-        plane = strip(problem, 1, 1).plane * size
-        tile_c = max(1, min(problem.c_per_group, facts.l2_bytes // 2 // plane))
+                    found.append(config)
         if not found:
-            found.append(ImplicitGemmConfig(1, tile_c, fitting[0], _parts(problem, 1, fitting[0], facts)))
-        return found
+            plane = strip(problem, 1, 1).plane * size
+            tile_c = max(1, min(problem.c_per_group, facts.l2_bytes // 2 // plane))
+            found = [ImplicitGemmConfig(1, tile_c, block_k, _parts(problem, 1, block_k, facts)) for block_k in _VECTORS]
+        return sorted(found, key=lambda config: modelled_steps(problem, config, facts.cores))
 
     def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -145,7 +145,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         )
 
         def prepare(w: Any) -> PreparedFilter:
-            taps = correlation_filter(problem, w, dtype.name).reshape(problem.groups, problem.k_per_group, problem.taps)
+            taps = filter_to_pack(problem, w, dtype.name).reshape(problem.groups, problem.k_per_group, problem.taps)
             packed = np.empty((problem.groups, block.blocks, problem.taps, block.rows), dtype)
             runtime.launch(cpu.pack_weights, pack, (taps, packed))
             return PreparedFilter({"w": packed.reshape(-1)}, packed.nbytes)
@@ -166,16 +166,33 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> B
     return Block(config.block_k, width, problem.groups, blocks, parts, kept, segments, pitch)
 
 
+def _heights(p: int) -> list[int]:
+    """Heights of strips to try, the tallest first: each cuts `p` rows into strips that differ by a row at most."""
+    return sorted({-(-p // -(-p // tallest)) for tallest in (32, 16, 8, 4, 2, 1)}, reverse=True)
+
+
 def _items(problem: Conv2dProblem, tile_p: int) -> int:
     return problem.n * problem.groups * -(-problem.p // tile_p)
-
-
-def _busy(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> bool:
-    """Whether strips of this height leave an item for every core, if need be by sharing out the outputs."""
-    return _items(problem, tile_p) * -(-problem.k_per_group // block_k) >= facts.cores
 
 
 def _parts(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> int:
     """Parts of the outputs: as many as it takes to have an item for every core."""
     blocks = -(-problem.k_per_group // block_k)
     return max(1, min(blocks, -(-facts.cores // max(1, _items(problem, tile_p)))))
+
+
+def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: int) -> float:
+    """Multiply-adds of vectors that the busiest core does, and what gathering its tiles costs in their place.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=256, h=14, w=14, k=256, r=3, s=3, padding=(1, 1, 1, 1))
+    >>> halves, uneven = (ImplicitGemmConfig(tile_p, 256) for tile_p in (7, 8))
+    >>> modelled_steps(problem, halves, cores=2) < modelled_steps(problem, uneven, cores=2)
+    True
+    """
+    tile = strip(problem, config.tile_p, problem.c_per_group)
+    block = _block(problem, tile, config)
+    vectors = block.kept * block.rows * block.segments * block.pitch // (block.width // _VECTORS[config.block_k])
+    each = vectors * problem.taps / _EFFICIENCY[config.block_k] + _GATHER * tile.plane * problem.c_per_group
+    return -(-_items(problem, config.tile_p) * block.parts // cores) * each

@@ -59,6 +59,9 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     exact: NDArray[np.float64] = w.astype(np.float64)
     if not np.isfinite(exact).all():
         raise ValueError("the filter holds NaN or Inf, which has no singular value decomposition; use a direct method")
+    # Brought near 1 by a power of two, so that no square and no product of two elements over- or underflows.
+    exponents = np.frexp(np.abs(exact).max(axis=(-2, -1), keepdims=True))[1]
+    exact = np.ldexp(exact, -exponents)
     columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
     noise = ROUNDINGS * float(np.finfo(dtype).eps)
     # tails[..., i]: what is lost by stopping after i products.
@@ -66,9 +69,9 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)
     rank = int(ranks.max())
     kept = (np.arange(rank) < ranks[..., None])[..., None]
-    crossed = _rounded(*_crosses(exact, kept), exact, dtype)
+    crossed = _rounded(*_crosses(exact, kept), exact, exponents, dtype)
     optimal = _rounded(np.swapaxes(columns, -1, -2)[..., :rank, :] * kept,
-                       rows[..., :rank, :] * weights[..., :rank, None] * kept, exact, dtype)  # fmt: skip
+                       rows[..., :rank, :] * weights[..., :rank, None] * kept, exact, exponents, dtype)  # fmt: skip
     better = (crossed[2] <= np.maximum(optimal[2], noise))[..., None, None]
     vertical, horizontal = (np.where(better, a, b) for a, b in zip(crossed[:2], optimal[:2], strict=True))
     lost = np.where(better[..., 0, 0], crossed[2], optimal[2])
@@ -99,10 +102,15 @@ def _crosses(w: NDArray[np.float64], kept: NDArray[np.bool_]) -> tuple[NDArray[n
 
 
 def _rounded(
-    vertical: NDArray[np.float64], horizontal: NDArray[np.float64], w: NDArray[np.float64], dtype: DTypeLike
+    vertical: NDArray[np.float64],
+    horizontal: NDArray[np.float64],
+    w: NDArray[np.float64],
+    exponents: NDArray[np.int32],
+    dtype: DTypeLike,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """The factors in `dtype`, and what they miss of each filter, relative to its norm."""
-    down, along = vertical.astype(dtype), horizontal.astype(dtype)
-    back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), along.astype(np.float64))
+    """The factors of ``ldexp(w, exponents)`` in `dtype`, and what they miss of each filter, relative to its norm."""
+    down, along = vertical.astype(dtype), np.ldexp(horizontal, exponents).astype(dtype)
+    seen = np.ldexp(along.astype(np.float64), -exponents)
+    back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), seen)
     norms = np.linalg.norm(w, axis=(-2, -1))
     return down, along, np.linalg.norm(back - w, axis=(-2, -1)) / np.where(norms == 0, 1.0, norms)

@@ -96,7 +96,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         "algorithms/separable/cpu.py",
         "algorithms/separable/factors.py",
         "algorithms/separable/separable.py",
-        "algorithms/include/simd.py",
+        "backends/cpu/simd.py",
         "algorithms/include/rows.py",
     )
 

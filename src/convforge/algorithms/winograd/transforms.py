@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from convforge.algorithms.include.simd import load, store
 from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.simd import load, store
 
 
 @jit

@@ -94,7 +94,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     nan_spread = "tile"
     sources = (
         "algorithms/winograd/cpu.py",
-        "algorithms/include/simd.py",
+        "backends/cpu/simd.py",
         "algorithms/winograd/transforms.py",
         "algorithms/winograd/winograd.py",
         "algorithms/include/rows.py",

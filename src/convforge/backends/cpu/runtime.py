@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -51,18 +51,11 @@ class CpuRuntime:
             if items:
                 kernel(*args, 0, items)
             return
-        starts = iter(range(0, items, block))
-        lock = threading.Lock()
 
-        def work(slot: int) -> None:
-            while True:
-                with lock:
-                    begin = next(starts, None)
-                if begin is None:
-                    return
-                kernel(*args, begin, min(begin + block, items))
+        def run(begin: int, slot: int) -> None:
+            kernel(*args, begin, min(begin + block, items))
 
-        self._on_threads(work, threads)
+        self._on_threads(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
@@ -74,38 +67,57 @@ class CpuRuntime:
             for task in tasks:
                 task(0)
             return
-        waiting = iter(tasks)
-        lock = threading.Lock()
 
-        def work(slot: int) -> None:
-            self._inside.parallel = True
+        def run(task: Callable[[int], None], slot: int) -> None:
             try:
-                while True:
-                    with lock:
-                        task = next(waiting, None)
-                    if task is None:
-                        return
-                    task(slot)
+                self._inside.parallel = True
+                task(slot)
             finally:
                 self._inside.parallel = False
 
         with one_thread_each():
-            self._on_threads(work, threads)
+            self._on_threads(run, tasks, threads)
 
-    def _on_threads(self, work: Callable[[int], None], threads: int) -> None:
-        """Call `work` with 0 on this thread and with 1, 2, ... on others; wait for all."""
-        others = [self._threads().submit(work, slot) for slot in range(1, threads)]
+    def _on_threads(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
+        """Call ``run(piece, slot)`` for every piece, with slot 0 on this thread and 1, 2, ... on others."""
+        shared = _Shared(run, pieces, threads)
         try:
-            work(0)
+            for slot in range(1, threads):
+                self._threads().submit(shared.work, slot)
+            shared.work(0)
         finally:
-            for other in others:
-                other.result()
+            failure = shared.close()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame, and that the caller's arrays
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of `nbytes` bytes, aligned to 64."""
         raw = np.empty(nbytes + 63, np.uint8)
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + nbytes]
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array that is not yet written."""
+        return np.empty(shape, dtype)
+
+    def upload(self, array: Any) -> Any:
+        """A copy of an array."""
+        return np.array(array)
+
+    def download(self, array: Any) -> Any:
+        """The array itself."""
+        return array
+
+    def fill(self, array: Any, byte: int) -> None:
+        """Set every byte of a contiguous array."""
+        array.reshape(-1).view(np.uint8).fill(byte)
+
+    def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+        """Nothing to add: the CPU does not say how many registers a kernel takes."""
+        return info
 
     def writable(self, out: Any) -> Any:
         """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
@@ -129,6 +141,56 @@ class CpuRuntime:
                 self._pid = os.getpid()
                 self._pool = ThreadPoolExecutor(max(self.facts.cores - 1, 1), thread_name_prefix="convforge")
             return self._pool
+
+
+class _Shared:
+    """Pieces of work that several threads take one by one, until none is left, one fails or the caller leaves.
+
+    A thread that comes after that finds nothing to do, so nobody waits for the threads of a busy pool to begin.
+    """
+
+    def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
+        self._run = run
+        self._rest = iter(pieces)
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._busy = [threading.Lock() for _ in range(threads)]  # each held while its thread works
+
+    def work(self, slot: int) -> None:
+        """Take pieces and run them."""
+        with self._busy[slot]:
+            while True:
+                with self._lock:
+                    piece = next(self._rest, self)
+                if piece is self:
+                    return
+                try:
+                    self._run(piece, slot)
+                except BaseException as failure:
+                    self._stop(failure)
+
+    def close(self) -> BaseException | None:
+        """Wait for the pieces that are running, even when interrupted, and return the first failure."""
+        interrupt = None
+        while True:
+            try:
+                self._stop(interrupt)
+                for busy in self._busy:
+                    with busy:
+                        pass
+                break
+            except KeyboardInterrupt as again:
+                interrupt = again
+        failure = self._failure
+        del self._run, self._failure  # and with them the caller's arrays: the pool may hold this until it has time
+        return failure
+
+    def _stop(self, failure: BaseException | None) -> None:
+        """Hand out no more pieces, because of this failure if any; the first counts, but no interrupt is swallowed."""
+        with self._lock:
+            self._rest = iter(())
+            if self._failure is None or isinstance(failure, KeyboardInterrupt):
+                self._failure = failure
 
 
 @cache
