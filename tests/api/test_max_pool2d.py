@@ -88,23 +88,25 @@ def test_pooling_by_its_definition(
     if extent[0] > h + 2 * pads[0] or extent[1] > w + 2 * pads[1]:
         return
     x = np.random.default_rng(seed).integers(-9, 10, (1, h, w)).astype(np.float32)
-    refused = False
-    try:
-        result = max_pool2d(x, (r, s), step, pads, dilation, ceil_mode)
-    except ValueError as error:  # a window would step over the whole picture
-        refused = "would hold no pixel" in str(error)
-    if refused:
-        assert min(h, w) < dilation
+    rows = _windows(h, r, step, dilation, pads[0], ceil_mode)
+    columns = _windows(w, s, step, dilation, pads[1], ceil_mode)
+    if not all(rows + columns):  # a window would step over the whole picture
+        with pytest.raises(ValueError, match="would hold no pixel"):
+            max_pool2d(x, (r, s), step, pads, dilation, ceil_mode)
         return
-    for p in range(result.shape[1]):
-        for q in range(result.shape[2]):
-            rows = [i for i in (p * step - pads[0] + dilation * k for k in range(r)) if 0 <= i < h]
-            columns = [j for j in (q * step - pads[1] + dilation * k for k in range(s)) if 0 <= j < w]
-            expected = x[0][np.ix_(rows, columns)].max()
-            assert result[0, p, q] == expected, (p, q)
-    for size, n, window, pad in ((result.shape[1], h, extent[0], pads[0]), (result.shape[2], w, extent[1], pads[1])):
-        free = n + 2 * pad - window
-        assert size == free // step + 1 or (ceil_mode and size == -(-free // step) + 1)
+    result = max_pool2d(x, (r, s), step, pads, dilation, ceil_mode)
+    assert result.shape == (1, len(rows), len(columns))
+    for p, q in np.ndindex(result.shape[1:]):
+        assert result[0, p, q] == x[0][np.ix_(rows[p], columns[q])].max(), (p, q)
+
+
+def _windows(size: int, taps: int, step: int, dilation: int, pad: int, ceil_mode: bool) -> list[list[int]]:
+    """The pixels of each window along one axis. Rounded up, a last one begins in the picture or the padding before."""
+    free = size + 2 * pad - (dilation * (taps - 1) + 1)
+    starts = list(range(-pad, free - pad + 1, step))
+    if ceil_mode and free % step and starts[-1] + step < size:
+        starts.append(starts[-1] + step)
+    return [[i for i in (start + dilation * tap for tap in range(taps)) if 0 <= i < size] for start in starts]
 
 
 @pytest.mark.parametrize(

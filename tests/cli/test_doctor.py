@@ -112,7 +112,7 @@ def test_a_needed_package_that_is_missing(done: Callable[..., Ran], installed: d
     "name",
     [
         *("torch", "opencv-python-headless"),
-        pytest.param("scikit-image", marks=pytest.mark.xfail(reason="doctor.py: [demo] is read as markup and lost")),
+        "scikit-image",
     ],
 )
 def test_an_optional_package_that_is_not_installed(
@@ -131,7 +131,6 @@ def test_opencv_counts_in_its_other_package_too(done: Callable[..., Ran], instal
     assert done().rows["opencv-python-headless"][::2] == ["4.99.0", ""]
 
 
-@pytest.mark.xfail(reason="doctor.py: jinja2, platformdirs and threadpoolctl are not listed")
 def test_every_dependency_of_the_project_is_listed(done: Callable[..., Ran]) -> None:
     names = {re.split(r"[<>=!~\[; ]", text)[0] for text in PROJECT["dependencies"]}
     assert len(names) >= len(NEEDED)

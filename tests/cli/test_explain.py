@@ -124,7 +124,6 @@ def test_a_limit_may_leave_the_method_and_change_its_config(done: Callable[..., 
     assert chosen(done(problem, "--workspace-limit", limit))[:2] == ("fft", str(fitting.config))
 
 
-@pytest.mark.xfail(reason="explain.py: the table shows the default config, not the one that the limit leaves")
 def test_the_row_of_the_chosen_method_shows_the_config_it_is_taken_with(done: Callable[..., Ran]) -> None:
     problem = WINOGRAD.replace("winograd", "fft")
     limit = find_plan(parse_problem(problem), "fft", None, None, None).workspace_bytes - 1
@@ -132,7 +131,6 @@ def test_the_row_of_the_chosen_method_shows_the_config_it_is_taken_with(done: Ca
     assert ran.rows["fft"][1] == chosen(ran)[1]
 
 
-@pytest.mark.xfail(reason="explain.py: the table does not know the limit")
 def test_what_the_limit_passes_over_says_so(done: Callable[..., Ran]) -> None:
     rows = done(WINOGRAD, "--workspace-limit", "0").rows
     for name in ("winograd_f4", "im2col"):
@@ -140,7 +138,6 @@ def test_what_the_limit_passes_over_says_so(done: Callable[..., Ran]) -> None:
     assert "limit" not in rows["direct_rows"][-1]
 
 
-@pytest.mark.xfail(reason="explain.py: `asked is problem` compares identity, and replace() makes an equal copy")
 def test_an_arithmetic_that_was_asked_for_needs_no_asking(done: Callable[..., Ran]) -> None:
     rows = done(WINOGRAD).rows
     assert rows["winograd_f4"][-1] == ""

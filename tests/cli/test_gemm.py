@@ -97,8 +97,18 @@ def test_a_column_for_each_tile_of_the_rungs_that_have_one(run: Callable[..., Ra
 
 
 def test_tiles_leave_the_other_rungs_as_they_are(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
-    assert run(8, 8, 8, "--block", "4x4,2x2", "--methods", "gemm_blas").code == 0
-    assert [(r.algorithm, r.config, r.status) for r in stored().results] == [("gemm_blas", "", "ok")]
+    assert run(8, 8, 8, "--block", "4x4,2x2", "--methods", "gemm_blas,gemm_blocked").code == 0
+    found = sorted((r.algorithm, r.config.partition(",tile_k")[0], r.status) for r in stored().results)
+    assert found == [
+        ("gemm_blas", "", "ok"),
+        ("gemm_blocked", "tile_m=2,tile_n=2", "ok"),
+        ("gemm_blocked", "tile_m=4,tile_n=4", "ok"),
+    ]
+
+
+def test_tiles_that_no_rung_has_are_refused(run: Callable[..., Ran]) -> None:
+    ran = run(8, 8, 8, "--block", "4x4", "--methods", "gemm_blas")
+    assert (ran.code, ran.err.strip()) == (2, "convforge: --block: none of gemm_blas has tiles")
 
 
 def test_double_precision(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:

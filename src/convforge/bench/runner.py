@@ -92,7 +92,7 @@ def choose(
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             near = difflib.get_close_matches(pattern.strip("*?"), names, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"no method on {backend} matches {pattern!r}{hint} There are: {', '.join(names)}")
     return [a for a in able if not patterns or any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]
 

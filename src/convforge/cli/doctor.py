@@ -21,6 +21,9 @@ _NEEDED = {
     "vl-convert-python": "charts without a network",
     "typer": "command line",
     "rich": "tables, progress",
+    "jinja2": "the report's page",
+    "platformdirs": "where the caches lie",
+    "threadpoolctl": "threads of the BLAS",
 }
 _OPTIONAL = {
     "torch": ("peer: PyTorch's convolution (oneDNN)", "torch"),
@@ -54,6 +57,7 @@ def doctor(
 
 def _packages() -> object:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("package", "version", "for", "to get it")
     for name, purpose in _NEEDED.items():
@@ -61,14 +65,18 @@ def _packages() -> object:
         table.add_row(name, version or "[red]missing[/red]", purpose, "" if version else f"pip install {name}")
     for name, (purpose, wanted) in _OPTIONAL.items():
         version = _version(name) or (name.startswith("opencv") and _version("opencv-python")) or None
-        table.add_row(name, version or "not installed", purpose, "" if version else f"pip install {wanted}")
+        table.add_row(name, version or "not installed", purpose, "" if version else Text(f"pip install {wanted}"))
     return table
 
 
 def _caches(clear: bool) -> None:
-    from convforge.backends.cpu.jit import cache_folder
+    try:
+        from convforge.backends.cpu.jit import cache_folder
 
-    root = cache_folder().parent
+        root = cache_folder().parent
+    except ImportError as fault:  # a needed package is missing: it stands in the table
+        typer.echo(f"compiled kernels: not known without {fault.name}")
+        return
     files = [path for path in root.rglob("*") if path.is_file()] if root.exists() else []
     typer.echo(f"compiled kernels: {root}, {len(files)} files, {_size(sum(path.stat().st_size for path in files))}")
     if clear and root.exists():

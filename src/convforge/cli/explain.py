@@ -32,28 +32,30 @@ def explain(
         console.print(f"  x {asked.x_shape} -> out {asked.out_shape}", highlight=False)
     intensity = asked.flops / max(asked.least_bytes, 1)
     console.print(
-        f"  {_si(asked.flops)}FLOP, at least {_si(asked.least_bytes)}B moved: {intensity:.1f} FLOP a byte; choices are "
-        f"remembered under {tuning_key(asked)}",
+        f"  {_si(asked.flops)}FLOP, at least {_si(asked.least_bytes)}B moved: {intensity:.1f} FLOP a byte; tuning key "
+        f"{tuning_key(asked)}",
         highlight=False,
     )
     chosen = f"[bold]{choice.algorithm.name}[/bold] ({choice.config})"
     console.print(f"\nauto takes {chosen}: {choice.reason}", highlight=False)
-    console.print(_table(asked, runtime, choice.algorithm.name))
+    console.print(_table(asked, runtime, choice, limit))
 
 
-def _table(problem: Any, runtime: Any, chosen: str) -> Any:
-    """Every method of the operation: its default config and what it takes, or its refusal."""
+def _table(problem: Any, runtime: Any, choice: Any, limit: int | None) -> Any:
+    """Every method of the operation: the config that the limit leaves it and what it takes, or its refusal."""
     from rich.table import Table
 
     from convforge.algorithms import algorithms, refusal
+    from convforge.tuning.heuristic import fit
 
     table = Table("method", "arithmetic", "config", "workspace", "launches", "tile a thread", "or why not")
     for column in table.columns:
         column.overflow = "fold"
+    table.columns[0].no_wrap = True
     for algorithm in algorithms():
         if algorithm.operation != problem.operation or algorithm.backend != runtime.facts.backend:
             continue
-        name = f"[bold]{algorithm.name}[/bold]" if algorithm.name == chosen else algorithm.name
+        name = f"[bold]{algorithm.name}[/bold]" if algorithm is choice.algorithm else algorithm.name
         kind = algorithm.precision if algorithm.ours else f"{algorithm.precision}, peer"
         asked = problem
         if hasattr(problem, "replace") and algorithm.precision != "strict":
@@ -62,10 +64,13 @@ def _table(problem: Any, runtime: Any, chosen: str) -> Any:
         if reason is not None:
             table.add_row(name, kind, "", "", "", "", reason, style="dim")
             continue
-        plan = algorithm.plan(asked, algorithm.configs(asked, runtime.facts)[0], runtime)
+        plan = choice.plan if algorithm is choice.algorithm else fit(algorithm, asked, runtime, limit)
+        if isinstance(plan, str):
+            table.add_row(name, kind, "", "", "", "", plan, style="dim")
+            continue
         launches = plan.launches
         scratch = max((launch.scratch_bytes for launch in launches), default=0)
-        note = "" if asked is problem else f"only where {algorithm.precision!r} is asked for"
+        note = "" if asked == problem else f"only where {algorithm.precision!r} is asked for"
         table.add_row(
             name, kind, str(plan.config), f"{_si(plan.workspace_bytes)}B", str(len(launches)), f"{_si(scratch)}B", note
         )

@@ -36,6 +36,8 @@ def gemm(
     from convforge.problem import GemmProblem
 
     tiles = _tiles(block)
+    if save is not None and save.exists() and not save.is_dir():
+        raise ValueError(f"--save {save} is a file; give a folder")
     problem = GemmProblem(m=m, n=n, k=k, dtype=dtype)
     runtime = runtime_of(device)
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
@@ -43,6 +45,8 @@ def gemm(
     chosen = choose(names, device, {"gemm"}, algorithms())
     with begin(out / "results", "gemm", runtime, settings) as store, progress() as watch:
         runner = Runner([Case(str(problem), problem)], chosen, runtime, settings, store, watch=watch)
+        if tiles and not any(hasattr(row.config, "tile_m") for row in runner.rows):
+            raise ValueError(f"--block: none of {', '.join(a.name for a in chosen)} has tiles")
         if tiles:
             runner.rows = [tiled for row in runner.rows for tiled in _tiled(row, tiles)]
         runner.run()
@@ -61,7 +65,7 @@ def _tiles(text: str) -> list[tuple[int, int]]:
     [(32, 512), (64, 256)]
     """
     tiles = []
-    for word in filter(None, (word.strip() for word in text.split(","))):
+    for word in (word.strip() for word in text.split(",") if text):
         sides = word.split("x")
         if len(sides) != 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
             raise ValueError(f"--block {word!r} is no tile; write rows x columns, as in 32x512")

@@ -29,7 +29,9 @@ FILTER_LAYOUTS = ("KCRS", "KRSC")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv2dProblem:
-    """One 2D convolution, validated when it is made::
+    """One 2D convolution, validated when it is made.
+
+    It computes::
 
         out[n,k,p,q] = epilogue(sum over c,r,s of
             x[n, c, p*stride + r*dilation - top, q*stride + s*dilation - left] * w[k,c,r,s])

@@ -14,14 +14,14 @@ from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.strip import strip, tap_offsets
+from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
 from convforge.algorithms.include.workspace import carve, nbytes
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.problem import Conv2dProblem, GemmProblem, partition
 
 _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
 
@@ -43,6 +43,15 @@ class Im2colConfig(Config):
     pictures: int = 1
     tile_p: int = 1
     gemm: str = "gemm_blas"
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The matrix product of a chunk, and the strip that its columns are read from."""
+
+    plan: Plan
+    tile: Strip
+    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +103,12 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
         buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
         groups: list[tuple[Launch | Child, ...]] = []
+        rows = [(p0, p1) for p0, p1, _, _ in partition.boxes(problem, config.tile_p, max(problem.q, 1))]
+        products = {height: self._product(problem, config, runtime, height) for height in {p1 - p0 for p0, p1 in rows}}
         for n0 in range(0, problem.n, config.pictures):
-            for tile in problem.split(config.tile_p):
-                chunk = _Chunk(n0, min(n0 + config.pictures, problem.n), tile.p0, tile.p1)
-                groups.append(self._chunk_steps(problem, config, runtime, chunk, dtype, straight))
+            for p0, p1 in rows:
+                chunk = _Chunk(n0, min(n0 + config.pictures, problem.n), p0, p1)
+                groups.append(self._chunk_steps(problem, runtime, chunk, products[p1 - p0], straight))
         slots = max(1, min(runtime.facts.cores, len(groups)))
         chunks = Chunks(tuple(groups), slots, nbytes(buffers), runtime)
 
@@ -114,10 +125,9 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     def _chunk_steps(
         self,
         problem: Conv2dProblem,
-        config: Im2colConfig,
         runtime: Runtime,
         chunk: _Chunk,
-        dtype: np.dtype[np.generic],
+        product: _Product,
         straight: bool,
     ) -> tuple[Launch | Child, ...]:
         """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
@@ -125,10 +135,8 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
         pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
         cells = height * problem.q
-        g = geometry(problem)
-        buffers = _buffers(problem, pictures, height, dtype)
-        tile = strip(problem, height, 1)
-        offsets = tap_offsets(problem, tile)
+        g, tile, offsets = geometry(problem), product.tile, product.offsets
+        buffers = _buffers(problem, pictures, height, float_sums(problem))
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(frame: Frame) -> NDArray[Any]:
@@ -166,10 +174,15 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         expansion = launch("im2col_expand", pictures * problem.c, problem.r * problem.s * cells, expand)
         ending = launch("im2col_store", pictures * problem.k, cells, store)
         expand_info, store_info = expansion.info, ending.info
-        gemm = GemmProblem(m=problem.k_per_group, n=cells, k=problem.taps, dtype=dtype.name)
-        child = _GEMMS[config.gemm]
-        child_plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
-        return expansion, Child(child_plan, multiply), ending
+        return expansion, Child(product.plan, multiply), ending
+
+    @staticmethod
+    def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, height: int) -> _Product:
+        """What all chunks of so many output rows share: there may be thousands of them."""
+        gemm = GemmProblem(m=problem.k_per_group, n=height * problem.q, k=problem.taps, dtype=float_sums(problem).name)
+        child, tile = _GEMMS[config.gemm], strip(problem, height, 1)
+        plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
+        return _Product(plan, tile, tap_offsets(problem, tile))
 
 
 def _buffers(
