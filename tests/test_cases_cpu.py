@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.cases import CASES, CONV2D, WORKED, Case, worked_inputs
+from tests.judged import allowed, judge_of, named
 from tests.strategies import conv2d_problems
 
 from convforge.algorithms import algorithms, refusal
@@ -30,23 +30,6 @@ SPECIALISTS: dict[str, str] = {
     "fft": "float pictures",
     "separable": "filters that factor",
 }
-
-
-def named(algorithm: Any) -> str:
-    return f"{algorithm.operation}-{algorithm.name}"
-
-
-def allowed(problem: Any, algorithm: Any) -> Any:
-    """The problem as it reads when it allows the method's arithmetic."""
-    if algorithm.precision == "strict" or not hasattr(problem, "precision"):
-        return problem
-    return dataclasses.replace(problem, precision=algorithm.precision)
-
-
-@cache
-def judge_of(text: str, kind: str) -> Judge:
-    problem = parse_problem(text)
-    return Judge(problem, make_inputs(problem, kind))
 
 
 @pytest.mark.parametrize(("algorithm", "case"), PAIRS, ids=[f"{a.name}-{case}" for a, case in PAIRS])

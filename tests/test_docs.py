@@ -367,13 +367,15 @@ def test_the_examples_sources_are_its_files(pasted: dict[str, str], example: Any
 
 # Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py, "kernel pieces" what stands
 # in algorithms/include, "list" is algorithms/__init__.py.
-_BELOW_USERS = {"errors", "problem", "backends", "backends.cpu", "contract", "list", "tuning", "images"}
+_BACKENDS = {"backends", "backends.cpu", "backends.emulator"}
+_BELOW_USERS = {"errors", "problem", *_BACKENDS, "contract", "list", "tuning", "images"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "images": set(),
     "problem": set(),
     "backends": set(),
     "backends.cpu": {"backends"},
+    "backends.emulator": {"backends", "backends.cpu"},
     "contract": {"backends", "errors", "problem"},
     "kernel pieces": {"backends", "backends.cpu", "contract", "problem"},
     "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
@@ -400,8 +402,8 @@ def room_of(module: tuple[str, ...]) -> str:
         return "version"
     if module == ("__main__",):
         return "cli"
-    if module[:2] == ("backends", "cpu"):
-        return "backends.cpu"
+    if module[:2] in (("backends", "cpu"), ("backends", "emulator")):
+        return ".".join(module[:2])
     if module[0] == "algorithms":
         inside = module[1] if len(module) > 1 else ""
         return {"": "list", "contract": "contract", "include": "kernel pieces"}.get(inside, "algorithms")

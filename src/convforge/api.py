@@ -74,7 +74,8 @@ def conv2d(
         "auto" or a name that :func:`algorithms` lists.
     config : Config, mapping or str, optional
         Of that algorithm, such as ``"tile_p=8"``; what it does not name keeps its default.
-    device : {None, "cpu"}
+    device : {None, "cpu", "cuda", "emulator"}
+        Whose methods; None is the CPU.
         Where to run.
     deterministic : bool
         Every method here takes its sums in the same order on every call, so the promise always holds.
@@ -331,7 +332,8 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
     ----------
     problem : Problem or str, optional
         A problem or its text form.
-    device : {None, "cpu"}
+    device : {None, "cpu", "cuda", "emulator"}
+        Whose methods; None is the CPU.
 
     Examples
     --------
@@ -357,5 +359,5 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
             None if problem is None else refusal(a, problem, facts),
         )
         for a in every_algorithm()
-        if problem is None or a.operation == problem.operation
+        if a.backend == facts.backend and (problem is None or a.operation == problem.operation)
     ]

@@ -27,18 +27,29 @@ PREPARED_KEPT = 16
 
 
 def runtime_of(device: str | None) -> Runtime:
-    """The runtime of a device: None and "cpu" are the CPU.
+    """The runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
 
     Raises
     ------
     ValueError
-        There are no methods for that device.
+        There is no such device.
+    RuntimeError
+        The device cannot be used here; the text says why, and what would mend it.
     """
     if device in (None, "cpu"):
         from convforge.backends.cpu import cpu_runtime
 
         return cpu_runtime()
-    raise ValueError(f"device={device!r}: convforge has methods for 'cpu' alone so far")
+    if device == "emulator":
+        from convforge.backends.emulator.runtime import emulator_runtime
+
+        return emulator_runtime()
+    kind, _, number = str(device).partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise ValueError(f"device={device!r} is unknown; choose 'cpu', 'cuda', 'cuda:1', ... or 'emulator'")
+    from convforge.backends.cuda.runtime import cuda_runtime
+
+    return cuda_runtime(int(number or 0))
 
 
 def find_plan(
@@ -140,7 +151,7 @@ def prepared_plan(plan: Plan, w: NDArray[Any], kept: dict[Any, PreparedFilter]) 
     key = (plan.algorithm.key, plan.problem, plan.config)
     prepared = kept.get(key)
     if prepared is None:
-        prepared = plan.prepare(w)
+        prepared = plan.prepare(plan.runtime.upload(w) if plan.runtime.facts.backend == "cuda" else w)
         while len(kept) >= PREPARED_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = prepared
@@ -158,6 +169,9 @@ def execute(
     prepared: PreparedFilter | None = None,
 ) -> NDArray[Any]:
     """Run a plan into `whole`, which is `target` with its batch axis; through a buffer where it overlaps an input."""
+    if plan.runtime.facts.backend == "cuda":
+        _execute_there(plan, x, w, operands, whole, prepared)
+        return target
     if prepared is None:
         prepared = plan.prepare(w)
     if overlaps:
@@ -167,3 +181,25 @@ def execute(
     else:
         plan(x, prepared, operands, whole)
     return target
+
+
+def _execute_there(
+    plan: Plan,
+    x: NDArray[Any],
+    w: NDArray[Any] | None,
+    operands: Operands,
+    whole: NDArray[Any],
+    prepared: PreparedFilter | None,
+) -> None:
+    """Upload, run, download: host arrays on a device with a memory of its own."""
+    runtime = plan.runtime
+
+    def there(array: Any) -> Any:
+        return None if array is None else runtime.upload(np.asarray(array))
+
+    if prepared is None:
+        prepared = plan.prepare(there(w))
+    out = runtime.empty(whole.shape, whole.dtype)
+    own = Operands(there(operands.scale), there(operands.bias), there(operands.residual))
+    plan(there(x), prepared, own, out)
+    whole[...] = runtime.download(out)

@@ -17,7 +17,7 @@ from convforge.bench import runner
 from convforge.bench.records import Run
 from convforge.bench.store import load_runs
 
-RUNGS = [found.name for found in algorithms() if found.operation == "gemm" and found.ours]
+RUNGS = [found.name for found in algorithms() if found.operation == "gemm" and found.ours and found.backend == "cpu"]
 TIMED = re.compile(r"[~*]*\S+ / \S+")
 
 

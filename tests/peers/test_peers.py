@@ -18,9 +18,11 @@ from convforge.algorithms import refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.check import Inputs, Judge, check_nan_spread, check_plan, compare, make_inputs, truth
 from convforge.errors import UnsupportedProblem, WorkspaceTooSmall
-from convforge.peers import PEERS, PeerPlan
+from convforge.peers import PEERS as EVERY_PEER
+from convforge.peers import PeerPlan
 from convforge.problem import Problem, parse_problem
 
+PEERS = [peer for peer in EVERY_PEER if peer.backend == "cpu"]
 BY_NAME = {peer.name: peer for peer in PEERS}
 MODULES = {"torch": "torch", "opencv": "cv2", "scipy": "scipy"}
 CONVOLUTIONS = [peer for peer in PEERS if peer.operation == "conv2d"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, precision_refusal
 from convforge.algorithms.direct import DirectNaive, DirectRows
+from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
 from convforge.algorithms.fft import Fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
@@ -42,13 +43,19 @@ OURS: tuple[AnyAlgorithm, ...] = (
     Relu(),
 )
 
+# The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
+_ON_DEVICE = (direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled)
+ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
+    method(backend) for backend in ("cuda", "emulator") for method in _ON_DEVICE
+)
+
 
 @cache
 def algorithms() -> tuple[AnyAlgorithm, ...]:
     """Every method of every operation and backend: ours in the order of the ladder, then the peers."""
     from convforge.peers import PEERS
 
-    return (*OURS, *PEERS)
+    return (*OURS, *ON_DEVICE, *PEERS)
 
 
 def find(operation: str, backend: str, name: str) -> AnyAlgorithm:

@@ -37,6 +37,7 @@ ROW_LIMIT_S = 30.0
 PROBE_FLOPS = 2 * 10**7
 # Below this a call's fixed cost hides what its size costs: no prediction is scaled up from it.
 SCALABLE_S = 1e-3
+SCALABLE_GPU_S = 2e-5
 SCALABLE_FLOPS = 10**6
 
 
@@ -194,7 +195,8 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
 class Forecast:
     """Predicts how long one call takes, from what has been measured so far or from a smaller probe."""
 
-    def __init__(self) -> None:
+    def __init__(self, scalable_s: float = SCALABLE_S) -> None:
+        self._scalable_s = scalable_s
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}
 
     def seconds_per_flop(self, key: tuple[str, ...]) -> float | None:
@@ -206,7 +208,7 @@ class Forecast:
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
         """`key` took `seconds` for one call of `problem`."""
-        if seconds >= SCALABLE_S and problem.flops >= SCALABLE_FLOPS:
+        if seconds >= self._scalable_s and problem.flops >= SCALABLE_FLOPS:
             self._seen[key] = (problem.flops, seconds, str(problem))
 
     def predict(

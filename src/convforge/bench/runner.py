@@ -14,7 +14,17 @@ from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.backends.runtime import Runtime
-from convforge.bench.budget import PROBE_FLOPS, QUICK_ROW_CALLS, ROW_CALLS, ROW_LIMIT_S, Budget, Forecast, weight
+from convforge.bench.budget import (
+    PROBE_FLOPS,
+    QUICK_ROW_CALLS,
+    ROW_CALLS,
+    ROW_LIMIT_S,
+    SCALABLE_GPU_S,
+    SCALABLE_S,
+    Budget,
+    Forecast,
+    weight,
+)
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, memory_refusal
 from convforge.bench.records import Result, Run, digest
@@ -155,7 +165,7 @@ class Runner:
         self._watch = watch or (lambda done, total, label: None)
         self._ceilings = ceilings
         self._clock = clock
-        self._forecast = Forecast()
+        self._forecast = Forecast(SCALABLE_GPU_S if runtime.facts.backend == "cuda" else SCALABLE_S)
         ordered = sorted(cases, key=lambda case: weight(case.problem))
         self.rows = [row for case in ordered for row in rows_of(case, methods, runtime, settings)]
         self._done = 0

@@ -66,7 +66,7 @@ def bench(
         quick=quick,
         heavy=heavy,
     )
-    chosen = choose(settings.methods, device, {case.problem.operation for case in cases}, algorithms())
+    chosen = choose(settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, algorithms())
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
         interrupted = False
         try:

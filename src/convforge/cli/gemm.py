@@ -42,7 +42,7 @@ def gemm(
     runtime = runtime_of(device)
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     settings = Settings(methods=names, budget_s=seconds(budget))
-    chosen = choose(names, device, {"gemm"}, algorithms())
+    chosen = choose(names, runtime.facts.backend, {"gemm"}, algorithms())
     with begin(out / "results", "gemm", runtime, settings) as store, progress() as watch:
         runner = Runner([Case(str(problem), problem)], chosen, runtime, settings, store, watch=watch)
         if tiles and not any(hasattr(row.config, "tile_m") for row in runner.rows):

@@ -31,7 +31,11 @@ class Ceilings:
 
 
 def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
-    """Measure the CPU's ceilings: the best of `repeats`, as a ceiling is what can be reached."""
+    """Measure a device's ceilings: the best of `repeats`, as a ceiling is what can be reached."""
+    if runtime.facts.backend == "cuda":
+        from convforge.measure import gpu
+
+        return Ceilings(gpu.copy_bandwidth(runtime, repeats), gpu.fma_peak(runtime, repeats))
     return Ceilings(copy_bandwidth(runtime, repeats), fma_peak(runtime, repeats))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm
 from convforge.peers.contract import PeerPlan
+from convforge.peers.cudnn import Cudnn, CudnnTf32
 from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
 from convforge.peers.scipy import ScipyNdimage, ScipyOaconvolve
 from convforge.peers.torch import TorchConv2d, TorchConv2dChannelsLast, TorchConv2dPacked
@@ -26,6 +27,8 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchMaxPool2d(),
     TorchMatmul(),
     TorchRelu(),
+    Cudnn(),
+    CudnnTf32(),
 )
 
 __all__ = ["PEERS", "PeerPlan"]

@@ -43,7 +43,7 @@ def choose(problem: Problem, runtime: Runtime, workspace_limit: int | None = Non
         a.name: a for a in algorithms() if a.ours and a.operation == problem.operation and a.backend == facts.backend
     }
     reasons: dict[str, str] = {}
-    for name, why in _preferred(problem):
+    for name, why in _preferred(problem, facts.backend):
         if name not in known:
             continue
         reason = refusal(known[name], problem, facts)
@@ -67,12 +67,14 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
     return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
 
 
-def _preferred(problem: Problem) -> list[tuple[str, str]]:
+def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
     """Names in order of preference, each with the rule that puts it there."""
     order = [(name, "the general method that comes next") for name in _ORDER[problem.operation]]
     if not isinstance(problem, Conv2dProblem):
         return [(name, "the fastest of its operation in the bench's results") for name, _ in order]
     first: list[tuple[str, str]] = []
+    if backend != "cpu":
+        first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "separable":
         first.append(
             ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")

@@ -63,6 +63,11 @@ def ends_dtype(problem: Conv2dProblem) -> str:
     return "float64" if is_integer(problem.acc_dtype) else problem.acc_dtype
 
 
+def operand_dtype(problem: Conv2dProblem) -> str:
+    """The type that scale and bias come in: float64 where sums are, else float32."""
+    return "float64" if problem.acc_dtype == "float64" else "float32"
+
+
 def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
     """The prelude of a convolution's kernels: all that :func:`convforge.problem.compile_key` covers."""
     ends = problem.epilogue
@@ -78,7 +83,7 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
     types = {
         "x_t": TYPES[problem.x_dtype], "w_t": TYPES[problem.w_dtype], "out_t": TYPES[problem.out_dtype],
         "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
-        "index_t": "long long" if needs_wide_index(problem) else "int",
+        "operand_t": TYPES[operand_dtype(problem)], "index_t": "long long" if needs_wide_index(problem) else "int",
     }  # fmt: skip
     narrow = ("struct half_t;", "struct bfloat16_t;")
     return (
@@ -112,16 +117,16 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
     Raises
     ------
     ValueError
-        An array has gaps so large that 32-bit places do not reach its end.
+        An array has gaps so large that 32-bit places do not reach its end; scale or bias is of another type.
     """
     epilogue, operands = problem.epilogue, frame.operands
     conv.x, conv.out, conv.w = address(frame.x), address(frame.out), address(frame.prepared.tensors["w"])
     conv.x_strides = _strides(frame.x, problem.x_layout, problem)
     conv.out_strides = _strides(frame.out, problem.out_layout, problem)
     if epilogue.scale != "none":
-        conv.scale, conv.scale_channels = address(operands.scale), int(epilogue.scale == "channel")
+        conv.scale, conv.scale_channels = _operand(operands.scale, problem), int(epilogue.scale == "channel")
     if epilogue.bias:
-        conv.bias = address(operands.bias)
+        conv.bias = _operand(operands.bias, problem)
     if epilogue.residual:
         conv.residual = address(operands.residual)
         conv.residual_strides = _strides(operands.residual, problem.out_layout, problem)
@@ -130,6 +135,13 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
     number = float if not is_integer(problem.acc_dtype) else int
     conv.outside, conv.zero = number(problem.outside), number(epilogue.x_zero_point)
     conv.alpha = float(epilogue.alpha or 0.0)
+
+
+def _operand(array: Any, problem: Conv2dProblem) -> int:
+    """Address of scale or bias: contiguous, in :func:`operand_dtype`."""
+    if np.dtype(array.dtype) != operand_dtype(problem):
+        raise ValueError(f"scale and bias must be {operand_dtype(problem)}; got {array.dtype}: cast it first")
+    return address(array)
 
 
 def _strides(array: Any, layout: str, problem: Conv2dProblem) -> Strides:
@@ -159,15 +171,18 @@ class WeightPacker:
     ----------
     order : str
         The axes K, C, R, S of the packed filter, slowest first.
+    dtype : str
+        Its element type; by default the type of the sums.
     """
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS") -> None:
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:
         sizes = dict(zip("KCRS", problem.w_shape, strict=True))
         self._problem, self._runtime = problem, runtime
         self._shape = tuple(sizes[axis] for axis in order)
         steps = {axis: int(np.prod(self._shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
         self._packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
-        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[problem.acc_dtype]};")
+        self._dtype = dtype or problem.acc_dtype
+        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[self._dtype]};")
         source = KernelSource(
             "algorithms/include/weights.cu", "pack_weights", ("struct half_t;", "struct bfloat16_t;", *types), _Weights,
             "Weights",
@@ -178,7 +193,7 @@ class WeightPacker:
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The packed filter of these weights."""
-        packed = self._runtime.empty(self._shape, self._problem.acc_dtype)
+        packed = self._runtime.empty(self._shape, self._dtype)
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
         args = _Weights(address(w), address(packed), strides, self._packed_strides, *self._problem.w_shape,
                         int(self._problem.mode == "convolution"))  # fmt: skip

@@ -23,6 +23,6 @@ extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
         const int from_r = args.flip ? args.R - 1 - r : r, from_s = args.flip ? args.S - 1 - s : s;
         args.packed[k * args.packed_strides[0] + c * args.packed_strides[1] + r * args.packed_strides[2] +
                     s * args.packed_strides[3]] =
-            as<acc_t>(args.w[k * args.strides[0] + c * args.strides[1] + from_r * args.strides[2] + from_s * args.strides[3]]);
+            stored<acc_t>::of(widen(args.w[k * args.strides[0] + c * args.strides[1] + from_r * args.strides[2] + from_s * args.strides[3]]));
     }
 }

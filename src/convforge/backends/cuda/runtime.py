@@ -56,7 +56,7 @@ class CudaKernel:
         from cuda.bindings import driver
 
         library = driver.CUlibrary(int(self._module.handle))
-        address, nbytes = checked(driver.cuLibraryGetGlobal(name.encode(), library))
+        address, nbytes = checked(driver.cuLibraryGetGlobal(library, name.encode()))
         return int(address), int(nbytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> float:
@@ -91,6 +91,14 @@ class CudaRuntime:
                 found = self._kernels.setdefault(key, found)
         return found
 
+    def instance(self, kernel: CudaKernel) -> CudaKernel:
+        """The same kernel in a module of its own, with constant memory of its own."""
+        return CudaKernel(kernel.about, self._gpu)
+
+    def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
+        """Address and bytes of a ``__constant__`` array of the kernel's module; all its launches read the same."""
+        return kernel.symbol(symbol)
+
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """A launch with the registers, spills and occupancy that it has on this GPU."""
         threads = int(np.prod(info.block))
@@ -110,7 +118,7 @@ class CudaRuntime:
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
         pointer = ctypes.c_void_p(ctypes.addressof(args))
         (status,) = driver.cuLaunchKernel(
-            kernel.handle, *grid, *block, info.scratch_bytes, self._handle(stream), ctypes.addressof(pointer), 0
+            kernel.handle, *grid, *block, info.scratch_bytes, self.stream_handle(stream), ctypes.addressof(pointer), 0
         )
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
@@ -125,7 +133,7 @@ class CudaRuntime:
         if not nbytes:
             return DeviceArray.at(0, 0, None)
         self._gpu.set_current()
-        block = self._pool.take(nbytes, self._handle(stream))
+        block = self._pool.take(nbytes, self.stream_handle(stream))
         return DeviceArray.at(block.address, nbytes, block)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
@@ -140,7 +148,7 @@ class CudaRuntime:
         plain = np.ascontiguousarray(array)
         copy = self.empty(plain.shape, plain.dtype)
         if plain.nbytes:
-            handle = self._handle(stream)
+            handle = self.stream_handle(stream)
             checked(driver.cuMemcpyHtoDAsync(copy.address, plain.ctypes.data, plain.nbytes, handle))
             checked(driver.cuStreamSynchronize(handle))  # the host's copy may go
         return copy
@@ -152,7 +160,7 @@ class CudaRuntime:
         low, high = np.lib.array_utils.byte_bounds(array._seen) if array.size else (0, 0)
         raw = np.empty(high - low, np.uint8)
         if raw.size:
-            handle = self._handle(stream)
+            handle = self.stream_handle(stream)
             checked(driver.cuMemcpyDtoHAsync(raw.ctypes.data, low, raw.size, handle))
             checked(driver.cuStreamSynchronize(handle))
         if not array.size:
@@ -164,13 +172,13 @@ class CudaRuntime:
         from cuda.bindings import driver
 
         if array.nbytes:
-            checked(driver.cuMemsetD8Async(array.address, byte, array.nbytes, self._handle(stream)))
+            checked(driver.cuMemsetD8Async(array.address, byte, array.nbytes, self.stream_handle(stream)))
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two device addresses."""
         from cuda.bindings import driver
 
-        checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self._handle(stream)))
+        checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self.stream_handle(stream)))
 
     def writable(self, out: Any) -> Any:
         """The output itself: kernels write to any strides."""
@@ -180,7 +188,7 @@ class CudaRuntime:
         """Wait until everything launched on the stream has ended."""
         from cuda.bindings import driver
 
-        checked(driver.cuStreamSynchronize(self._handle(stream)))
+        checked(driver.cuStreamSynchronize(self.stream_handle(stream)))
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls take on the GPU: captured into a graph, replayed once between two events."""
@@ -195,6 +203,9 @@ class CudaRuntime:
                 run()
         finally:
             graph = checked(driver.cuStreamEndCapture(stream))
+        if not checked(driver.cuGraphGetNodes(graph, 0))[1]:
+            driver.cuGraphDestroy(graph)
+            raise CudaError("there is nothing to time: what was called put its work on another stream")
         ready = checked(driver.cuGraphInstantiate(graph, 0))
         try:
             checked(driver.cuGraphUpload(ready, stream))
@@ -212,7 +223,7 @@ class CudaRuntime:
         end.sync()
         return float(end - begin) / 1e3
 
-    def _handle(self, stream: Any) -> int:
+    def stream_handle(self, stream: Any) -> int:
         """The driver's handle of the caller's stream, or of our own where none is named."""
         if stream is None:
             return int(self._stream.handle)
@@ -229,7 +240,11 @@ def _timed() -> Any:
     return EventOptions(timing_enabled=True)
 
 
-@cache
 def cuda_runtime(device: int = 0) -> CudaRuntime:
     """The runtime of one GPU, one a process."""
+    return _runtime(device)
+
+
+@cache
+def _runtime(device: int) -> CudaRuntime:
     return CudaRuntime(device)

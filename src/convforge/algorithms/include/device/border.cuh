@@ -24,10 +24,21 @@ __device__ inline int inside(int i, int size) {
     return -1;
 }
 
-// Pixel (n, c, h, w), h and w counted from the picture's edge, in the type of the sums and less the zero point.
+// Only integer sums have a zero point.
+constexpr bool HAS_ZERO = static_cast<acc_t>(1) / 2 == 0;
+
+// A stored pixel in the type of the sums, less the zero point.
+__device__ inline acc_t centred(const Conv &conv, x_t value) {
+    return HAS_ZERO ? as<acc_t>(value) - conv.zero : as<acc_t>(value);
+}
+
+// What stands outside the picture, where the border mode has one value for it; less the zero point too.
+__device__ inline acc_t outside(const Conv &conv) { return HAS_ZERO ? conv.outside - conv.zero : conv.outside; }
+
+// Pixel (n, c, h, w), h and w counted from the picture's edge, as `centred` gives it.
 __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
-    if (h < 0 || w < 0) return conv.outside - conv.zero;
-    return as<acc_t>(conv.x[place(conv.x_strides, n, c, h, w)]) - conv.zero;
+    if (h < 0 || w < 0) return outside(conv);
+    return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
 }

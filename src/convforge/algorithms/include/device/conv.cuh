@@ -6,7 +6,9 @@
 //   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             the filter's size, and how it moves
 //   BORDER                                                       what stands outside the picture: see border.cuh
 //   SCALE, BIAS, RESIDUAL, ACTIVATION                            the epilogue: see ends.cuh
-//   x_t, w_t, out_t, acc_t, ends_t, index_t                      types; index_t is long long beyond 2^31 elements
+//   x_t, w_t, out_t, acc_t, ends_t, operand_t, index_t           types: operand_t of scale and bias as they are given,
+//                                                                ends_t of the epilogue that takes them; index_t is
+//                                                                long long beyond 2^31 elements
 #pragma once
 #include "types.cuh"
 
@@ -19,7 +21,7 @@ struct Conv {
     const x_t *x;
     const acc_t *w;  // prepared: (K, C_GROUP, R, S), cross-correlation order, in the type of the sums
     out_t *out;
-    const ends_t *scale, *bias;
+    const operand_t *scale, *bias;
     const out_t *residual;
     Strides x_strides, out_strides, residual_strides;
     int N, H, W, P, Q;

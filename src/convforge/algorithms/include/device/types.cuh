@@ -2,6 +2,11 @@
 // what is stored, what sums are taken in, and what the epilogue works in.
 #pragma once
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#undef __grid_constant__
+#define __grid_constant__  // such GPUs know no other kind of argument
+#endif
+
 // float16 and bfloat16 as they lie in memory. Arithmetic is done in float, so that no CUDA header is needed.
 struct half_t {
     unsigned short bits;
@@ -23,18 +28,7 @@ __device__ inline half_t narrow_half(float value) {
 }
 __device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
 __device__ inline float float_of(unsigned bits) { return __uint_as_float(bits); }
-#else  // the emulator
-__device__ inline float widen(half_t value) {
-    _Float16 narrow;
-    __builtin_memcpy(&narrow, &value.bits, 2);
-    return narrow;
-}
-__device__ inline half_t narrow_half(float value) {
-    _Float16 narrow = static_cast<_Float16>(value);
-    half_t stored;
-    __builtin_memcpy(&stored.bits, &narrow, 2);
-    return stored;
-}
+#else  // the emulator; by integers, as C++ compilers before GCC 12 and 13 know no 16-bit floats
 __device__ inline unsigned bits_of(float value) {
     unsigned bits;
     __builtin_memcpy(&bits, &value, 4);
@@ -44,6 +38,24 @@ __device__ inline float float_of(unsigned bits) {
     float value;
     __builtin_memcpy(&value, &bits, 4);
     return value;
+}
+__device__ inline float widen(half_t value) {
+    const unsigned sign = (value.bits & 0x8000u) << 16, exponent = value.bits >> 10 & 31, fraction = value.bits & 1023;
+    if (exponent == 31) return float_of(sign | 0x7f800000u | fraction << 13);
+    if (exponent == 0) return float_of(sign | bits_of(fraction * 5.9604644775390625e-8f));  // multiples of 2^-24
+    return float_of(sign | (exponent + 112) << 23 | fraction << 13);
+}
+__device__ inline half_t narrow_half(float value) {
+    unsigned bits = bits_of(value);
+    const unsigned sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return {static_cast<unsigned short>(sign | 0x7e00u | (bits >> 13 & 1023))};  // NaN
+    if (bits >= 0x47800000u) return {static_cast<unsigned short>(sign | 0x7c00u)};  // 65536 and beyond: infinity
+    if (bits < 0x38800000u)  // multiples of 2^-24; 1024 of them are the least normal number
+        return {static_cast<unsigned short>(sign | static_cast<unsigned>(rintf(float_of(bits) * 16777216.0f)))};
+    bits -= 112u << 23;
+    // A carry into the exponent is as it should be.
+    return {static_cast<unsigned short>(sign | (bits + 0xfffu + (bits >> 13 & 1u)) >> 13)};
 }
 #endif
 

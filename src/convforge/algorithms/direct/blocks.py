@@ -1,0 +1,44 @@
+"""What the steps of the direct ladder share on the host: grids, and rules for blocks."""
+
+from __future__ import annotations
+
+from convforge.algorithms.include.conv import MOST_BLOCKS
+from convforge.problem import Conv2dProblem
+
+
+def block_refusal(block_x: int, block_y: int) -> str | None:
+    """Why a block of this shape is none; None if it is one."""
+    threads = block_x * block_y
+    if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
+        return None
+    return f"a block has 32 to 1024 threads; {block_x} x {block_y} are {threads}"
+
+
+def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, planes: int) -> tuple[int, int, int]:
+    """Blocks for tiles of `tile_p` x `tile_q` outputs on each plane; kernels go on where y and z are cut short."""
+    rows, columns = -(-problem.p // max(tile_p, 1)), -(-problem.q // max(tile_q, 1))
+    return columns, min(rows, MOST_BLOCKS), min(planes, MOST_BLOCKS)
+
+
+def even_share(total: int, most: int) -> int:
+    """The size of parts, none larger than `most`, that cut `total` most evenly.
+
+    Examples
+    --------
+    >>> even_share(5, 4), even_share(64, 8), even_share(3, 8)
+    (3, 8, 3)
+    """
+    parts = -(-total // max(most, 1))
+    return -(-total // parts)
+
+
+def constants(**values: int) -> tuple[str, ...]:
+    """Lines of a prelude: flags and whole numbers by name.
+
+    Examples
+    --------
+    >>> constants(BLOCK_X=32, CHANNELS_LAST=False)
+    ('constexpr int BLOCK_X = 32;', 'constexpr bool CHANNELS_LAST = false;')
+    """
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return tuple(f"constexpr {type(values[name]).__name__} {name} = {word};" for name, word in words.items())

@@ -1,0 +1,77 @@
+"""Host side of constant.cu: blocks, and the filter's way to constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import block_refusal, constants, grid
+from convforge.algorithms.direct.naive import BLOCKS
+from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
+from convforge.algorithms.include.conv import conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantConfig(Config):
+    """Block of :class:`DirectConstant`.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads along q and along p; 32 to 1024 together.
+    """
+
+    block_x: int = 32
+    block_y: int = 8
+
+
+class DirectConstant(DeviceConvolution[ConstantConfig]):
+    """One thread an output, the filter in constant memory."""
+
+    name = "direct_constant"
+    summary = "one thread an output, the filter in constant memory"
+    since = "direct_naive"
+    sources = (
+        "algorithms/direct/constant.cu",
+        "algorithms/include/device/window.cuh",
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if fits_constant_memory(problem):
+            return super().refuses(problem, facts)
+        return (
+            f"the filter's {problem.k * problem.taps} weights take {weight_bytes(problem)} bytes as "
+            f"{problem.acc_dtype}; constant memory holds {CONSTANT_BYTES}"
+        )
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
+        """See :class:`Algorithm`. The default, then other shapes of block."""
+        return [ConstantConfig(*shape) for shape in BLOCKS]
+
+    def plan(self, problem: Conv2dProblem, config: ConstantConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        reason = block_refusal(config.block_x, config.block_y) or self.refuses(problem, runtime.facts)
+        if reason is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Constant", problem)
+        prelude = (*conv_constants(problem), *constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y))
+        source = KernelSource("algorithms/direct/constant.cu", "direct_constant", prelude, struct, "Constant")
+        kernel = runtime.compile(source)
+        weights = ConstantWeights(problem, runtime, kernel)
+        blocks = grid(problem, config.block_y, config.block_x, problem.n * problem.k)
+        info = runtime.describe(kernel, LaunchInfo("direct_constant", blocks, (config.block_x, config.block_y)))
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            fill(args.conv, problem, frame)
+            runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)

@@ -1,0 +1,35 @@
+// direct_naive: a thread computes each of its outputs from the definition, all from global memory.
+//
+// First step of the ladder.
+// Threads   block of BLOCK_X x BLOCK_Y threads, 32 to 1024, in one or two dimensions; a block has as many columns and
+//           rows of threads. Thread (x, y) takes the outputs q0 .. q0 + per_q, p0 .. p0 + per_p of a plane (n, k), with
+//           q0 = (blockIdx.x * BLOCK_X + x) * per_q and p0 = (blockIdx.y * BLOCK_Y + y) * per_p.
+// Partition by pixel: 1 x 1 outputs a thread; by block: a few rows and columns; by row: a whole row; by column: a whole
+//           column. per_p and per_q come at run time, as they may be the size of the picture.
+// Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
+// Limit     every product reads its pixel and its weight through L1: at 3 x 3 nine loads of each for nine FMAs. By row,
+//           neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.
+#include "ends.cuh"
+#include "window.cuh"
+
+static_assert(BLOCK_X * BLOCK_Y >= 32 && BLOCK_X * BLOCK_Y <= 1024, "a block has 32 to 1024 threads");
+
+struct Naive {
+    Conv conv;
+    int per_p, per_q;  // outputs of a thread
+};
+
+// One block a multiprocessor is all that is asked for: else the compiler saves registers, and loads wait in line.
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1) direct_naive(const __grid_constant__ Naive args) {
+    const Conv &conv = args.conv;
+    const int q0 = (blockIdx.x * BLOCK_X + threadIdx.x) * args.per_q, q1 = min(q0 + args.per_q, conv.Q);
+    const int step_p = gridDim.y * BLOCK_Y * args.per_p;
+    const long long planes = static_cast<long long>(conv.N) * K;
+    for (long long plane = blockIdx.z; plane < planes; plane += gridDim.z) {
+        const int n = plane / K, k = plane % K;
+        for (int p0 = (blockIdx.y * BLOCK_Y + threadIdx.y) * args.per_p; p0 < conv.P; p0 += step_p)
+            for (int p = p0; p < min(p0 + args.per_p, conv.P); p++)
+                for (int q = q0; q < q1; q++)
+                    finish(conv, n, k, p, q, window_sum(conv, conv.w + static_cast<index_t>(k) * TAPS, n, k, p, q));
+    }
+}

@@ -1,0 +1,75 @@
+"""Host side of naive.cu: blocks, and what a thread computes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import block_refusal, constants, grid
+from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+
+PARTITIONS = ("pixel", "block", "row", "column")
+
+# Columns and rows of threads that are worth comparing, the default first.
+BLOCKS = ((32, 8), (8, 8), (16, 16), (24, 24), (32, 32), (32, 1), (64, 1), (128, 1), (256, 1), (1024, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveConfig(Config):
+    """Block of :class:`DirectNaive`, and what a thread computes.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads along q and along p; 32 to 1024 together.
+    partition : str
+        Outputs of a thread: "pixel" one, "block" two by four, "row" a whole row, "column" a whole column.
+    """
+
+    block_x: int = 32
+    block_y: int = 8
+    partition: str = "pixel"
+
+
+class DirectNaive(DeviceConvolution[NaiveConfig]):
+    """One thread an output, straight from the definition; everything in global memory."""
+
+    name = "direct_naive"
+    summary = "one thread an output, all from global memory"
+    sources = (
+        "algorithms/direct/naive.cu",
+        "algorithms/include/device/window.cuh",
+        *DeviceConvolution.headers,
+    )
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
+        """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""
+        return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 8, part) for part in PARTITIONS[1:]]
+
+    def plan(self, problem: Conv2dProblem, config: NaiveConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if config.partition not in PARTITIONS:
+            raise ValueError(f"partition={config.partition!r} must be one of {', '.join(PARTITIONS)}")
+        if (reason := block_refusal(config.block_x, config.block_y)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        outputs = {"pixel": (1, 1), "block": (2, 4), "row": (1, problem.q), "column": (problem.p, 1)}
+        per_p, per_q = outputs[config.partition]
+        struct = with_conv("Naive", problem, per_p=ctypes.c_int, per_q=ctypes.c_int)
+        prelude = (*conv_constants(problem), *constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y))
+        kernel = runtime.compile(KernelSource("algorithms/direct/naive.cu", "direct_naive", prelude, struct, "Naive"))
+        blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
+        info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
+
+        def run(frame: Frame) -> None:
+            args = struct(per_p=per_p, per_q=per_q)
+            fill(args.conv, problem, frame)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=WeightPacker(problem, runtime))

@@ -1,0 +1,96 @@
+// direct_shared: a block copies its part of the picture to shared memory, and takes all taps from there.
+//
+// Since direct_constant: the tile, with the halo that the filter reaches beyond it, is read from global memory once a
+//           block; borders are dealt with while it is copied, so that taps test nothing; a thread has several outputs.
+// Tile      BLOCK_X outputs wide, BLOCK_Y * PER_P high, TILE_K channels deep. Of the picture it takes TILE_H x TILE_W
+//           pixels of TILE_C channels at a time: the sums wait in registers while the next slice of channels comes in.
+// Threads   thread (x, y) takes outputs q = blockIdx.x * BLOCK_X + x, p = (blockIdx.y * BLOCK_Y + y) * PER_P + i, for i
+//           below PER_P, of TILE_K channels. Neighbours in x read neighbouring words: no two threads of a warp meet in
+//           a bank while STRIDE_W is odd; at stride 2, two do.
+// Grid      blocks along y and z (picture, group, tile of channels) go on in steps of the grid.
+// Needs     TILE_C * TILE_H * TILE_W numbers of the sums' type in shared memory: the host sizes and checks it.
+// Limit     two barriers a slice, and every element goes through the load unit three times: from global memory, to
+//           shared memory, and from there. At 3 x 3 the last is (PER_P + 2) / PER_P * 3 loads for nine multiply-adds.
+#include "device.cuh"
+#include "ends.cuh"
+#include "border.cuh"
+#include "weights.cuh"
+
+constexpr int THREADS = BLOCK_X * BLOCK_Y;
+constexpr int TILE_P = BLOCK_Y * PER_P, TILES_K = (K_GROUP + TILE_K - 1) / TILE_K;
+constexpr int TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int TILE_W = (BLOCK_X - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+
+// Unrolled as far as the code stays small: by the multiply-adds of a channel.
+constexpr int PRODUCTS = R * S * TILE_K * PER_P;
+constexpr int UNROLL_C = PRODUCTS * TILE_C <= 512 ? TILE_C : 1, UNROLL_R = PRODUCTS <= 512 ? R : 1;
+constexpr int UNROLL_S = S <= 16 ? S : 1;
+
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+
+struct Shared {
+    Conv conv;
+};
+
+// Copy `channels` channels of the picture from (n, c, h0, w0) on, with what stands outside of it. Neighbouring threads
+// read neighbouring elements, whichever axis lies innermost.
+__device__ inline void fill_tile(const Conv &conv, acc_t *tile, int channels, int n, int c, int h0, int w0) {
+    const bool interior = h0 >= 0 && w0 >= 0 && h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W;
+    const x_t *corner = conv.x + place(conv.x_strides, n, c, h0, w0);
+#pragma unroll 4
+    for (int i = threadIdx.y * BLOCK_X + threadIdx.x; i < channels * TILE_H * TILE_W; i += THREADS) {
+        const int plane = CHANNELS_LAST ? i % channels : i / (TILE_H * TILE_W);
+        const int cell = CHANNELS_LAST ? i / channels : i % (TILE_H * TILE_W);
+        const int h = cell / TILE_W, w = cell % TILE_W;
+        tile[plane * TILE_H * TILE_W + cell] = interior ? centred(conv, corner[place(conv.x_strides, 0, plane, h, w)])
+                                                        : pixel(conv, n, c + plane, h0 + h, w0 + w);
+    }
+}
+
+// Add the products of `channels` channels, from c of the group on, to the sums of output channels k and on.
+__device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (&sums)[TILE_K][PER_P], int channels,
+                                    int c, int k) {
+    const acc_t *corner = tile + threadIdx.y * PER_P * STRIDE_H * TILE_W + threadIdx.x * STRIDE_W;
+#pragma unroll UNROLL_C
+    for (int i = 0; i < channels; i++, corner += TILE_H * TILE_W)
+#pragma unroll UNROLL_R
+        for (int r = 0; r < R; r++)
+#pragma unroll UNROLL_S
+            for (int s = 0; s < S; s++)
+#pragma unroll
+                for (int j = 0; j < TILE_K; j++) {
+                    const acc_t w = weight(conv, min(k + j, K - 1), c + i, r, s);  // beyond the last: not stored
+#pragma unroll
+                    for (int p = 0; p < PER_P; p++)
+                        sums[j][p] = multiply_add(
+                            w, corner[(p * STRIDE_H + r * DILATION_H) * TILE_W + s * DILATION_W], sums[j][p]);
+                }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) direct_shared(const __grid_constant__ Shared args) {
+    DYNAMIC_SHARED(acc_t, tile);
+    const Conv &conv = args.conv;
+    const int q0 = blockIdx.x * BLOCK_X, q = q0 + threadIdx.x;
+    const long long planes = static_cast<long long>(conv.N) * (GROUPS * TILES_K);
+    for (long long plane = blockIdx.z; plane < planes; plane += gridDim.z) {
+        const int n = plane / (GROUPS * TILES_K), part = plane % (GROUPS * TILES_K);
+        const int g = part / TILES_K, k = g * K_GROUP + part % TILES_K * TILE_K, w0 = q0 * STRIDE_W - conv.left;
+        for (int p0 = blockIdx.y * TILE_P; p0 < conv.P; p0 += gridDim.y * TILE_P) {
+            acc_t sums[TILE_K][PER_P] = {};
+            for (int c = 0; c < C_GROUP; c += TILE_C) {
+                const int channels = C_GROUP % TILE_C ? min(TILE_C, C_GROUP - c) : TILE_C;
+                __syncthreads();  // the slice before is no longer read
+                fill_tile(conv, tile, channels, n, g * C_GROUP + c, p0 * STRIDE_H - conv.top, w0);
+                __syncthreads();
+                add_products(conv, tile, sums, channels, c, k);
+            }
+#pragma unroll
+            for (int j = 0; j < TILE_K; j++)
+#pragma unroll
+                for (int i = 0; i < PER_P; i++) {
+                    const int p = p0 + threadIdx.y * PER_P + i;
+                    if (k + j < (g + 1) * K_GROUP && p < conv.P && q < conv.Q) finish(conv, n, k + j, p, q, sums[j][i]);
+                }
+        }
+    }
+}

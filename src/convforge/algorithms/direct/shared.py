@@ -1,0 +1,144 @@
+"""Host side of shared.cu: the tile in shared memory, and whether it fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import block_refusal, constants, even_share, grid
+from convforge.algorithms.include.constants import either_weights, fits_constant_memory
+from convforge.algorithms.include.conv import conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Columns and rows of threads, and outputs of each, that are worth comparing; the default is found among them.
+SHAPES = (
+    (32, 8, 4), (32, 8, 2), (32, 8, 1), (32, 4, 4), (64, 4, 4), (16, 16, 2), (16, 16, 1), (32, 32, 1), (24, 24, 1),
+    (8, 8, 1), (32, 1, 1),
+)  # fmt: skip
+
+# Shared memory of a block up to which a multiprocessor still holds several.
+GOOD_BYTES = 32 << 10
+
+# Sums that a thread keeps.
+MOST_SUMS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConfig(Config):
+    """Block and tile of :class:`DirectShared`.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads along q and along p; 32 to 1024 together.
+    per_p : int
+        Outputs of a thread, one below the other.
+    tile_c : int
+        Input channels in shared memory at a time.
+    tile_k : int
+        Output channels that are summed from one tile.
+    """
+
+    block_x: int = 32
+    block_y: int = 8
+    per_p: int = 4
+    tile_c: int = 1
+    tile_k: int = 1
+
+
+class DirectShared(DeviceConvolution[SharedConfig]):
+    """A block copies its tile and halo to shared memory, and takes all taps from there."""
+
+    name = "direct_shared"
+    summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
+    since = "direct_constant"
+    sources = (
+        "algorithms/direct/shared.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "weights")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        least = min((SharedConfig(x, y, per_p) for x, y, per_p in SHAPES), key=lambda c: shared_bytes(problem, c))
+        return super().refuses(problem, facts) or config_refusal(problem, least, facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SharedConfig]:
+        """See :class:`Algorithm`. The default leaves room for several blocks, and has enough of them for the device."""
+        found = []
+        for x, y, per_p in SHAPES:
+            tile_k = even_share(problem.k_per_group, min(8, MOST_SUMS // per_p))
+            config = SharedConfig(x, y, per_p, 1, tile_k)
+            tile_c = even_share(problem.c_per_group, GOOD_BYTES // shared_bytes(problem, config))
+            config = replace(config, tile_c=tile_c)
+            if config_refusal(problem, config, facts) is None:
+                found.append(config)
+
+        # The tallest tile of which the device gets enough; rather a lower one than slices of channels.
+        enough = 2 * facts.cores
+        busy = [c for c in found[:3] if math.prod(_grid(problem, c)) >= enough] or found[2:3] or found
+        default = next((c for c in busy if c.tile_c == problem.c_per_group), busy[0])
+        return [default, *(c for c in found if c != default)]
+
+    def plan(self, problem: Conv2dProblem, config: SharedConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Shared", problem)
+        prelude = constants(
+            BLOCK_X=config.block_x, BLOCK_Y=config.block_y, PER_P=config.per_p, TILE_C=config.tile_c,
+            TILE_K=config.tile_k, CHANNELS_LAST=problem.x_layout == "NHWC",
+            CONSTANT_WEIGHTS=fits_constant_memory(problem),
+        )  # fmt: skip
+        source = KernelSource(
+            "algorithms/direct/shared.cu", "direct_shared", (*conv_constants(problem), *prelude), struct, "Shared"
+        )
+        kernel = runtime.compile(source)
+        weights = either_weights(problem, runtime, kernel)
+        info = LaunchInfo(
+            "direct_shared", _grid(problem, config), (config.block_x, config.block_y), shared_bytes(problem, config)
+        )
+        info = runtime.describe(kernel, info)
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            fill(args.conv, problem, frame)
+            runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+
+
+def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
+    """Shared memory of a block: the pixels under its outputs and their halo, as numbers of the sums' type."""
+    tile_h = (config.block_y * config.per_p - 1) * problem.stride[0] + problem.extent_h
+    tile_w = (config.block_x - 1) * problem.stride[1] + problem.extent_w
+    return config.tile_c * tile_h * tile_w * itemsize(problem.acc_dtype)
+
+
+def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if (reason := block_refusal(config.block_x, config.block_y)) is not None:
+        return reason
+    for name in ("per_p", "tile_c", "tile_k"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
+        return (
+            f"the tile of {config.tile_c} channels with its halo takes {need} bytes of shared memory; a block has "
+            f"{facts.block_shared_bytes}"
+        )
+    if config.tile_k * config.per_p > 2 * MOST_SUMS:
+        return f"a thread would keep {config.tile_k * config.per_p} sums in registers; at most {2 * MOST_SUMS} are good"
+    return None
+
+
+def _grid(problem: Conv2dProblem, config: SharedConfig) -> tuple[int, int, int]:
+    planes = problem.n * problem.groups * -(-problem.k_per_group // config.tile_k)
+    return grid(problem, config.block_y * config.per_p, config.block_x, planes)

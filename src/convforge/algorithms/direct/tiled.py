@@ -1,0 +1,208 @@
+"""Host side of tiled.cu: the tile of a thread, and whether rows allow vectors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import block_refusal, constants, even_share, grid
+from convforge.algorithms.include.constants import either_weights, fits_constant_memory
+from convforge.algorithms.include.conv import Strides, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Bytes of the widest load and store.
+VECTOR_BYTES = 16
+
+# Columns and rows of threads, and rows of outputs of each, that are worth comparing; the default is found among them.
+SHAPES = (
+    (32, 4, 2), (32, 4, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2), (128, 1, 2), (128, 1, 1), (32, 4, 4), (32, 8, 4),
+    (64, 2, 4),
+)  # fmt: skip
+
+# Channels of a pixel up to which a run of NHWC takes all of them.
+FEW_CHANNELS = 4
+
+# Registers of a thread that pixels and sums may take, of the 255 that it has.
+MOST_REGISTERS = 192
+
+# Threads a multiprocessor below which the picture is small: then a thread takes fewer outputs.
+ENOUGH_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TiledConfig(Config):
+    """Block of :class:`DirectTiled`, and the tile of a thread.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads along q and along p; 32 to 1024 together.
+    out_p, out_q, out_k : int
+        Rows, columns and channels of outputs that a thread computes.
+    resident : int
+        Threads that a multiprocessor must be able to hold, which bounds the registers of a thread.
+    """
+
+    block_x: int = 32
+    block_y: int = 4
+    out_p: int = 2
+    out_q: int = 4
+    out_k: int = 1
+    resident: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """How the rows of a tile lie in memory: see tiled.cu."""
+
+    chunk: int
+    load: int
+    shift: int
+    store_k: int
+    store: int
+
+
+class DirectTiled(DeviceConvolution[TiledConfig]):
+    """A thread computes a tile of outputs from rows of pixels in registers, loaded in vectors."""
+
+    name = "direct_tiled"
+    summary = "a tile of outputs a thread, rows of pixels in registers, 16-byte loads"
+    since = "direct_shared"
+    sources = (
+        "algorithms/direct/tiled.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "weights")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
+        """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""
+        widest = max(4, min(8, VECTOR_BYTES // itemsize(problem.x_dtype)))
+        others = {2 * widest, 2, 1} - {widest}
+        found = [_config(problem, x, y, out_p, widest) for x, y, out_p in SHAPES]
+        found += [_config(problem, 32, 4, 2 if out_q > widest else 1, out_q) for out_q in sorted(others, reverse=True)]
+        found = [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
+        few = [c for c in found if (c.block_x, c.block_y) == (32, 4) and c.out_p <= 2 and c.out_q <= widest]
+        few.sort(key=lambda c: -c.out_p * c.out_q)
+
+        def threads(config: TiledConfig) -> int:
+            return math.prod(_grid(problem, config)) * config.block_x * config.block_y
+
+        enough = ENOUGH_THREADS * facts.cores
+        default = next((c for c in few if threads(c) >= enough), few[-1])
+        return [default, *(c for c in found if c != default)]
+
+    def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Tiled", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        run_ = _run(problem, config)
+        prelude = constants(
+            BLOCK_X=config.block_x, BLOCK_Y=config.block_y, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
+            RESIDENT=config.resident,
+            CHUNK=run_.chunk, LOAD=run_.load, SHIFT=run_.shift, STORE_K=run_.store_k, STORE=run_.store,
+            CONSTANT_WEIGHTS=fits_constant_memory(problem),
+        )  # fmt: skip
+        source = KernelSource(
+            "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
+        )
+        kernel = runtime.compile(source)
+        weights = either_weights(problem, runtime, kernel)
+        info = LaunchInfo("direct_tiled", _grid(problem, config), (config.block_x, config.block_y))
+        info = runtime.describe(kernel, info)
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+        x_sizes = (problem.n, problem.c // run_.chunk, problem.h)
+        out_sizes = (problem.n, problem.k // run_.store_k, problem.p)
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            args.aligned_x = _is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
+            args.aligned_out = _is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
+            runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+
+
+def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if (reason := block_refusal(config.block_x, config.block_y)) is not None:
+        return reason
+    for name in ("out_p", "out_q", "out_k", "resident"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return (
+            f"a row of the window and the sums of {config.out_k} x {config.out_p} x {config.out_q} outputs take {need} "
+            f"registers; {MOST_REGISTERS} are to be had"
+        )
+    return None
+
+
+def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
+    """Of the pixels of one row that some output needs, and of the sums."""
+    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
+    numbers = len(columns) * _chunk(problem) + config.out_k * config.out_p * config.out_q
+    return numbers * -(-itemsize(problem.acc_dtype) // 4)
+
+
+def _config(problem: Conv2dProblem, x: int, y: int, out_p: int, out_q: int) -> TiledConfig:
+    """A tile of as many output channels as registers allow."""
+    width = -(-itemsize(problem.acc_dtype) // 4)
+    most = min(8, max(1, 64 // (out_p * out_q * width)))
+    config = TiledConfig(x, y, out_p, out_q, even_share(problem.k_per_group, most))
+    while config.out_k > 1 and config_refusal(problem, config) is not None:
+        config = replace(config, out_k=config.out_k // 2)
+    return config if _registers(problem, config) <= 64 else replace(config, resident=256)
+
+
+def _chunk(problem: Conv2dProblem) -> int:
+    few = problem.x_layout == "NHWC" and problem.groups == 1 and problem.c <= FEW_CHANNELS
+    return problem.c if few else 1
+
+
+def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
+    chunk = _chunk(problem)
+    load = math.gcd(config.out_q * problem.stride[1] * chunk, VECTOR_BYTES // itemsize(problem.x_dtype))
+    together = problem.out_layout == "NHWC" and problem.groups == 1 and config.out_k == problem.k
+    store_k = problem.k if together else 1
+    store = math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype))
+    return _Run(chunk, load, -problem.padding[2] * chunk % load, store_k, store)
+
+
+def _is_aligned(
+    address: int | None, strides: Strides, sizes: tuple[int, int, int], together: int, vector: int, nbytes: int
+) -> bool:
+    """Whether every run of an array begins at a whole vector, and its elements lie side by side.
+
+    Parameters
+    ----------
+    sizes : three int
+        Pictures, chunks of channels and rows: where there is but one, its stride does not matter.
+    together : int
+        Channels that lie innermost, all in one run.
+    """
+    steps: list[Any] = [strides.n, strides.c, strides.h]
+    if together > 1 and strides.c != 1:
+        return False
+    even = all(size <= 1 or step % vector == 0 for size, step in zip(sizes, steps, strict=True))
+    return strides.w == together and even and (address or 0) % (vector * nbytes) == 0
+
+
+def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
+    planes = problem.n * problem.groups * -(-problem.k_per_group // config.out_k)
+    return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, planes)

@@ -1,0 +1,320 @@
+"""Host side of the GEMM ladder on GPUs: a class a step, its configs in the order of what they promise."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
+from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.on_device import OnDevice
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem, GemmProblem
+
+C = TypeVar("C", bound=Config)
+
+# Shared memory that a kernel may declare; what is asked for at its launch may be more.
+STATIC_SHARED_BYTES = 48 << 10
+
+
+class GemmStep(OnDevice[GemmProblem, C]):
+    """A step of the ladder: one kernel, which multiplies matrices and is the product of im2col too."""
+
+    operation = "gemm"
+    path: ClassVar[str]
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return None
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
+        """See :class:`Algorithm`."""
+        return self.choices(problem.m, problem.n, 1, np.dtype(problem.dtype).itemsize, facts)
+
+    @abstractmethod
+    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[C]:
+        """The configs worth trying for products of this size, with elements of `size` bytes; the default first."""
+
+    @abstractmethod
+    def tiling(self, config: C, size: int) -> Tiling:
+        """What a config means for the kernel.
+
+        Raises
+        ------
+        ValueError
+            The kernel cannot be so.
+        """
+
+    def product(
+        self, config: C, runtime: Runtime, a_deep: bool, b_deep: bool, dtype: str,
+        convolution: Conv2dProblem | None = None,
+    ) -> Product:  # fmt: skip
+        """The kernel, for operands that lie this way; for C a matrix, or a convolution's output."""
+        tiling = self.tiling(config, np.dtype(dtype).itemsize)
+        return Product(self.path, self.name, tiling, runtime, a_deep, b_deep, dtype, convolution)
+
+    def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        lie_deep = (not problem.transpose_a, problem.transpose_b)
+        product = self.product(config, runtime, *lie_deep, problem.dtype)
+        info = product.info(problem.m, problem.n)
+
+        def run(frame: Frame) -> None:
+            a = _matrix(frame.x, problem.transpose_a, lie_deep[0])
+            b = _matrix(frame.prepared.tensors["b"], not problem.transpose_b, lie_deep[1])
+            product.launch(info, product.matrix(a, b, frame.out, problem.k), frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+
+
+def _matrix(array: Any, deep_first: bool, lies_deep: bool) -> Operand:
+    """A stored matrix as an operand; its axis along K comes first or last."""
+    first, last = strides_of(array)
+    along, deep = (last, first) if deep_first else (first, last)
+    return operand(address(array), array.itemsize, along, deep, lies_deep)
+
+
+def _sources(*files: str) -> tuple[str, ...]:
+    headers = (*OnDevice.headers, *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "gemm")))
+    return tuple(file if "/" in file else f"algorithms/gemm/{file}" for file in files) + headers
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConfig(Config):
+    """Block of :class:`GemmNaive`.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads, and columns and rows of C; 32 to 1024 together.
+    """
+
+    block_x: int = 32
+    block_y: int = 32
+
+
+class GemmNaive(GemmStep[BlockConfig]):
+    """One thread an element of C; everything in global memory."""
+
+    name = "gemm_naive"
+    summary = "one thread an element of C, all from global memory"
+    path = "algorithms/gemm/naive.cu"
+    sources = _sources("naive.cu")
+
+    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
+        """See :class:`GemmStep`."""
+        return [BlockConfig(*shape) for shape in ((32, 32), (32, 8), (16, 16), (24, 24), (8, 8), (8, 32), (32, 16))]
+
+    def tiling(self, config: BlockConfig, size: int) -> Tiling:
+        """See :class:`GemmStep`."""
+        if not 32 <= config.block_x * config.block_y <= 1024:
+            raise ValueError(f"{config}: a block has 32 to 1024 threads, not {config.block_x * config.block_y}")
+        return Tiling(config.block_y, config.block_x, (config.block_x, config.block_y))
+
+
+@dataclass(frozen=True, slots=True)
+class SquareConfig(Config):
+    """Block of :class:`GemmShared`.
+
+    Attributes
+    ----------
+    block : int
+        Side of the square tiles, 6 to 32: 8, 16, 24 and 32 are tried.
+    """
+
+    block: int = 32
+
+
+class GemmShared(GemmStep[SquareConfig]):
+    """Square tiles of A and B in shared memory."""
+
+    name = "gemm_shared"
+    summary = "one thread an element of C, square tiles of A and B in shared memory"
+    since = "gemm_naive"
+    path = "algorithms/gemm/shared.cu"
+    sources = _sources("shared.cu")
+
+    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
+        """See :class:`GemmStep`."""
+        return [SquareConfig(block) for block in (32, 24, 16, 8)]
+
+    def tiling(self, config: SquareConfig, size: int) -> Tiling:
+        """See :class:`GemmStep`."""
+        if not 6 <= config.block <= 32:
+            raise ValueError(f"{config}: a block of 32 to 1024 threads has sides of 6 to 32")
+        return Tiling(config.block, config.block, (config.block, config.block))
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig(Config):
+    """Tiles of the steps that keep several sums a thread.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        The part of C that a block computes, and how far along K it goes in a step.
+    thread_m, thread_n : int
+        The part of C that a thread computes.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    thread_m: int
+    thread_n: int = 1
+
+
+class _Tiled(GemmStep[TileConfig]):
+    """What the steps with a TileConfig share."""
+
+    tiles: ClassVar[tuple[TileConfig, ...]]
+    stages: ClassVar[int] = 1
+
+    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
+        """See :class:`GemmStep`. Those that waste least of the device first."""
+        fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
+        return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
+
+    def tiling(self, config: TileConfig, size: int) -> Tiling:
+        """See :class:`GemmStep`."""
+        threads = config.block_m * config.block_n // (config.thread_m * config.thread_n)
+        if (shared := self._shared_bytes(config, size)) > STATIC_SHARED_BYTES:
+            raise ValueError(f"{config} takes {shared} bytes of shared memory; a kernel may declare "
+                             f"{STATIC_SHARED_BYTES}")  # fmt: skip
+        numbers = [("BLOCK_K", config.block_k), ("THREAD_M", config.thread_m)]
+        if type(self) is not GemmTile1d:
+            numbers.append(("THREAD_N", config.thread_n))
+        return Tiling(config.block_m, config.block_n, (threads,), tuple(numbers))
+
+    def _shared_bytes(self, config: TileConfig, size: int) -> int:
+        return self.stages * config.block_k * (config.block_m + config.block_n + 8) * size
+
+
+def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFacts) -> float:
+    """What a tiling takes, up to a factor: tiles of the busiest multiprocessor, large ones at a better rate.
+
+    A tile of m x n is read and computed in a time that grows with m n and, for its operands, with m + n.
+    """
+    rounds = -(-tiling.tiles(m, n, groups) // facts.cores)
+    return rounds * (tiling.block_m * tiling.block_n + 16.0 * (tiling.block_m + tiling.block_n))
+
+
+class GemmTile1d(_Tiled):
+    """A column of sums a thread."""
+
+    name = "gemm_tile_1d"
+    summary = "a column of 8 elements of C a thread, tiles in shared memory"
+    since = "gemm_shared"
+    path = "algorithms/gemm/tile_1d.cu"
+    sources = _sources("tile_1d.cu")
+    tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
+
+
+class GemmTile2d(_Tiled):
+    """A rectangle of sums a thread."""
+
+    name = "gemm_tile_2d"
+    summary = "8 x 8 elements of C a thread, in registers"
+    since = "gemm_tile_1d"
+    path = "algorithms/gemm/tile_2d.cu"
+    sources = _sources("tile_2d.cu")
+    tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
+
+
+class GemmVectorised(_Tiled):
+    """Loads of 16 bytes, two tiles of each operand."""
+
+    name = "gemm_vectorised"
+    summary = "16-byte loads, the next tiles on their way while these are multiplied"
+    since = "gemm_tile_2d"
+    path = "algorithms/gemm/vectorised.cu"
+    sources = _sources("vectorised.cu")
+    stages = 2
+    tiles = (
+        TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
+        TileConfig(64, 64, 16, 8, 4), TileConfig(32, 32, 16, 4, 4),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WarpConfig(Config):
+    """Tiles of :class:`GemmWarpTiled`.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        The part of C that a block computes, and how far along K it goes in a step.
+    warp_m, warp_n : int
+        The part of that of a warp.
+    thread_m, thread_n : int
+        The part of that of a thread; 32 of them make the warp's.
+    stages : int
+        Tiles of each operand in shared memory.
+    """
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 8
+    warp_m: int = 64
+    warp_n: int = 64
+    thread_m: int = 8
+    thread_n: int = 16
+    stages: int = 4
+
+
+WARP_TILES = (
+    WarpConfig(128, 128, 8, 64, 64, 8, 16, 4),
+    WarpConfig(128, 256, 8, 64, 64, 8, 16, 4),
+    WarpConfig(128, 128, 16, 64, 64, 8, 16, 3),
+    WarpConfig(128, 128, 8, 32, 64, 8, 8, 4),
+    WarpConfig(64, 128, 16, 32, 64, 8, 8, 3),
+    WarpConfig(64, 64, 16, 32, 32, 8, 4, 3),
+    WarpConfig(32, 64, 16, 16, 32, 4, 4, 4),
+    WarpConfig(16, 128, 8, 16, 32, 4, 4, 4),
+)
+
+
+def warp_tiling(config: Any, size: int, stages: int) -> Tiling:
+    """Tiling of a kernel that shares its block's tile out as warp_tile.cuh does."""
+    warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
+    names = ("block_k", "warp_m", "warp_n", "thread_m", "thread_n")
+    numbers = tuple((name.upper(), getattr(config, name)) for name in names)
+    shared = stages * config.block_k * (config.block_m + config.block_n + 8) * size
+    return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
+
+
+class GemmWarpTiled(GemmStep[WarpConfig]):
+    """A compact part of the tile for each warp; asynchronous copies."""
+
+    name = "gemm_warp_tiled"
+    summary = "8 x 16 elements of C a thread, a compact part of the tile a warp, asynchronous copies"
+    since = "gemm_vectorised"
+    path = "algorithms/gemm/warp_tiled.cu"
+    sources = _sources(
+        "warp_tiled.cu", "algorithms/include/device/warp_tile.cuh", "algorithms/include/device/device.cuh"
+    )
+
+    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
+        """See :class:`GemmStep`. Those that waste least of the device first."""
+        fit = [tile for tile in WARP_TILES if self.tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
+        if size > 4:  # twice the registers
+            fit = [tile for tile in fit if tile.thread_m * tile.thread_n <= 64]
+        return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
+
+    def tiling(self, config: WarpConfig, size: int) -> Tiling:
+        """See :class:`GemmStep`."""
+        plain = warp_tiling(config, size, config.stages)
+        return Tiling(plain.block_m, plain.block_n, plain.threads, (*plain.constants, ("STAGES", config.stages)),
+                      plain.shared_bytes)  # fmt: skip
+
+
+LADDER: dict[str, type[GemmStep[Any]]] = {
+    step.name: step for step in (GemmWarpTiled, GemmVectorised, GemmTile2d, GemmTile1d, GemmShared, GemmNaive)
+}

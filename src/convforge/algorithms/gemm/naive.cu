@@ -1,0 +1,26 @@
+// gemm_naive: a thread computes one element of C, all from global memory.
+//
+// First step of the ladder.
+// Threads   block of BLOCK_N x BLOCK_M threads, 32 to 1024; thread (x, y) takes row blockIdx's m + y and column n + x,
+//           so a warp reads neighbours of B and one element of A, which goes to all its threads at once.
+// Any       M, N, K: threads outside of C return. Any strides of A, B and C.
+// Limit     two loads for each multiply-add. A block reads each element of A BLOCK_N times and each of B BLOCK_M times:
+//           L1 answers most, and its bandwidth is the limit.
+#include "gemm.cuh"
+
+static_assert(BLOCK_M * BLOCK_N >= 32 && BLOCK_M * BLOCK_N <= 1024, "a block has 32 to 1024 threads");
+
+extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive(const __grid_constant__ Gemm args) {
+    const Tile tile = tile_of(args);
+    const int m = tile.m + threadIdx.y, n = tile.n + threadIdx.x;
+    if (m >= args.M || n >= args.N) return;
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    const acc_t *a_row = at(a, m, 0), *b_column = at(b, n, 0);
+    acc_t sum = 0;
+    for (int k = 0; k < args.K; k++) {
+        sum = multiply_add(*a_row, *b_column, sum);
+        a_row += a.deep;
+        b_column += b.deep;
+    }
+    put(args, tile.group, m, n, sum);
+}

@@ -1,0 +1,219 @@
+"""The host's side of gemm.cuh: operands, structs, and a kernel of the ladder compiled for one kind of product.
+
+A product writes a plain matrix, or the output of a convolution through its epilogue: im2col's and implicit GEMM's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from convforge.algorithms.contract import Frame
+from convforge.algorithms.include.conv import TYPES, WIDE, address, conv_constants, conv_struct, ends_dtype, fill
+from convforge.algorithms.include.conv import needs_wide_index as is_wide
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Bytes of the widest load.
+VECTOR_BYTES = 16
+# A grid has at most this many blocks along x.
+MOST_TILES = 2**31 - 1
+
+
+class Operand(ctypes.Structure):
+    """struct Operand of gemm.cuh."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("group", ctypes.c_longlong),
+                *((name, ctypes.c_int) for name in ("along", "deep", "vectors")))  # fmt: skip
+
+
+class _Store(ctypes.Structure):
+    """struct Store of gemm.cuh for a plain matrix."""
+
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("row", "column", "vectors")))
+
+
+@cache
+def _gemm_struct(acc: str = "", ends: str = "", wide: bool = False) -> type[ctypes.Structure]:
+    """struct Gemm of gemm.cuh: for a convolution of these types of sums and of the epilogue, else for a matrix."""
+    store: type[ctypes.Structure] = _Store
+    if acc:
+        first = ctypes.c_longlong if wide else ctypes.c_int
+        fields = [("conv", conv_struct(acc, ends)), ("first", first), ("vectors", ctypes.c_int)]
+        store = type("Store", (ctypes.Structure,), {"_fields_": fields})
+    sizes = [(name, ctypes.c_int) for name in "MNK"]
+    return type("Gemm", (ctypes.Structure,), {"_fields_": [("a", Operand), ("b", Operand), ("store", store), *sizes]})
+
+
+def operand(data: int, size: int, along: int, deep: int, lies_deep: bool, group: int = 0) -> Operand:
+    """One operand of a call.
+
+    Parameters
+    ----------
+    data : int
+        Address.
+    size : int
+        Bytes of an element.
+    along, deep : int
+        Strides in elements: along M or N, and along K.
+    lies_deep : bool
+        Whether neighbours lie along K: what the kernel was compiled for.
+    group : int
+        From one group's matrix to the next, in elements.
+
+    Raises
+    ------
+    ValueError
+        A stride exceeds 32 bits.
+    """
+    if max(abs(along), abs(deep)) > WIDE:
+        raise ValueError(f"strides of {along} and {deep} elements exceed 32 bits; make the matrix contiguous first")
+    near, far = (deep, along) if lies_deep else (along, deep)
+    vectors = (
+        near == 1 and all(number * size % VECTOR_BYTES == 0 for number in (far, group)) and not data % VECTOR_BYTES
+    )
+    return Operand(data, group, along, deep, int(vectors))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a config of a ladder's step means for its kernel.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+        The part of C that a block computes.
+    threads : tuple of int
+        Of a block.
+    constants : tuple of (str, int)
+        Further constants of the kernel.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+
+    block_m: int
+    block_n: int
+    threads: tuple[int, ...]
+    constants: tuple[tuple[str, int], ...] = ()
+    shared_bytes: int = 0
+
+    def tiles(self, m: int, n: int, groups: int = 1) -> int:
+        """Blocks that it takes."""
+        return -(-m // self.block_m) * -(-n // self.block_n) * groups
+
+
+class Product:
+    """A kernel compiled for products of one kind: element types, which way the operands lie, what becomes of sums.
+
+    Parameters
+    ----------
+    path, name : str
+        The .cu file, and its kernel.
+    a_deep, b_deep : bool
+        Whether neighbours of A and of B lie along K.
+    convolution : Conv2dProblem, optional
+        Whose output C is; by default C is a matrix of `dtype`.
+    constants : tuple of str
+        Further lines of the prelude.
+    around : callable, optional
+        struct Gemm -> the struct that the kernel takes, where that is not struct Gemm itself.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        tiling: Tiling,
+        runtime: Runtime,
+        a_deep: bool,
+        b_deep: bool,
+        dtype: str,
+        convolution: Conv2dProblem | None = None,
+        constants: tuple[str, ...] = (),
+        around: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.tiling, self.runtime, self.name = tiling, runtime, name
+        self.convolution = convolution
+        numbers = {"BLOCK_M": tiling.block_m, "BLOCK_N": tiling.block_n, **dict(tiling.constants)}
+        near_m = convolution is not None and convolution.out_layout == "NHWC"
+        flags = {"A_DEEP": a_deep, "B_DEEP": b_deep, "C_NEAR_M": near_m}
+        own = (
+            *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
+            *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+            *constants,
+        )
+        if convolution is None:
+            self.struct = _gemm_struct()
+            prelude: tuple[str, ...] = (f"using acc_t = {TYPES[dtype]};",)
+        else:
+            wide = is_wide(convolution)
+            self.struct = _gemm_struct(convolution.acc_dtype, ends_dtype(convolution), wide)
+            prelude = ("#define CONVOLUTION", *conv_constants(convolution))
+        self.arguments = self.struct if around is None else around(self.struct)
+        source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
+        self._kernel = runtime.compile(source)
+
+    def info(self, m: int, n: int, groups: int = 1) -> LaunchInfo:
+        """The launch of a product of this size.
+
+        Raises
+        ------
+        ValueError
+            It takes more blocks than a grid has room for.
+        """
+        tiles = self.tiling.tiles(m, n, groups)
+        if tiles > MOST_TILES:
+            raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
+                             f"{self.tiling.block_n}; a grid has at most {MOST_TILES}")  # fmt: skip
+        info = LaunchInfo(self.name, (tiles,), self.tiling.threads, scratch_bytes=self.tiling.shared_bytes)
+        return self.runtime.describe(self._kernel, info)
+
+    def launch(self, info: LaunchInfo, args: ctypes.Structure, stream: Any) -> None:
+        """Run the kernel."""
+        self.runtime.launch(self._kernel, info, args, stream)
+
+    def matrix(self, a: Operand, b: Operand, c: Any, k: int) -> Any:
+        """The struct of a call that writes a matrix."""
+        row, column = strides_of(c)
+        if max(abs(row), abs(column)) > WIDE:
+            raise ValueError(f"strides of {row} and {column} elements exceed 32 bits; make the output contiguous first")
+        data, width = address(c), min(4, VECTOR_BYTES // c.itemsize) * c.itemsize
+        args = self.struct(a=a, b=b, M=c.shape[0], N=c.shape[1], K=k)
+        args.store.data, args.store.row, args.store.column = data, row, column
+        args.store.vectors = int(column == 1 and not row * c.itemsize % width and not data % width)
+        return args
+
+    def output(self, frame: Frame, n: int, k: int, first: int = 0) -> Any:
+        """The struct of a call that writes columns [first, first + n) of a convolution; operands are to be added."""
+        problem = self.convolution
+        assert problem is not None
+        args = self.struct(M=problem.k_per_group, N=n, K=k)
+        fill(args.store.conv, problem, frame)
+        args.store.first = first
+        args.store.vectors = int(_output_vectors(problem, args.store.conv, first))
+        return args
+
+
+def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
+    """Whether four sums that are neighbours in C are neighbours in the output too, aligned for one store."""
+    size = itemsize(problem.out_dtype)
+    each = min(4, VECTOR_BYTES // size)
+    if (conv.out or 0) % (each * size):
+        return False
+    steps = {axis: getattr(conv.out_strides, axis) for axis in "nchw"}
+    aligned = {axis for axis, step in steps.items() if not step % each}
+    if problem.out_layout == "NHWC":
+        return steps["c"] == 1 and {"n", "h", "w"} <= aligned and not problem.k_per_group % 4
+    flat = steps["w"] == 1 and (steps["h"] == problem.q or problem.p == 1)
+    return flat and {"n", "c"} <= aligned and not problem.p * problem.q % 4 and not first % 4
+
+
+def strides_of(array: Any) -> tuple[int, ...]:
+    """Strides in elements; those of axes with one element say nothing and are 0."""
+    steps = zip(array.strides, array.shape, strict=True)
+    return tuple(step // array.itemsize if length > 1 else 0 for step, length in steps)

@@ -1,0 +1,36 @@
+// gemm_shared: square tiles of A and B in shared memory, each element of which a block reads from global memory once.
+//
+// Since gemm_naive: a block goes along K in steps of BLOCK; its threads bring one element of A and one of B each, wait
+// for each other, and take BLOCK products from shared memory.
+// Threads   block of BLOCK x BLOCK threads; thread (x, y) has element (y, x) of the block's tile of C. When loading,
+//           neighbouring threads take neighbours in memory, along K or across it as the operand lies.
+// Tiles     BLOCK = BLOCK_M = BLOCK_N = 8, 16, 24 or 32. Rows are one element longer, as a transposed operand is
+//           written column by column: in rows of 32 these would all lie in one bank.
+// Any       M, N, K: what lies outside of A and B is 0. Global reads fall to 1 / BLOCK of gemm_naive's.
+// Limit     two loads from shared memory for each multiply-add: its bandwidth.
+#include "gemm.cuh"
+
+constexpr int BLOCK = BLOCK_M;
+static_assert(BLOCK_M == BLOCK_N, "the threads of a square tile load a square tile of A and of B");
+static_assert(BLOCK * BLOCK >= 32 && BLOCK * BLOCK <= 1024, "a block has 32 to 1024 threads");
+
+extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __grid_constant__ Gemm args) {
+    __shared__ acc_t a_tile[BLOCK][BLOCK + 1];  // [m][k]
+    __shared__ acc_t b_tile[BLOCK][BLOCK + 1];  // [k][n]
+    const Tile tile = tile_of(args);
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    const int x = threadIdx.x, y = threadIdx.y;
+    const int a_m = A_DEEP ? y : x, a_k = A_DEEP ? x : y, b_n = B_DEEP ? y : x, b_k = B_DEEP ? x : y;
+    acc_t sum = 0;
+    for (int k0 = 0; k0 < args.K; k0 += BLOCK) {
+        const bool a_there = tile.m + a_m < args.M && k0 + a_k < args.K;
+        const bool b_there = tile.n + b_n < args.N && k0 + b_k < args.K;
+        a_tile[a_m][a_k] = a_there ? *at(a, tile.m + a_m, k0 + a_k) : 0;
+        b_tile[b_k][b_n] = b_there ? *at(b, tile.n + b_n, k0 + b_k) : 0;
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BLOCK; k++) sum = multiply_add(a_tile[y][k], b_tile[k][x], sum);
+        __syncthreads();  // all have read before the next tiles are written
+    }
+    if (tile.m + y < args.M && tile.n + x < args.N) put(args, tile.group, tile.m + y, tile.n + x, sum);
+}

@@ -1,0 +1,51 @@
+// gemm_tile_2d: a thread computes THREAD_M x THREAD_N elements of C, so that every number serves a row of products.
+//
+// Since gemm_tile_1d: columns too. THREAD_M numbers of A and THREAD_N of B make THREAD_M * THREAD_N products: with 8 x 8
+// a quarter of a load from shared memory for each multiply-add.
+// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N of them, in one dimension; thread t has the rows
+//           t / COLUMNS + i * ROWS and the columns t % COLUMNS + j * COLUMNS. So neighbouring threads read neighbours of
+//           the tile of B and write neighbours of C.
+// Tiles     BLOCK_M x BLOCK_K of A and BLOCK_K x BLOCK_N of B, A's transposed.
+// Any       M, N, K: what lies outside of A and B is 0; only tiles at the edge test each element.
+// Limit     all wait while a tile comes from global memory; loads of 4 bytes are many instructions.
+#include "gemm.cuh"
+
+constexpr int ROWS = BLOCK_M / THREAD_M, COLUMNS = BLOCK_N / THREAD_N, THREADS = ROWS * COLUMNS;
+static_assert(BLOCK_M % THREAD_M == 0 && BLOCK_N % THREAD_N == 0, "threads cover the block's tile exactly");
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(const __grid_constant__ Gemm args) {
+    __shared__ acc_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
+    const Tile tile = tile_of(args);
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    const int m = threadIdx.x / COLUMNS, n = threadIdx.x % COLUMNS;
+    acc_t sums[THREAD_M][THREAD_N] = {};
+    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
+        load_tile<BLOCK_M, THREADS, A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
+        load_tile<BLOCK_N, THREADS, B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; k++) {
+            acc_t rows[THREAD_M], columns[THREAD_N];
+#pragma unroll
+            for (int i = 0; i < THREAD_M; i++) rows[i] = a_tile[k][m + i * ROWS];
+#pragma unroll
+            for (int j = 0; j < THREAD_N; j++) columns[j] = b_tile[k][n + j * COLUMNS];
+#pragma unroll
+            for (int i = 0; i < THREAD_M; i++)
+#pragma unroll
+                for (int j = 0; j < THREAD_N; j++) sums[i][j] = multiply_add(rows[i], columns[j], sums[i][j]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < THREAD_N; j++) {
+        const int column = tile.n + n + j * COLUMNS;
+        if (column >= args.N) continue;
+#pragma unroll
+        for (int i = 0; i < THREAD_M; i++) {
+            const int row = tile.m + m + i * ROWS;
+            if (row < args.M) put(args, tile.group, row, column, sums[i][j]);
+        }
+    }
+}

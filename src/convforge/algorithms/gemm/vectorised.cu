@@ -1,0 +1,53 @@
+// gemm_vectorised: loads of 16 bytes, and two tiles of each operand: the next ones come while these are used.
+//
+// Since gemm_tile_2d: global and shared memory are read 16 bytes at a time. The next tiles are asked for before the
+// products of these are taken, wait in registers, and are put into the other half of shared memory afterwards, so a
+// step needs one barrier.
+// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N of them, in one dimension; thread t has squares of
+//           four by four elements, from row t / COLUMNS * 4 and column t % COLUMNS * 4 on, ROWS * 4 and COLUMNS * 4 apart.
+// Tiles     two of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B; A's are transposed on the way into shared
+//           memory, where rows are 16 bytes longer, so that no bank is met twice.
+// Any       M, N, K, alignment: an operand whose rows do not begin at multiples of 16 bytes, and tiles at the edge, are
+//           read by element; so are the elements of C where it has gaps.
+// Limit     the threads of a warp lie side by side along N: it reads 8 numbers of A and COLUMNS * 8 of B a step.
+#include "gemm.cuh"
+
+constexpr int ROWS = BLOCK_M / THREAD_M, COLUMNS = BLOCK_N / THREAD_N, THREADS = ROWS * COLUMNS;
+static_assert(BLOCK_M % THREAD_M == 0 && BLOCK_N % THREAD_N == 0, "threads cover the block's tile exactly");
+static_assert(THREAD_M % 4 == 0 && THREAD_N % 4 == 0, "a thread's sums lie in squares of four by four");
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+// With 64 sums of 4 bytes a thread 128 registers do: 512 threads fit a multiprocessor, and one block works while another
+// waits.
+constexpr int TOGETHER = sizeof(acc_t) == 4 && THREADS <= 512 ? 512 / THREADS : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) gemm_vectorised(const __grid_constant__ Gemm args) {
+    __shared__ __align__(16) acc_t a_tile[2][BLOCK_K][BLOCK_M + 4];
+    __shared__ __align__(16) acc_t b_tile[2][BLOCK_K][BLOCK_N + 4];
+    const Tile tile = tile_of(args);
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    const int m = threadIdx.x / COLUMNS * 4, n = threadIdx.x % COLUMNS * 4;
+    Staged<BLOCK_M, BLOCK_K, THREADS, A_DEEP> next_a;
+    Staged<BLOCK_N, BLOCK_K, THREADS, B_DEEP> next_b;
+    acc_t sums[THREAD_M][THREAD_N] = {};
+    next_a.load(a, tile.m, 0, args.M, args.K);
+    next_b.load(b, tile.n, 0, args.N, args.K);
+    next_a.store(a_tile[0]);
+    next_b.store(b_tile[0]);
+    __syncthreads();
+    int now = 0;
+    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
+        const bool more = k0 + BLOCK_K < args.K;
+        if (more) {
+            next_a.load(a, tile.m, k0 + BLOCK_K, args.M, args.K);
+            next_b.load(b, tile.n, k0 + BLOCK_K, args.N, args.K);
+        }
+        multiply(sums, a_tile[now], b_tile[now], m, n, ROWS * 4, COLUMNS * 4);
+        now ^= 1;
+        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
+            next_a.store(a_tile[now]);
+            next_b.store(b_tile[now]);
+        }
+        __syncthreads();
+    }
+    put_squares(args, tile.group, tile.m + m, tile.n + n, ROWS * 4, COLUMNS * 4, sums);
+}

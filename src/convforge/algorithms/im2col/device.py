@@ -1,0 +1,171 @@
+"""Host side of im2col on GPUs: the expansion in chunks, each followed by a product of the GEMM ladder."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.gemm.device import LADDER
+from convforge.algorithms.gemm.product import Product, operand
+from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+
+THREADS = 256
+# Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
+GRAIN = 256
+MOST_COLUMNS = 1 << 30
+# The columns begin at a multiple of this in the workspace.
+ALIGNMENT = 256
+# Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
+NEAR_CHANNELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Im2colConfig(Config):
+    """Chunk and product of :class:`Im2col`.
+
+    Attributes
+    ----------
+    columns : int
+        Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
+        ``columns * C * R * S`` numbers.
+    gemm : str
+        The step of the GEMM ladder that multiplies.
+    tile : int
+        Which of that step's tilings: 0 is the one that it puts first.
+    """
+
+    columns: int
+    gemm: str = "gemm_warp_tiled"
+    tile: int = 0
+
+
+class Im2col(DeviceConvolution[Im2colConfig]):
+    """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is what one output sees of x.
+
+    Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
+    The product writes the output straight into its layout, through the epilogue.
+    """
+
+    name = "im2col"
+    summary = "expanded in chunks, then a product of the GEMM ladder that writes the output through the epilogue"
+    since = "gemm_warp_tiled"
+    sources = (
+        "algorithms/im2col/im2col.cu", *DeviceConvolution.headers, "algorithms/include/device/columns.cuh",
+        *dict.fromkeys(file for step in LADDER.values() for file in step.sources),
+    )  # fmt: skip
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
+        """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
+        total = problem.n * problem.p * problem.q
+        row = problem.c * problem.r * problem.s * np.dtype(problem.acc_dtype).itemsize
+        chunks = list(dict.fromkeys(
+            _chunk(total, room // row) for room in
+            (facts.memory_bytes // 8, 256 << 20, facts.l2_bytes, facts.l2_bytes // 4, 4 << 20, 0)
+        ))  # fmt: skip
+        found = [Im2colConfig(columns) for columns in chunks]
+        found += [Im2colConfig(chunks[0], tile=tile) for tile in (1, 2, 3)]
+        return found + [Im2colConfig(chunks[0], name) for name in LADDER if name != "gemm_warp_tiled"]
+
+    def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if not 1 <= config.columns <= MOST_COLUMNS:
+            raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
+        total, taps = problem.n * problem.p * problem.q, problem.taps
+        pixels_near = not (problem.x_layout == "NHWC" and problem.c_per_group >= NEAR_CHANNELS)
+        size = np.dtype(problem.acc_dtype).itemsize
+        expansion = _Expansion(problem, runtime, pixels_near)
+        widest = min(config.columns, total)
+        product = _product(problem, config, runtime, widest, pixels_near)
+
+        counts = {widest, total % config.columns or widest}  # of all chunks, and of the last
+        infos = {n: (expansion.info(n), product.info(problem.k_per_group, n, problem.groups)) for n in counts}
+
+        def steps(first: int, count: int) -> list[Launch]:
+            expand_info, info = infos[count]
+
+            def expand(frame: Frame) -> None:
+                expansion.launch(expand_info, frame, _aligned(frame.workspace), first, count)
+
+            def multiply(frame: Frame) -> None:
+                columns = _aligned(frame.workspace)
+                args = product.output(frame, count, taps, first)
+                args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
+                if pixels_near:
+                    args.b = operand(columns, size, 1, count, False, taps * count)
+                else:
+                    args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
+                product.launch(info, args, frame.stream)
+
+            return [Launch(expand_info, expand), Launch(info, multiply)]
+
+        launches = [
+            step for first in range(0, total, config.columns)
+            for step in steps(first, min(config.columns, total - first))
+        ]  # fmt: skip
+        prepare = WeightPacker(problem, runtime, "CRSK" if pixels_near else "RSCK")
+        nbytes = widest * problem.c * problem.r * problem.s * size + ALIGNMENT - 1 if total else 0
+        return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
+
+
+def _chunk(total: int, columns: int) -> int:
+    """Columns of chunks that have at most so many, or GRAIN, and are about equal."""
+    most = min(max(columns // GRAIN, 1) * GRAIN, MOST_COLUMNS)
+    if total <= most:
+        return max(total, 1)
+    pieces = -(-total // most)
+    return -(-total // pieces // GRAIN) * GRAIN
+
+
+def _aligned(workspace: Any) -> int:
+    return -(-address(workspace) // ALIGNMENT) * ALIGNMENT
+
+
+def _product(
+    problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, columns: int, pixels_near: bool
+) -> Product:
+    if config.gemm not in LADDER:
+        raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(LADDER)}")
+    step = LADDER[config.gemm](runtime.facts.backend)
+    size = np.dtype(problem.acc_dtype).itemsize
+    choices = step.choices(problem.k_per_group, columns, problem.groups, size, runtime.facts)
+    if not 0 <= config.tile < len(choices):
+        raise ValueError(f"tile={config.tile} of im2col: {config.gemm} has tilings 0 to {len(choices) - 1}")
+    return step.product(choices[config.tile], runtime, False, not pixels_near, problem.acc_dtype, problem)
+
+
+class _Expansion:
+    """The expansion's kernel for one problem."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool) -> None:
+        self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near
+        self._struct = with_conv(
+            "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
+        )
+        own = (f"constexpr int THREADS = {THREADS};", f"constexpr bool PIXELS_NEAR = {str(pixels_near).lower()};")
+        source = KernelSource(
+            "algorithms/im2col/im2col.cu", "im2col", (*conv_constants(problem), *own), self._struct, "Expansion"
+        )
+        self._kernel = runtime.compile(source)
+
+    def info(self, count: int) -> LaunchInfo:
+        """The launch that expands so many columns."""
+        grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
+        if self._pixels_near:
+            grid = (-(-count // THREADS), min(self._problem.c, MOST_BLOCKS))
+        return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
+
+    def launch(self, info: LaunchInfo, frame: Frame, columns: int, first: int, count: int) -> None:
+        """Expand columns [first, first + count)."""
+        args = self._struct(columns=columns, first=first, count=count)
+        fill(args.conv, self._problem, frame)
+        self._runtime.launch(self._kernel, info, args, frame.stream)

@@ -1,0 +1,59 @@
+// im2col: expands the picture, so that a convolution becomes one matrix product: a column holds what an output sees.
+//
+// out (K x NPQ) = weights (K x CRS) times columns (CRS x NPQ), for each group.
+// Threads   THREADS a block; a thread takes one channel of one column and writes its R * S entries of the matrix.
+// Order     of the matrix follows that of the picture, so that neighbouring threads read and write neighbours in memory.
+//           PIXELS_NEAR: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
+//           matrix, and rows are `count` long. Else they lie along the channels, as a picture's in NHWC: a column is one
+//           run of memory, in each group's part the entries (r, s, c).
+// Grid      PIXELS_NEAR: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
+// Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
+// Any       stride, padding, border, dilation, groups; entries have the type of the sums, less the zero point.
+// Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
+#include "border.cuh"
+#include "columns.cuh"
+
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+
+struct Expansion {
+    Conv conv;
+    acc_t *columns;
+    long long first;
+    int count;
+};
+
+// Write the entries of channel c in a column: entry (r, s) goes to target[(r * S + s) * step].
+__device__ inline void expand(const Conv &conv, const Column &column, int c, acc_t *target, long long step) {
+    const x_t *plane = conv.x + place(conv.x_strides, column.n, c, 0, 0);
+    const int h0 = column.p * STRIDE_H - conv.top, w0 = column.q * STRIDE_W - conv.left;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int h = inside(h0 + r * DILATION_H, conv.H);
+        const x_t *row = plane + h * static_cast<index_t>(conv.x_strides.h);
+#pragma unroll
+        for (int s = 0; s < S; s++) {
+            const int w = inside(w0 + s * DILATION_W, conv.W);
+            const bool there = h >= 0 && w >= 0;
+            *target = there ? centred(conv, row[w * static_cast<index_t>(conv.x_strides.w)]) : outside(conv);
+            target += step;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_constant__ Expansion args) {
+    const Conv &conv = args.conv;
+    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    if constexpr (PIXELS_NEAR) {
+        if (i >= args.count) return;
+        const Column column = column_of(conv, static_cast<index_t>(args.first + i));
+        for (int c = blockIdx.y; c < C; c += gridDim.y)
+            expand(conv, column, c, args.columns + (static_cast<long long>(c) * R * S * args.count + i), args.count);
+    } else {
+        const long long place = i / C;
+        if (place >= args.count) return;
+        const int c = i % C, group = c / C_GROUP;
+        const Column column = column_of(conv, static_cast<index_t>(args.first + place));
+        acc_t *run = args.columns + place * (static_cast<long long>(C) * R * S);
+        expand(conv, column, c, run + (group * C_GROUP * R * S + c % C_GROUP), C_GROUP);
+    }
+}

@@ -1,0 +1,125 @@
+"""Host side of implicit GEMM on GPUs: a product of the GEMM ladder whose columns are gathered from the picture."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.gemm.device import modelled_time, warp_tiling
+from convforge.algorithms.gemm.product import Product, Tiling, operand
+from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitGemmConfig(Config):
+    """Tiles of :class:`ImplicitGemm`.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        Outputs and pixels that a block computes, and how many entries of a column it goes on in a step.
+    warp_m, warp_n : int
+        The part of that of a warp.
+    thread_m, thread_n : int
+        The part of that of a thread; 32 of them make the warp's.
+    """
+
+    block_m: int = 64
+    block_n: int = 128
+    block_k: int = 8
+    warp_m: int = 32
+    warp_n: int = 64
+    thread_m: int = 8
+    thread_n: int = 8
+
+
+TILES = (
+    ImplicitGemmConfig(128, 128, 8, 64, 64, 8, 16),
+    ImplicitGemmConfig(64, 256, 8, 64, 64, 8, 16),
+    ImplicitGemmConfig(128, 128, 8, 32, 64, 8, 8),
+    ImplicitGemmConfig(64, 128, 16, 32, 64, 8, 8),
+    ImplicitGemmConfig(64, 128, 8, 32, 64, 8, 8),
+    ImplicitGemmConfig(64, 64, 16, 32, 32, 8, 4),
+    ImplicitGemmConfig(64, 64, 8, 32, 32, 8, 4),
+    ImplicitGemmConfig(32, 128, 8, 32, 32, 8, 4),
+    ImplicitGemmConfig(16, 128, 8, 16, 32, 4, 4),
+    ImplicitGemmConfig(8, 256, 8, 8, 64, 4, 4),
+)
+
+
+class ImplicitGemm(DeviceConvolution[ImplicitGemmConfig]):
+    """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ), the columns gathered into shared memory, never written."""
+
+    name = "implicit_gemm"
+    summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
+    since = "im2col"
+    sources = (
+        "algorithms/implicit_gemm/implicit_gemm.cu",
+        *DeviceConvolution.headers,
+        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "columns", "gemm", "warp_tile", "device")),
+    )
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
+        """See :class:`Algorithm`. Those that waste least of the device first."""
+        pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
+        fit = [tile for tile in TILES if tiling(tile, problem).shared_bytes <= facts.block_shared_bytes]
+        if size > 4:  # twice the registers
+            fit = [tile for tile in fit if tile.thread_m * tile.thread_n <= 64]
+
+        def time(tile: ImplicitGemmConfig) -> float:
+            return modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
+
+        return sorted(fit, key=time)
+
+    def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
+        near = problem.x_layout == "NHWC"
+        shape = tiling(config, problem)
+        product = Product(
+            "algorithms/implicit_gemm/implicit_gemm.cu", "implicit_gemm", shape, runtime, False, near,
+            problem.acc_dtype, problem, constants=(f"constexpr bool CHANNELS_NEAR = {str(near).lower()};",),
+            around=_around,
+        )  # fmt: skip
+        info = product.info(problem.k_per_group, pixels, problem.groups)
+
+        def run(frame: Frame) -> None:
+            args = product.output(frame, pixels, problem.taps)
+            args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
+            vectors = near and _channels_aligned(problem, args.store.conv)
+            product.launch(info, product.arguments(args, int(vectors)), frame.stream)
+
+        prepare = WeightPacker(problem, runtime, "RSCK")
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+
+def tiling(config: ImplicitGemmConfig, problem: Conv2dProblem) -> Tiling:
+    """What a config means for the kernel: two tiles of each operand, and where the window of each column begins."""
+    size = np.dtype(problem.acc_dtype).itemsize
+    plain = warp_tiling(config, size, stages=2)
+    shared = -(-(plain.shared_bytes + 16 * config.block_n) // 16) * 16
+    numbers = (*plain.constants, ("SHARED_BYTES", shared))
+    return Tiling(plain.block_m, plain.block_n, plain.threads, numbers, shared)
+
+
+def _around(gemm: Any) -> type[ctypes.Structure]:
+    """struct Implicit of implicit_gemm.cu."""
+    return type("Implicit", (ctypes.Structure,), {"_fields_": [("product", gemm), ("vectors", ctypes.c_int)]})
+
+
+def _channels_aligned(problem: Conv2dProblem, conv: Any) -> bool:
+    """Whether channels lie side by side, and every fourth is aligned to four of them, or to 16 bytes."""
+    each = min(4, 16 // itemsize(problem.x_dtype))
+    steps = (conv.x_strides.n, conv.x_strides.h, conv.x_strides.w, problem.c_per_group)
+    near = conv.x_strides.c == 1 and not (conv.x or 0) % (each * itemsize(problem.x_dtype))
+    return near and all(not step % each for step in steps)

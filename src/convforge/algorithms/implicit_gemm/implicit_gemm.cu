@@ -1,0 +1,141 @@
+// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the picture as they are needed.
+//
+// Since im2col: a block brings the entries of its own columns straight into shared memory. The picture is read R * S
+// times, from L2 and L1 mostly, and nothing is written but the output.
+// Product   out (K x NPQ) = weights (K x RSC) times columns (RSC x NPQ), for each group. Entries of a column go (r, s,
+//           c), so where BLOCK_K divides C_GROUP a step has one tap: then a thread finds the pixel and looks for the
+//           border once a step, and adds strides for the channels.
+// Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums (see
+//           warp_tile.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
+//           channels in NHWC, there several by one load.
+// Tiles     two of BLOCK_M x BLOCK_K of the weights and of BLOCK_K x BLOCK_N of the columns; the next ones are asked for
+//           before the products of these are taken and wait in registers, where pixels take the type of the sums.
+// Weights   packed (R, S, C_GROUP, K): the outputs of one entry lie side by side.
+// Any       stride, padding, border, dilation, groups, layout. Where a window begins is worked out once a block.
+// Limit     FMAs, less what gathering costs: a load and a few sums for each BLOCK_M products of a warp's threads.
+#include "border.cuh"
+#include "device.cuh"
+#include "warp_tile.cuh"
+
+constexpr int DEPTH = R * S * C_GROUP;
+constexpr bool ONE_TAP = C_GROUP % BLOCK_K == 0;
+constexpr int PER = !ONE_TAP || !CHANNELS_NEAR ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
+
+// Where the window of a column begins.
+struct Corner {
+    index_t picture;  // place of the first channel of the group
+    int h, w;
+};
+
+struct Memory {
+    acc_t a[2][BLOCK_K][PITCH_A], b[2][BLOCK_K][PITCH_B];
+    Corner corners[BLOCK_N];
+};
+static_assert(sizeof(Memory) <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+
+__device__ inline Corner corner_of(const Store &store, int group, int n) {
+    const Conv &conv = store.conv;
+    const Column column = column_at(store, n);
+    return {place(conv.x_strides, column.n, group * C_GROUP, 0, 0), column.p * STRIDE_H - conv.top,
+            column.q * STRIDE_W - conv.left};
+}
+
+// The first channel of the pixel that a column sees by a tap; null outside of the picture.
+__device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int tap) {
+    const int h = inside(corner.h + tap / S * DILATION_H, conv.H);
+    const int w = inside(corner.w + tap % S * DILATION_W, conv.W);
+    if (h < 0 || w < 0) return nullptr;
+    return conv.x + (corner.picture + h * static_cast<index_t>(conv.x_strides.h) +
+                     w * static_cast<index_t>(conv.x_strides.w));
+}
+
+// This thread's part of a tile of columns, on its way through registers.
+struct Gathered {
+    using S = Share<BLOCK_N, BLOCK_K, THREADS, CHANNELS_NEAR, PER>;
+    acc_t entries[S::COUNT][PER];
+
+    __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[BLOCK_N], int k0) {
+        const S share(threadIdx.x);
+        const index_t channel = conv.x_strides.c;
+#pragma unroll
+        for (int i = 0; i < S::COUNT_X; i++) {
+            const int x = share.x + i * S::STEP_X;
+            if (x >= BLOCK_N) continue;
+            const Corner corner = corners[x];
+            const x_t *pixel = ONE_TAP ? seen_by(conv, corner, k0 / C_GROUP) : nullptr;
+#pragma unroll
+            for (int j = 0; j < S::COUNT_K; j++) {
+                const int k = k0 + share.k + j * S::STEP_K;
+                if (!share.has(i * S::STEP_X, j * S::STEP_K)) continue;
+                if (!ONE_TAP && k < DEPTH) pixel = seen_by(conv, corner, k / C_GROUP);
+                const int c = ONE_TAP ? k0 % C_GROUP + share.k + j * S::STEP_K : k % C_GROUP;
+                acc_t(&target)[PER] = entries[i * S::COUNT_K + j];
+                const x_t *first = pixel + c * channel;
+                if (pixel == nullptr || (!ONE_TAP && k >= DEPTH)) {
+                    const acc_t value = ONE_TAP || k < DEPTH ? outside(conv) : 0;
+#pragma unroll
+                    for (int v = 0; v < PER; v++) target[v] = value;
+                } else if (PER > 1 && vectors) {
+                    const auto several = load_vector<PER>(first);
+#pragma unroll
+                    for (int v = 0; v < PER; v++) target[v] = centred(conv, several.at[v]);
+                } else {
+#pragma unroll
+                    for (int v = 0; v < PER; v++) target[v] = centred(conv, first[v * channel]);
+                }
+            }
+        }
+    }
+
+    __device__ void store(acc_t (&tile)[BLOCK_K][PITCH_B]) const {
+        const S share(threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) {
+            const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+            if (!share.has(dx, dk)) continue;
+#pragma unroll
+            for (int v = 0; v < PER; v++) tile[share.k + dk + v][share.x + dx] = entries[i][v];
+        }
+    }
+};
+
+struct Implicit {
+    Gemm product;  // its b is not used
+    int vectors;   // whether PER channels, counted from a multiple of PER, are aligned for one load
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(const __grid_constant__ Implicit args) {
+    DYNAMIC_SHARED(Memory, memory);
+    const Gemm &product = args.product;
+    const Conv &conv = product.store.conv;
+    const Tile tile = tile_of(product);
+    const Operand a = of_group(product.a, tile.group);
+    const Lane lane = lane_of(threadIdx.x);
+    for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
+        memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
+    __syncthreads();
+    Staged<BLOCK_M, BLOCK_K, THREADS, false> weights;
+    Gathered columns;
+    acc_t sums[THREAD_M][THREAD_N] = {};
+    weights.load(a, tile.m, 0, product.M, DEPTH);
+    columns.load(conv, args.vectors, memory->corners, 0);
+    weights.store(memory->a[0]);
+    columns.store(memory->b[0]);
+    __syncthreads();
+    int now = 0;
+    for (int k0 = 0; k0 < DEPTH; k0 += BLOCK_K) {
+        const bool more = k0 + BLOCK_K < DEPTH;
+        if (more) {
+            weights.load(a, tile.m, k0 + BLOCK_K, product.M, DEPTH);
+            columns.load(conv, args.vectors, memory->corners, k0 + BLOCK_K);
+        }
+        multiply(sums, memory->a[now], memory->b[now], lane.m, lane.n, LANES_M * 4, LANES_N * 4);
+        now ^= 1;
+        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
+            weights.store(memory->a[now]);
+            columns.store(memory->b[now]);
+        }
+        __syncthreads();
+    }
+    put_squares(product, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4, LANES_N * 4, sums);
+}

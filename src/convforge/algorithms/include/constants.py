@@ -1,0 +1,130 @@
+"""Filters in constant memory: every prepared filter has a module of its own, so that two streams never race for one.
+
+Constant memory belongs to a loaded module: all launches of its kernel read the same. So a prepared filter holds one
+module alone. When nothing refers to the filter any more, its module waits for the next filter of the same plan on the
+same stream, where the copy of new weights comes after the launches that read the old ones. No value of a weight is
+needed on the host, so weights that lie on the device are not waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Protocol, cast
+
+from convforge.algorithms.contract import PreparedFilter
+from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# What a module's constant memory holds.
+CONSTANT_BYTES = 64 << 10
+
+
+class _WithModules(Runtime, Protocol):
+    """A runtime whose kernels have constant memory."""
+
+    def instance(self, kernel: Any) -> Any:
+        """The same kernel in a module of its own."""
+        ...
+
+    def constant(self, kernel: Any, symbol: str) -> tuple[int, int]:
+        """Address and bytes of a ``__constant__`` array of the kernel's module."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
+        """Copy bytes between two device addresses."""
+        ...
+
+
+class _Module:
+    """A kernel with constant memory of its own, and the streams that it has been used on."""
+
+    __slots__ = ("__weakref__", "kernel", "streams")
+
+    def __init__(self, kernel: Any, streams: set[int]) -> None:
+        self.kernel, self.streams = kernel, streams
+
+
+def weight_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of the packed filter."""
+    return problem.k * problem.taps * itemsize(problem.acc_dtype)
+
+
+def fits_constant_memory(problem: Conv2dProblem) -> bool:
+    """Whether the packed filter does."""
+    return weight_bytes(problem) <= CONSTANT_BYTES
+
+
+class GlobalWeights:
+    """Prepares filters in global memory."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        self._kernel = kernel
+        self._pack = WeightPacker(problem, runtime)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The filter of these weights; see :class:`WeightPacker`."""
+        return self._pack(w, stream)
+
+    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
+        """The kernel that reads this filter."""
+        return self._kernel
+
+
+class ConstantWeights:
+    """Prepares filters in the constant memory of a kernel's modules.
+
+    Parameters
+    ----------
+    kernel : compiled kernel
+        Its source has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched: others may hold it too.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        self._runtime = cast(_WithModules, runtime)
+        self._kernel = kernel
+        self._pack = WeightPacker(problem, runtime)
+        self._free: dict[int, list[Any]] = {}
+        self._lock = threading.RLock()  # a filter may be collected while one is made
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The filter of these weights; see :class:`WeightPacker`."""
+        packed = self._pack(w, stream)
+        module = self._take(_number(stream))
+        target, nbytes = self._runtime.constant(module.kernel, "weights")
+        self._runtime.copy(target, address(packed.tensors["w"]), nbytes, stream)
+        return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
+
+    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
+        """The kernel that reads this filter, to be launched on the stream."""
+        module: _Module = prepared.tensors["module"]
+        module.streams.add(_number(stream))
+        return module.kernel
+
+    def _take(self, stream: int) -> _Module:
+        with self._lock:
+            free = self._free.get(stream)
+            kernel = free.pop() if free else None
+        module = _Module(self._runtime.instance(self._kernel) if kernel is None else kernel, {stream})
+        weakref.finalize(module, self._give_back, module.kernel, module.streams).atexit = False
+        return module
+
+    def _give_back(self, kernel: Any, streams: set[int]) -> None:
+        """Keep a module for its stream; one that was used on several is let go, as no stream orders its next use."""
+        if len(streams) == 1:
+            with self._lock:
+                self._free.setdefault(next(iter(streams)), []).append(kernel)
+
+
+def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
+    """Constant memory where the filter fits there: what weights.cuh does under CONSTANT_WEIGHTS."""
+    return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)
+
+
+def _number(stream: Any) -> int:
+    """A stream's handle; 0 for the runtime's own."""
+    if stream is None or isinstance(stream, int):
+        return stream or 0
+    return int(stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else stream.handle)

@@ -1,0 +1,79 @@
+// Intrinsics that standard C++ has no word for: a device half in PTX, and a host half for the emulator.
+//
+// DYNAMIC_SHARED(float, tile);      tile points to the block's dynamic shared memory, aligned to 16 bytes
+// copy_async16(tile + i, x + j);    asynchronous from sm_80 on, at once before that
+// copy_async_commit();              what was asked for since the last commit is one group
+// copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
+#pragma once
+
+#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+
+extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+#define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(dynamic_shared_memory)
+
+// The address that PTX knows a place in shared memory by.
+__device__ inline unsigned shared_address(const void *place) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(place));
+}
+
+// Copy 4, 8 or 16 bytes to shared memory; zeros where the source is not `there`. Both addresses are multiples of BYTES.
+template <int BYTES>
+__device__ inline void copy_async(void *shared, const void *global, bool there = true) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "copies move 4, 8 or 16 bytes");
+#if __CUDA_ARCH__ >= 800
+    const unsigned target = shared_address(shared), bytes = there ? BYTES : 0;
+    const size_t source = __cvta_generic_to_global(global);
+    if constexpr (BYTES == 16)  // past L1: the pixels are read again from shared memory
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(BYTES), "r"(bytes)
+                     : "memory");
+#else
+    if constexpr (BYTES == 16)
+        *static_cast<uint4 *>(shared) = there ? *static_cast<const uint4 *>(global) : make_uint4(0, 0, 0, 0);
+    else if constexpr (BYTES == 8)
+        *static_cast<uint2 *>(shared) = there ? *static_cast<const uint2 *>(global) : make_uint2(0, 0);
+    else
+        *static_cast<unsigned *>(shared) = there ? *static_cast<const unsigned *>(global) : 0;
+#endif
+}
+__device__ inline void copy_async_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int PENDING = 0>
+__device__ inline void copy_async_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+__device__ inline void copy_async16(void *shared, const void *global, bool there = true) {
+    copy_async<16>(shared, global, there);
+}
+
+#else  // the emulator: copies land at the wait, and not a moment sooner
+
+#define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(emulator::here()->dynamic)
+
+inline unsigned shared_address(const void *place) {
+    return static_cast<unsigned>(static_cast<const unsigned char *>(place) - emulator::here()->dynamic);
+}
+template <int BYTES>
+inline void copy_async(void *shared, const void *global, bool there = true, int line = __builtin_LINE(),
+                       const char *file = __builtin_FILE()) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "copies move 4, 8 or 16 bytes");
+    emulator::here()->services->copy({"copy_async", file, line}, shared, global, BYTES, there);
+}
+inline void copy_async16(void *shared, const void *global, bool there = true, int line = __builtin_LINE(),
+                         const char *file = __builtin_FILE()) {
+    copy_async<16>(shared, global, there, line, file);
+}
+inline void copy_async_commit() { emulator::here()->services->commit(); }
+template <int PENDING = 0>
+inline void copy_async_wait() {
+    emulator::here()->services->wait(PENDING);
+}
+
+#endif

@@ -1,0 +1,127 @@
+"""From a kernel's source to a shared library for this CPU, by g++; kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from convforge.backends.cuda.cache import DiskCache
+from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
+from convforge.backends.kernel import HEADERS, KernelSource
+
+ROOM = Path(__file__).parent
+
+# No C++ library: one that is newer than what the process has loaded could not be. -fno-gnu-unique and hidden symbols
+# keep the libraries of two kernels apart, -Bsymbolic their variables from the process's.
+FLAGS = (
+    "-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti",
+    "-shared", "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-Wl,-Bsymbolic", "-w",
+)  # fmt: skip
+# Indices of arrays and alignment of addresses are checked in kernels; cuda.h has the handlers.
+KERNEL_FLAGS = ("-fsanitize=bounds,alignment,object-size",)
+LIBRARIES = ("-x", "none", "-lm", "-ldl", "-lpthread", "-lc", "-lgcc")
+
+
+class CompileError(RuntimeError):
+    """g++ refused a kernel; the text is its log."""
+
+
+def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:
+    """The library of a kernel, compiled or taken from the disk.
+
+    Raises
+    ------
+    EmulatorUnavailable
+        There is no g++, or this is not Linux.
+    CompileError
+        It refuses the kernel.
+    """
+    body = source.text()
+    if re.search(r"\bextern\s+__shared__", body):
+        raise CompileError(f'{source.path}: "extern __shared__" must be DYNAMIC_SHARED(type, name) of device.cuh')
+    enter = (
+        f'\nextern "C" __attribute__((visibility("default"))) void emulator_enter(const void *args) {{\n'
+        f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
+    )
+    text = f'#include "cuda.h"\n{body}{enter}'
+    return _library(text, source.digest(), (*FLAGS, *KERNEL_FLAGS, f"-I{HEADERS}"), source.path, disk)
+
+
+def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> bytes:
+    """The library that runs kernels.
+
+    Parameters
+    ----------
+    portable : bool
+        Switch stacks by ucontext, as on processors for which no switch was written by hand.
+    """
+    text = '#include "scheduler.cpp"\n'
+    return _library(text, "", (*FLAGS, *(["-DEMULATOR_UCONTEXT"] if portable else [])), "scheduler.cpp", disk)
+
+
+def _library(text: str, digest: str, flags: tuple[str, ...], name: str, disk: DiskCache | None) -> bytes:
+    if (reason := why_absent()) is not None:
+        raise EmulatorUnavailable(reason)
+    disk = disk_cache() if disk is None else disk
+    # The place of the headers says nothing about the code.
+    options = repr([flag for flag in flags if not flag.startswith("-I")])
+    key = disk.key("emulator", text, digest, _room_digest(), options, repr(LIBRARIES), compiler_version(), _processor())
+    if (found := disk.load(key)) is not None:
+        return found[1]
+    code = _compiled(text, flags, name)
+    disk.store(key, {}, code)
+    return code
+
+
+def disk_cache() -> DiskCache:
+    """Where compiled kernels are kept; CONVFORGE_CACHE_DIR moves it."""
+    plain = DiskCache()
+    return DiskCache(plain.folder.with_name("emulator"), plain.limit_bytes)
+
+
+def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
+        out = Path(folder) / "kernel.so"
+        command = ["g++", *flags, f"-I{ROOM}", "-x", "c++", "-", *LIBRARIES, "-o", str(out)]
+        plain = os.environ | {"LC_ALL": "C"}  # messages in one language
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=plain)
+        if done.returncode:
+            raise CompileError(f"{name}: {done.stderr.strip()}")
+        return out.read_bytes()
+
+
+@cache
+def compiler_version() -> str:
+    """g++'s version, and where it lies."""
+    done = subprocess.run(["g++", "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True, check=True)
+    return f"{os.path.realpath(shutil.which('g++') or 'g++')} {done.stdout.strip()}"
+
+
+@cache
+def _room_digest() -> str:
+    """Of the headers and the scheduler in this folder."""
+    digest = hashlib.sha256()
+    for path in sorted([*ROOM.glob("*.h"), *ROOM.glob("*.cpp")]):
+        digest.update(f"\n{path.name}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """What -march=native goes by: the cache may lie on a disk that several machines share."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return os.uname().machine
+    lines = (line for line in text.split("\n\n")[0].splitlines() if line.partition(":")[0].strip() in _NAMES)
+    return "\n".join([os.uname().machine, *lines])
+
+
+_NAMES = {"vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features"}

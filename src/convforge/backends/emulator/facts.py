@@ -1,0 +1,33 @@
+"""What the emulator is: the cores of this CPU, the limits of an sm_90, so that tiles are sized as for a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.facts import DeviceFacts
+
+
+@cache
+def emulator_facts() -> DeviceFacts:
+    """Facts of the emulator on this machine.
+
+    Examples
+    --------
+    >>> emulator_facts().backend, emulator_facts().block_shared_bytes
+    ('emulator', 232448)
+    """
+    host = cpu_facts()
+    return dataclasses.replace(
+        host,
+        backend="emulator",
+        name=f"emulator on {host.name}",
+        l1_bytes=0,
+        vector_bytes=16,
+        architecture="sm_90",
+        block_shared_bytes=227 << 10,
+        shared_bytes=228 << 10,
+        registers=1 << 16,
+        threads=2048,
+    )

@@ -1,0 +1,186 @@
+// The memory of one OS thread that runs blocks: its state, dynamic shared memory between pages that nobody may touch,
+// and a stack for every CUDA thread, each above such a page. Regions are kept and used again.
+#pragma once
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "state.h"
+#include "switch.h"
+
+namespace emulator {
+
+constexpr unsigned MOST_THREADS = 1024, WARP = 32, MOST_WARPS = MOST_THREADS / WARP;
+#if defined(__x86_64__)
+constexpr bits_t PAGE = 4096;
+#else
+constexpr bits_t PAGE = 65536;  // the largest in use elsewhere, a multiple of the others
+#endif
+constexpr bits_t DYNAMIC_BYTES = 256 << 10;
+constexpr bits_t STACK_BYTES = 64 << 10;
+// An odd number of pages from stack to stack, so that their tops do not all fall into the same lines of the cache.
+constexpr bits_t STACK_STEP = STACK_BYTES + PAGE;
+constexpr unsigned char POISON = 0xff;  // a NaN, or -1
+
+// A copy that was asked for and has not landed.
+struct Copy {
+    void *shared;
+    const void *global;
+    unsigned bytes;
+    int there;
+    unsigned group;
+};
+
+enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, RETURNED };
+
+// One CUDA thread.
+struct Fiber {
+    Context context;
+    Index index;
+    int stack;  // -1: none yet
+    Status status;
+    Site site;              // where it waits
+    unsigned mask, source;  // of a warp operation; also a predicate
+    bits_t value;
+    Copy *copies;
+    unsigned copy_count, copy_room, group;
+};
+
+struct Warp {
+    unsigned exist, runnable, returned, waiting;  // bit by lane; waiting: in an operation of the warp
+};
+
+struct Error {
+    int kind;  // 0: none; 1: of a thread; 2: of a block; 3: of the launch
+    Index block, thread;
+    char text[512];
+};
+
+// A launch, as the host describes it.
+struct Job {
+    void (*enter)(const void *args);
+    void *(*anchor)();
+    bits_t shared_offset, shared_bytes;  // of the anchor in static shared memory, and the size of that
+    const void *args;
+    bits_t args_bytes;
+    Index grid, block;
+    bits_t dynamic_bytes;
+    bits_t order, seed;
+};
+
+struct Region {
+    State state;
+    const Job *job;
+    Error *error;
+    Context scheduler;
+    unsigned current, threads, waiting, returned, yes;
+    unsigned char *shared;                    // static
+    unsigned char *shared_page, *shared_end;  // the pages that dynamic shared memory lies in
+    bits_t random;
+    Region *next_free;
+    int most_stacks, free_count;
+    short free_stacks[MOST_THREADS];
+    Warp warps[MOST_WARPS];
+    Fiber fibers[MOST_THREADS];
+    alignas(64) unsigned char args[4096];
+    alignas(64) unsigned char signal_stack[64 << 10];
+};
+
+constexpr bits_t HEAD_BYTES = (sizeof(Region) + PAGE - 1) / PAGE * PAGE;
+constexpr bits_t GAP_BYTES = 1 << 20;  // forbidden, on either side of dynamic shared memory
+constexpr bits_t DYNAMIC_START = HEAD_BYTES + GAP_BYTES;
+constexpr bits_t STACKS_START = DYNAMIC_START + DYNAMIC_BYTES + GAP_BYTES;
+static_assert(STACKS_START + MOST_THREADS * STACK_STEP <= REGION_BYTES, "a region holds the stacks of a block");
+
+inline Region *region() { return reinterpret_cast<Region *>(here()); }
+inline unsigned char *bytes_of(Region *r) { return reinterpret_cast<unsigned char *>(r); }
+inline Fiber &current(Region *r) { return r->fibers[r->current]; }
+
+// The stack of number `i` begins here; the page below is forbidden.
+inline unsigned char *stack(Region *r, int i) { return bytes_of(r) + STACKS_START + PAGE + i * STACK_STEP; }
+
+constexpr int MOST_REGIONS = 1024;
+static pthread_mutex_t regions_lock = PTHREAD_MUTEX_INITIALIZER;
+static Region *free_regions;
+static Region *all_regions[MOST_REGIONS];  // read by the signal handler
+static int region_count;
+
+// The region that an address lies in, if any.
+inline Region *region_of(bits_t address) {
+    Region *found = reinterpret_cast<Region *>(address & ~(REGION_BYTES - 1));
+    const int count = __atomic_load_n(&region_count, __ATOMIC_ACQUIRE);
+    for (int i = 0; i < count; i++)
+        if (all_regions[i] == found) return found;
+    return nullptr;
+}
+
+inline Region *new_region() {
+    if (region_count == MOST_REGIONS) return nullptr;
+    // Twice the size holds an aligned one; untouched pages take no memory.
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *raw = mmap(nullptr, 2 * REGION_BYTES, PROT_NONE, flags, -1, 0);
+    if (raw == MAP_FAILED) return nullptr;
+    const bits_t start = reinterpret_cast<bits_t>(raw), aligned = (start + REGION_BYTES - 1) & ~(REGION_BYTES - 1);
+    if (aligned > start) munmap(raw, aligned - start);
+    if (aligned < start + REGION_BYTES)
+        munmap(reinterpret_cast<void *>(aligned + REGION_BYTES), start + REGION_BYTES - aligned);
+    Region *r = reinterpret_cast<Region *>(aligned);
+    if (mprotect(r, HEAD_BYTES, PROT_READ | PROT_WRITE)) {
+        munmap(r, REGION_BYTES);
+        return nullptr;
+    }
+    for (Fiber &fiber : r->fibers) fiber.stack = -1;
+    r->shared_end = r->shared_page = bytes_of(r) + DYNAMIC_START + DYNAMIC_BYTES;
+    all_regions[region_count] = r;
+    __atomic_store_n(&region_count, region_count + 1, __ATOMIC_RELEASE);
+    return r;
+}
+
+// A region for the calling OS thread; nullptr where the system has no memory.
+inline Region *take_region() {
+    pthread_mutex_lock(&regions_lock);
+    Region *r = free_regions;
+    if (r)
+        free_regions = r->next_free;
+    else
+        r = new_region();
+    pthread_mutex_unlock(&regions_lock);
+    return r;
+}
+
+inline void give_region(Region *r) {
+    pthread_mutex_lock(&regions_lock);
+    r->next_free = free_regions;
+    free_regions = r;
+    pthread_mutex_unlock(&regions_lock);
+}
+
+// Give blocks this much dynamic shared memory. It ends at a forbidden page, or less than 16 bytes before one, as it
+// begins at a multiple of 16; what lies before it on its first page is poison that is looked at later.
+inline bool place_dynamic(Region *r, bits_t nbytes) {
+    r->state.dynamic = r->shared_end - (nbytes + 15) / 16 * 16;
+    unsigned char *page = r->shared_end - (nbytes + PAGE - 1) / PAGE * PAGE;
+    const bits_t opened = r->shared_page > page ? r->shared_page - page : 0;
+    const bits_t closed = page > r->shared_page ? page - r->shared_page : 0;
+    if (opened && mprotect(page, opened, PROT_READ | PROT_WRITE)) return false;
+    if (closed && mprotect(r->shared_page, closed, PROT_NONE)) return false;
+    r->shared_page = page;
+    return true;
+}
+
+// A stack for a CUDA thread. The one that was given back last comes first: it is in the cache.
+inline int take_stack(Region *r) {
+    if (r->free_count) return r->free_stacks[--r->free_count];
+    const int i = r->most_stacks;
+    if (mprotect(stack(r, i), STACK_BYTES, PROT_READ | PROT_WRITE)) return -1;
+    r->most_stacks = i + 1;
+    return i;
+}
+
+inline void give_stack(Region *r, Fiber &fiber) {
+    r->free_stacks[r->free_count++] = static_cast<short>(fiber.stack);
+    fiber.stack = -1;
+}
+
+}  // namespace emulator

@@ -1,0 +1,226 @@
+"""The emulator's runtime: a launch runs the blocks of its grid on the CPU's threads, and says what went wrong.
+
+Blocks are handed to the same pool of threads as the CPU's own kernels; a block stays on one of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from convforge.backends.cpu.runtime import cpu_runtime
+from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
+from convforge.backends.emulator.facts import emulator_facts
+from convforge.backends.emulator.library import (
+    ANCHOR_BYTES,
+    EmulatorKernel,
+    Error,
+    Job,
+    Scheduler,
+    kernel_of,
+    scheduler,
+)
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo
+
+# In which the threads of a block run: each until it waits or returns.
+ORDERS = ("forward", "backward", "shuffled")
+
+# What memory holds before it is written: a NaN as a float, -1 as an integer.
+POISON = 0xFF
+
+# Blocks of this many threads together are handed to an OS thread at once: enough to be worth it, few enough that an
+# interrupt is soon noticed.
+LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
+
+Place = tuple[int, int, int]
+
+
+class EmulatorError(RuntimeError):
+    """A kernel did something wrong, or was launched as no GPU would.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    what : str
+        What it did.
+    block, thread : tuple of int or None
+        Who did it, where that is known.
+    """
+
+    def __init__(self, kernel: str, what: str, block: Place | None = None, thread: Place | None = None) -> None:
+        self.kernel, self.what, self.block, self.thread = kernel, what, block, thread
+        where = "".join(f", {name} {place}" for name, place in (("block", block), ("thread", thread)) if place)
+        super().__init__(f"{kernel}{where}: {what}")
+
+
+class EmulatorRuntime:
+    """Runs CUDA kernels on the CPU. Safe from many threads; a stream has no meaning here and is ignored.
+
+    Parameters
+    ----------
+    order : {"forward", "backward", "shuffled"}
+        Of the threads of a block, and of the blocks.
+    seed : int
+        Of the shuffle.
+    portable : bool
+        Switch stacks by ucontext, as on processors for which no switch was written by hand.
+    """
+
+    def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"order={order!r} must be one of {', '.join(ORDERS)}")
+        self.facts: DeviceFacts = emulator_facts()
+        self.order, self.seed = order, seed
+        self._portable = portable
+        self._host = cpu_runtime()
+
+    def compile(self, kernel: KernelSource) -> EmulatorKernel:
+        """A kernel for this CPU, compiled or taken from the disk.
+
+        Raises
+        ------
+        EmulatorUnavailable
+            There is no g++, or this is not Linux.
+        CompileError
+            It refuses the kernel.
+        """
+        return kernel_of(kernel)
+
+    def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
+        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; ended when this returns.
+
+        Raises
+        ------
+        EmulatorError
+            The kernel did something wrong, or no GPU would launch it so.
+        """
+        self._check(kernel, info, args)
+        blocks, threads = math.prod(info.grid), math.prod(info.block)
+        if not blocks:
+            return
+        job = Job(
+            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
+            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
+            ORDERS.index(self.order), self.seed % (1 << 64),
+        )  # fmt: skip
+        run = (_portable_scheduler() if self._portable else scheduler()).run
+
+        def run_blocks(begin: int, end: int) -> None:
+            error = Error()
+            run(job, begin, end, error)
+            if error.kind:
+                raise _failure(kernel, error)
+
+        share = blocks // (8 * self._host.facts.cores)
+        share = min(max(share, -(-LEAST_THREADS // threads)), -(-MOST_THREADS // threads))
+        self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (blocks,), (share,)), ())
+
+    def _check(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> None:
+        """Refuse what a GPU would refuse."""
+        name, facts = kernel.source.name, self.facts
+        grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
+        for what, sizes, least, most in (
+            ("grid", grid, 0, (2**31 - 1, 65535, 65535)),
+            ("block", block, 1, (1024, 1024, 64)),
+        ):
+            for axis, size, limit in zip("xyz", sizes, most, strict=True):
+                if not least <= size <= limit:
+                    raise EmulatorError(name, f"{what} {sizes}: {axis} must be {least} to {limit}")
+        if math.prod(block) > 1024:
+            raise EmulatorError(name, f"block {block}: {math.prod(block)} threads, of which a block has at most 1024")
+        static = kernel.shared_bytes - ANCHOR_BYTES
+        if info.scratch_bytes < 0 or static + info.scratch_bytes > facts.block_shared_bytes:
+            raise EmulatorError(
+                name,
+                f"{static} bytes of static and {info.scratch_bytes} of dynamic shared memory; "
+                f"a block has at most {facts.block_shared_bytes} together",
+            )
+        if ctypes.sizeof(args) != (nbytes := ctypes.sizeof(kernel.source.arguments)):
+            raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
+
+    def describe(self, kernel: EmulatorKernel, info: LaunchInfo) -> LaunchInfo:
+        """Nothing to add: registers and occupancy are a GPU's."""
+        return info
+
+    def instance(self, kernel: EmulatorKernel) -> EmulatorKernel:
+        """The same kernel in a library of its own, with constant memory of its own."""
+        return kernel.instance()
+
+    def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
+        """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
+        return kernel.symbol(symbol)
+
+    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
+        """Run tasks one after the other: a launch takes every core by itself."""
+        for task in tasks:
+            task(0)
+
+    def allocate(self, nbytes: int, stream: Any = None) -> Any:
+        """A workspace of `nbytes` bytes, aligned to 64, poisoned."""
+        raw = self._host.allocate(nbytes)
+        raw.fill(POISON)
+        return raw
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array that is not yet written, poisoned."""
+        array = self._host.empty(shape, dtype)
+        self.fill(array, POISON)
+        return array
+
+    def upload(self, array: Any, stream: Any = None) -> Any:
+        """A copy of an array."""
+        return self._host.upload(array)
+
+    def download(self, array: Any, stream: Any = None) -> Any:
+        """The array itself."""
+        return array
+
+    def fill(self, array: Any, byte: int, stream: Any = None) -> None:
+        """Set every byte of a contiguous array."""
+        self._host.fill(array, byte)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
+        """Copy bytes between two addresses."""
+        ctypes.memmove(target, source, nbytes)
+
+    def writable(self, out: Any) -> Any:
+        """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
+        return self._host.writable(out)
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Nothing to wait for: a launch returns when its work is done."""
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Seconds of wall clock that `repeats` calls take; they say nothing about a GPU."""
+        return self._host.time(run, repeats)
+
+
+def _failure(kernel: EmulatorKernel, error: Error) -> EmulatorError:
+    block = (error.block.x, error.block.y, error.block.z) if error.kind <= 2 else None
+    thread = (error.thread.x, error.thread.y, error.thread.z) if error.kind == 1 else None
+    return EmulatorError(kernel.source.name, error.text.decode(errors="replace"), block, thread)
+
+
+@cache
+def _portable_scheduler() -> Scheduler:
+    return Scheduler(portable=True)
+
+
+@cache
+def emulator_runtime(order: str = "forward", seed: int = 0) -> EmulatorRuntime:
+    """The emulator, one a process for each order.
+
+    Raises
+    ------
+    EmulatorUnavailable
+        There is no g++, or this is not Linux.
+    """
+    if (reason := why_absent()) is not None:
+        raise EmulatorUnavailable(reason)
+    return EmulatorRuntime(order, seed)

@@ -1,0 +1,387 @@
+// Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread.
+//
+// A CUDA thread runs until it returns or waits: at a barrier of its block or in an operation of its warp. Then the next
+// one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
+// order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier, and it
+// opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or another.
+#include <dlfcn.h>
+#include <link.h>
+
+#include "faults.h"
+#include "region.h"
+
+namespace emulator {
+
+enum Order { FORWARD, BACKWARD, SHUFFLED };
+
+static unsigned random_below(Region *r, unsigned limit) {  // splitmix64
+    bits_t z = r->random += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return static_cast<unsigned>((z ^ (z >> 31)) % limit);
+}
+
+// Stop here until the scheduler comes back.
+static void leave(Region *r) {
+    switch_stack(&current(r).context, &r->scheduler);
+}
+
+static void begin_thread() {
+    Region *r = region();
+    r->job->enter(r->args);
+    current(r).status = RETURNED;
+    leave(r);
+    __builtin_unreachable();
+}
+
+static Index index_of(bits_t linear, Index size) {
+    return {static_cast<unsigned>(linear % size.x), static_cast<unsigned>(linear / size.x % size.y),
+            static_cast<unsigned>(linear / size.x / size.y)};
+}
+
+static void start_waiting(Region *r, Status status, Site site, unsigned mask) {
+    Fiber &fiber = current(r);
+    fiber.status = status;
+    fiber.site = site;
+    fiber.mask = mask;
+}
+
+static bool same_site(const Site &a, const Site &b) {
+    return a.line == b.line && !strcmp(a.what, b.what) && !strcmp(a.file, b.file);
+}
+
+static unsigned barrier(Site site, int predicate) {
+    Region *r = region();
+    start_waiting(r, AT_BARRIER, site, 0);
+    r->waiting++;
+    current(r).value = predicate != 0;
+    leave(r);
+    return r->yes;
+}
+
+// The lanes of a warp that stand in this operation, if all have come that it waits for; else 0.
+static unsigned arrived(Region *r, unsigned w, const Fiber &first) {
+    const Warp &warp = r->warps[w];
+    const unsigned expected = first.mask & warp.exist & ~warp.returned;
+    for (unsigned left = expected; left; left &= left - 1) {
+        const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
+        if (other.status != IN_WARP || other.mask != first.mask || !same_site(other.site, first.site)) return 0;
+    }
+    return expected;
+}
+
+// End an operation of a warp: every lane gets the value of its source, or the ballot.
+static void complete(Region *r, unsigned w, unsigned lanes, bool votes) {
+    Fiber *fibers = r->fibers + w * WARP;
+    bits_t values[WARP], ballot = 0;
+    for (unsigned left = lanes; left; left &= left - 1) {
+        const int lane = __builtin_ctz(left);
+        values[lane] = fibers[lane].value;
+        ballot |= (values[lane] & 1) << lane;
+    }
+    for (unsigned left = lanes; left; left &= left - 1) {
+        Fiber &fiber = fibers[__builtin_ctz(left)];
+        const unsigned source = fiber.source % WARP;
+        // A lane that is not there gives poison.
+        fiber.value = votes ? ballot : lanes >> source & 1 ? values[source] : ~0ull;
+        fiber.status = RUNNABLE;
+    }
+    r->warps[w].runnable |= lanes;
+    r->warps[w].waiting &= ~lanes;
+}
+
+constexpr unsigned VOTE = WARP;  // stands for the source of a lane where all of them are
+
+static bits_t in_warp(Site site, unsigned mask, bits_t value, unsigned source) {
+    Region *r = region();
+    Fiber &fiber = current(r);
+    const unsigned w = r->current / WARP, lane = 1u << r->current % WARP;
+    if (!(mask & lane)) {
+        describe(r, "a lane calls %s with mask 0x%08x, which does not name it, %s:%d", site.what, mask, site.file,
+                 site.line);
+        abandon(r);
+    }
+    start_waiting(r, IN_WARP, site, mask);
+    fiber.value = value;
+    fiber.source = source & 31;
+    if (const unsigned lanes = arrived(r, w, fiber)) {
+        complete(r, w, lanes, source == VOTE);
+        r->warps[w].runnable &= ~lane;  // it runs already
+        return fiber.value;
+    }
+    fiber.source |= source == VOTE ? VOTE : 0;
+    r->warps[w].waiting |= lane;
+    leave(r);
+    return fiber.value;
+}
+
+static unsigned ballot(Site site, unsigned mask, int predicate) {
+    return static_cast<unsigned>(in_warp(site, mask, predicate != 0, VOTE));
+}
+
+static bits_t exchange(Site site, unsigned mask, bits_t value, unsigned source) {
+    return in_warp(site, mask, value, source & 31);
+}
+
+static bool in_shared(const Region *r, const void *at, unsigned bytes) {
+    const unsigned char *start = static_cast<const unsigned char *>(at);
+    return (start >= r->shared && start + bytes <= r->shared + r->job->shared_bytes) ||
+           (start >= r->state.dynamic && start + bytes <= r->state.dynamic + r->job->dynamic_bytes);
+}
+
+static void copy(Site site, void *shared, const void *global, unsigned bytes, int there) {
+    Region *r = region();
+    Fiber &fiber = current(r);
+    const char *fault = nullptr;
+    if (!in_shared(r, shared, bytes)) fault = "its target is not in shared memory";
+    if (reinterpret_cast<bits_t>(shared) % bytes || reinterpret_cast<bits_t>(global) % bytes)
+        fault = "its addresses must be multiples of its size";
+    if (fault) {
+        describe(r, "%s of %u bytes: %s, %s:%d", site.what, bytes, fault, site.file, site.line);
+        abandon(r);
+    }
+    if (fiber.copy_count == fiber.copy_room) {
+        fiber.copy_room = fiber.copy_room ? 2 * fiber.copy_room : 16;
+        fiber.copies = static_cast<Copy *>(realloc(fiber.copies, fiber.copy_room * sizeof(Copy)));
+        if (!fiber.copies) abort();  // no memory
+    }
+    fiber.copies[fiber.copy_count++] = {shared, global, bytes, there, fiber.group};
+}
+
+static void commit() { current(region()).group++; }
+
+// Let the copies of all groups but the last `pending` land. Those that nobody waits for never do.
+static void wait(unsigned pending) {
+    Fiber &fiber = current(region());
+    unsigned kept = 0;
+    for (unsigned i = 0; i < fiber.copy_count; i++) {
+        const Copy &one = fiber.copies[i];
+        if (one.group + pending >= fiber.group)
+            fiber.copies[kept++] = one;
+        else if (one.there)
+            memcpy(one.shared, one.global, one.bytes);
+        else
+            memset(one.shared, 0, one.bytes);
+    }
+    fiber.copy_count = kept;
+}
+
+static const Services services = {barrier, ballot, exchange, copy, commit, wait, fail, out_of_bounds, mismatch};
+
+// Run a thread until it returns or waits. False: it failed.
+static bool resume(Region *r, unsigned thread) {
+    Fiber &fiber = r->fibers[thread];
+    const unsigned w = thread / WARP;
+    r->current = thread;
+    r->state.thread = fiber.index;
+    r->state.lane = thread % WARP;
+    if (fiber.stack < 0) {
+        fiber.stack = take_stack(r);
+        if (fiber.stack < 0) {
+            describe(r, "the system has no memory left for the stacks of a block's threads");
+            r->error->kind = 3;
+            return false;
+        }
+        // Stacks start at different places in their pages, again for the cache.
+        unsigned char *bottom = stack(r, fiber.stack), *top = bottom + STACK_BYTES - fiber.stack % 16 * 192;
+        prepare(&fiber.context, bottom, top, begin_thread);
+    }
+    fiber.status = RUNNABLE;
+    switch_stack(&r->scheduler, &fiber.context);
+    if (r->error->kind) return false;
+    if (fiber.status != RETURNED) return true;
+    give_stack(r, fiber);
+    r->returned++;
+    r->warps[w].returned |= 1u << thread % WARP;
+    // It may have been the last that an operation of its warp waited for.
+    for (unsigned left = r->warps[w].waiting; left; left &= left - 1) {
+        const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
+        if (const unsigned lanes = arrived(r, w, other)) complete(r, w, lanes, other.source & VOTE);
+    }
+    return true;
+}
+
+static bool run_warp(Region *r, unsigned w) {
+    Warp &warp = r->warps[w];
+    while (warp.runnable) {
+        unsigned lane = __builtin_ctz(warp.runnable);
+        if (r->job->order == BACKWARD) lane = 31 - __builtin_clz(warp.runnable);
+        if (r->job->order == SHUFFLED) {
+            const unsigned turn = random_below(r, WARP);
+            const unsigned turned = warp.runnable >> turn | (turn ? warp.runnable << (WARP - turn) : 0);
+            lane = (__builtin_ctz(turned) + turn) % WARP;
+        }
+        warp.runnable &= ~(1u << lane);
+        if (!resume(r, w * WARP + lane)) return false;
+    }
+    return true;
+}
+
+// Threads wait, and not all of them at one barrier: say who stands where. The first place is where the error is put.
+static void describe_stuck(Region *r) {
+    char text[sizeof r->error->text];
+    size_t used = 0;
+    text[0] = 0;
+    bool counted[MOST_THREADS] = {};
+    unsigned shown = 0, first = 0;
+    for (unsigned t = 0; t < r->threads && shown < 4; t++) {
+        const Fiber &fiber = r->fibers[t];
+        if (counted[t] || fiber.status == RETURNED) continue;
+        unsigned count = 0;
+        for (unsigned other = t; other < r->threads; other++)
+            if (r->fibers[other].status == fiber.status && same_site(r->fibers[other].site, fiber.site))
+                counted[other] = true, count++;
+        const Index at = fiber.index;
+        if (!shown++) first = t;
+        used += snprintf(text + used, sizeof text - used, "%s%u of %u threads wait at %s, %s:%d, first (%u, %u, %u)",
+                         used ? "; " : "", count, r->threads, fiber.site.what, fiber.site.file, fiber.site.line, at.x,
+                         at.y, at.z);
+        if (used >= sizeof text) used = sizeof text - 1;
+    }
+    if (r->returned) snprintf(text + used, sizeof text - used, "; %u have returned", r->returned);
+    r->state.thread = r->fibers[first].index;
+    const char *why = r->waiting ? "divergent barrier: " : "a warp waits for lanes that do not come: ";
+    describe(r, "%s%s", why, text);
+}
+
+// Open the barrier if all threads stand at it. False: they do not.
+static bool open_barrier(Region *r) {
+    if (r->waiting < r->threads) return false;
+    unsigned yes = 0;
+    for (unsigned t = 0; t < r->threads; t++) {
+        if (!same_site(r->fibers[t].site, r->fibers[0].site)) return false;
+        yes += static_cast<unsigned>(r->fibers[t].value);
+    }
+    r->yes = yes;
+    r->waiting = 0;
+    for (unsigned w = 0; w * WARP < r->threads; w++) r->warps[w].runnable = r->warps[w].exist;
+    return true;
+}
+
+// What lies on the pages of dynamic shared memory beside it must not have been written.
+static bool around_is_poison(Region *r, const unsigned char *start, const unsigned char *end) {
+    if (start == end || (*start == POISON && !memcmp(start, start + 1, end - start - 1))) return true;
+    while (*start == POISON) start++;
+    describe(r, "dynamic shared memory has %llu bytes; byte %lld of it was written", r->job->dynamic_bytes,
+             static_cast<long long>(start - r->state.dynamic));
+    r->error->kind = 2;
+    return false;
+}
+
+static bool run_block(Region *r) {
+    const unsigned warps = (r->threads + WARP - 1) / WARP;
+    memset(r->shared, POISON, r->job->shared_bytes);
+    memset(r->shared_page, POISON, r->shared_end - r->shared_page);
+    r->waiting = r->returned = 0;
+    for (unsigned t = 0; t < r->threads; t++) {
+        Fiber &fiber = r->fibers[t];
+        fiber.status = NEW;
+        fiber.copy_count = fiber.group = 0;
+    }
+    for (unsigned w = 0; w < warps; w++) {
+        const unsigned lanes = r->threads - w * WARP < WARP ? r->threads - w * WARP : WARP;
+        const unsigned exist = lanes == WARP ? ~0u : (1u << lanes) - 1;
+        r->warps[w] = {exist, exist, 0, 0};
+    }
+    do {
+        unsigned turn[MOST_WARPS];
+        for (unsigned w = 0; w < warps; w++) {
+            turn[w] = r->job->order == BACKWARD ? warps - 1 - w : w;
+            if (r->job->order != SHUFFLED) continue;
+            const unsigned other = random_below(r, w + 1);
+            turn[w] = turn[other], turn[other] = w;
+        }
+        for (unsigned i = 0; i < warps; i++)
+            if (!run_warp(r, turn[i])) return false;
+        if (r->returned == r->threads) break;
+    } while (open_barrier(r));
+    if (r->returned < r->threads) {
+        describe_stuck(r);
+        return false;
+    }
+    return around_is_poison(r, r->shared_page, r->state.dynamic) &&
+           around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
+}
+
+static void run_blocks(Region *r, const Job &job, bits_t begin, bits_t end) {
+    const bits_t blocks = static_cast<bits_t>(job.grid.x) * job.grid.y * job.grid.z;
+    for (bits_t i = begin; i < end; i++) {
+        const bits_t linear = job.order == BACKWARD ? blocks - 1 - i : i;
+        r->state.block = index_of(linear, job.grid);
+        r->random = job.seed * 0x9e3779b97f4a7c15ull + linear;
+        if (run_block(r)) continue;
+        for (unsigned t = 0; t < r->threads; t++)
+            if (r->fibers[t].stack >= 0) give_stack(r, r->fibers[t]);
+        return;
+    }
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+extern "C" {
+
+// Run blocks [begin, end) of a grid on the calling OS thread; error->kind is 0 where all went well.
+__attribute__((visibility("default"))) void emulator_run(const Job *job, bits_t begin, bits_t end, Error *error) {
+    error->kind = 0;
+    Region *r = take_region();
+    if (!r || job->args_bytes > sizeof r->args || !place_dynamic(r, job->dynamic_bytes)) {
+        error->kind = 3;
+        snprintf(error->text, sizeof error->text, "the system has no memory left for a block's threads");
+        if (r) give_region(r);
+        return;
+    }
+    r->job = job;
+    r->error = error;
+    r->threads = job->block.x * job->block.y * job->block.z;
+    for (unsigned t = 0; t < r->threads; t++) r->fibers[t].index = index_of(t, job->block);
+    memcpy(r->args, job->args, job->args_bytes);
+    r->shared = static_cast<unsigned char *>(job->anchor()) - job->shared_offset;
+    r->state.block_size = job->block;
+    r->state.grid_size = job->grid;
+    r->state.services = &services;
+
+    stack_t ours, theirs;
+    memset(&ours, 0, sizeof ours);
+    ours.ss_sp = r->signal_stack;
+    ours.ss_size = sizeof r->signal_stack;
+    sigaltstack(&ours, &theirs);
+    watch();
+    run_blocks(r, *job, begin, end);
+    unwatch();
+    sigaltstack(&theirs, nullptr);
+    r->error = nullptr;
+    give_region(r);
+}
+
+// Where the anchor of a kernel's library stands in its static shared memory, and how many bytes that has.
+__attribute__((visibility("default"))) int emulator_measure(void *(*anchor)(), bits_t *offset, bits_t *nbytes) {
+    struct Found {
+        bits_t anchor, *offset, *nbytes;
+    } found = {reinterpret_cast<bits_t>(anchor()), offset, nbytes};
+    return dl_iterate_phdr(
+        [](dl_phdr_info *library, size_t, void *into) {
+            const Found *found = static_cast<Found *>(into);
+            const bits_t start = reinterpret_cast<bits_t>(library->dlpi_tls_data);
+            for (int i = 0; start && i < library->dlpi_phnum; i++) {
+                const bits_t length = library->dlpi_phdr[i].p_memsz;
+                if (library->dlpi_phdr[i].p_type != PT_TLS || found->anchor - start >= length) continue;
+                *found->offset = found->anchor - start;
+                *found->nbytes = length;
+                return 1;
+            }
+            return 0;
+        },
+        &found);
+}
+
+// Bytes of the variable that a library exports at this address; 0 where there is none.
+__attribute__((visibility("default"))) bits_t emulator_symbol_bytes(const void *address) {
+    Dl_info info;
+    const ElfW(Sym) *symbol = nullptr;
+    void *into = &symbol;
+    if (!dladdr1(address, &info, reinterpret_cast<void **>(into), RTLD_DL_SYMENT) || !symbol) return 0;
+    return info.dli_saddr == address ? symbol->st_size : 0;
+}
+}

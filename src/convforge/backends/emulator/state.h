@@ -1,0 +1,55 @@
+// What a compiled kernel and the scheduler both know: where a CUDA thread finds itself, and what it may ask for.
+//
+// Everything of one OS thread lies in one region of memory that is aligned to its size: this struct first, then dynamic
+// shared memory, then the stacks. So a CUDA thread finds its State from the address of its own stack frame, which
+// takes one instruction and no thread-local variable.
+#pragma once
+
+namespace emulator {
+
+typedef unsigned long long bits_t;
+
+constexpr bits_t REGION_BYTES = 1ull << 28;
+
+struct Index {
+    unsigned x, y, z;
+};
+
+// Where in the source something happens, and what.
+struct Site {
+    const char *what;
+    const char *file;
+    int line;
+};
+
+// Calls from a CUDA thread into the scheduler. `site` says where the thread stands.
+struct Services {
+    unsigned (*barrier)(Site site, int predicate);                                // how many threads said yes
+    unsigned (*ballot)(Site site, unsigned mask, int predicate);                  // bit by lane
+    bits_t (*exchange)(Site site, unsigned mask, bits_t value, unsigned source);  // the value of lane `source`
+    void (*copy)(Site site, void *shared, const void *global, unsigned bytes, int there);
+    void (*commit)();
+    void (*wait)(unsigned pending);
+    void (*fail)(Site site);
+    void (*out_of_bounds)(const void *where, bits_t index);  // of -fsanitize=bounds
+    void (*mismatch)(const void *where, bits_t pointer);     // of -fsanitize=alignment,object-size
+};
+
+struct State {
+    Index thread, block, block_size, grid_size;
+    unsigned lane;
+    unsigned char *dynamic;  // the dynamic shared memory
+    const Services *services;
+};
+
+__attribute__((always_inline)) inline State *here() {
+#if defined(__x86_64__)
+    bits_t inside;
+    __asm__("movq %%rsp, %0" : "=r"(inside));
+#else
+    const bits_t inside = reinterpret_cast<bits_t>(__builtin_frame_address(0));
+#endif
+    return reinterpret_cast<State *>(inside & ~(REGION_BYTES - 1));
+}
+
+}  // namespace emulator

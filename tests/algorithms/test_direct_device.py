@@ -1,0 +1,313 @@
+"""The direct ladder of CUDA kernels: on the emulator by value, by NVRTC for what the machine code takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cases import CONV2D, Case
+
+from convforge.algorithms import refusal
+from convforge.algorithms.contract import Operands
+from convforge.algorithms.direct.device import (
+    ConstantConfig,
+    DirectConstant,
+    DirectNaive,
+    DirectShared,
+    DirectTiled,
+    NaiveConfig,
+    SharedConfig,
+    TiledConfig,
+)
+from convforge.backends.cuda.absent import why_no_compiler
+from convforge.backends.cuda.compiler import Compiled, compile_kernel
+from convforge.backends.emulator import emulator_runtime, why_absent
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
+from convforge.problem import Conv2dProblem, parse_problem
+
+METHODS = [DirectNaive("emulator"), DirectConstant("emulator"), DirectShared("emulator"), DirectTiled("emulator")]
+ANY = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+emulated = pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
+compiled = pytest.mark.skipif(why_no_compiler() is not None, reason=str(why_no_compiler()))
+
+H200 = DeviceFacts("cuda", "H200", 132, 0, 60 << 20, 0, 141 << 30, 16, "sm_90", 232448, 233472, 65536, 2048)
+
+
+def problem_of(text: str) -> Conv2dProblem:
+    problem = parse_problem(text)
+    assert isinstance(problem, Conv2dProblem)
+    return problem
+
+
+def check(method: Any, text: str, config: Any = None, order: str = "forward") -> None:
+    """Run a plan on the emulator and hold it against the truth."""
+    problem = problem_of(text)
+    runtime = emulator_runtime(order)
+    config = method.configs(problem, runtime.facts)[0] if config is None else config
+    verdict = check_plan(method.plan(problem, config, runtime), judge_of(text))
+    assert verdict.ok, verdict.message
+
+
+@cache
+def judge_of(text: str, kind: str = "normal") -> Judge:
+    problem = problem_of(text)
+    return Judge(problem, make_inputs(problem, kind))
+
+
+@emulated
+@ANY
+@pytest.mark.parametrize("case", CONV2D, ids=str)
+def test_case(method: Any, case: Case) -> None:
+    problem, runtime = problem_of(case.text), emulator_runtime()
+    assert refusal(method, problem, runtime.facts) is None
+    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+    for kind in case.kinds:
+        verdict = check_plan(plan, judge_of(case.text, kind))
+        assert verdict.ok, verdict.message
+
+
+@emulated
+@ANY
+@pytest.mark.parametrize("text", ["n2c3h37w71_k5r3s3_st1_p1_f32_nchw", "n1c4h37w71_k6r3s3_st2_p1x2_d2_g2_f32_nhwc"])
+def test_every_config(method: Any, text: str) -> None:
+    configs = method.configs(problem_of(text), H200)
+    assert len(set(configs)) == len(configs) > 1
+    for config in configs:
+        check(method, text, config)
+
+
+@emulated
+@ANY
+@pytest.mark.parametrize("order", ["backward", "shuffled"])
+def test_the_order_of_threads_does_not_matter(method: Any, order: str) -> None:
+    check(method, "n1c3h17w31_k5r3s3_st2_p1_f32_nchw", order=order)
+
+
+@emulated
+@ANY
+def test_nan_spreads_no_further_than_its_windows(method: Any) -> None:
+    problem = problem_of("n2c2h24w25_k3r3s3_st1_p1_f32_nchw")
+    plan = method.plan(problem, method.configs(problem, emulator_runtime().facts)[0], emulator_runtime())
+    for kind in ("nan", "inf"):
+        verdict = check_nan_spread(plan, kind)
+        assert verdict.ok, verdict.message
+
+
+# Beyond the 65535 blocks that a grid has along y and z.
+
+
+@emulated
+@ANY
+def test_more_planes_than_a_grid_has(method: Any) -> None:
+    check(method, "n66000c1h1w2_k1r1s1_f32_nchw")
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("method", "config"),
+    [
+        (METHODS[0], NaiveConfig(32, 1)),
+        (METHODS[1], ConstantConfig(32, 1)),
+        (METHODS[2], SharedConfig(32, 1, 1)),
+        (METHODS[3], TiledConfig(32, 1, 1, 1)),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_more_rows_than_a_grid_has(method: Any, config: Any) -> None:
+    check(method, "n1c1h66000w1_k1r3s1_p1x0_f32_nchw", config)
+
+
+# Vectors: rows that allow them, and rows that do not.
+
+VECTORS = [
+    "n1c3h20w300_k1r3s3_p1_f32_nchw",
+    "n1c3h20w300_k3r3s3_p1_f32_nhwc",
+    "n1c4h20w300_k4r3s3_p1_f32_nhwc",
+    "n1c2h20w300_k3r3s3_p1_f32_nhwc-kcrs-nchw",
+    "n1c3h20w304_k3r3s3_p1_f32_nchw-krsc-nhwc",
+    "n1c3h20w600_k2r3s3_st2_p1_f32_nchw",
+    "n1c3h20w900_k2r3s3_st3_p1_f32_nchw",
+    "n1c3h20w600_k2r3s3_st2_p1_f32_nhwc",
+    "n1c1h20w300_k1r5s5_p2_f32_nchw",
+    "n1c1h20w300_k2r3s3_p2_d2_f32_nchw",
+    "n1c1h20w301_k2r3s3_p1_f32_nchw",
+    "n1c2h20w600_k2r3s3_p1_f16_nchw",
+    "n1c3h20w600_k3r3s3_p1_u8-f32-u8-f32_nhwc",
+    "n1c2h20w300_k2r3s3_p1_f64_nchw",
+    "n1c4h20w300_k6r3s3_p1_g2_f32_nchw_+bias+residual+relu",
+]
+
+
+@emulated
+@pytest.mark.parametrize("text", VECTORS)
+def test_rows_of_several_blocks(text: str) -> None:
+    problem = problem_of(text)
+    for config in METHODS[3].configs(problem, H200)[::4]:
+        check(METHODS[3], text, config)
+
+
+@emulated
+@ANY
+def test_arrays_that_no_vector_fits(method: Any) -> None:
+    problem = problem_of("n1c2h20w300_k2r3s3_p1_f32_nchw")
+    inputs, runtime = make_inputs(problem), emulator_runtime()
+    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+    prepared, judge = plan.prepare(inputs.w), Judge(problem, inputs)
+    raw = np.zeros((1, 2, 20, 303), np.float32)
+    shifted = np.zeros(inputs.x.size + 1, np.float32)[1:].reshape(inputs.x.shape)
+    turned = np.zeros(inputs.x.shape[::-1], np.float32).T
+    for x in (raw[..., 1:301], raw[..., :300], shifted, turned, np.zeros_like(inputs.x)[:, ::-1, ::-1, ::-1]):
+        x[...] = inputs.x
+        for shape in ((1, 2, 20, 300), (1, 2, 20, 302)):
+            out = np.full(shape, np.nan, np.float32)[..., :300]
+            plan(x, prepared, Operands(), out)
+            verdict = judge.verdict("strict", out)
+            assert verdict.ok, verdict.message
+
+
+# Constant memory: a filter holds a module of its own.
+
+
+@emulated
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: method.name)
+def test_prepared_filters_do_not_disturb_each_other(method: Any) -> None:
+    problem = problem_of("n1c3h9w10_k4r3s3_p1_f32_nchw")
+    runtime = emulator_runtime()
+    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+    again = method.plan(problem, plan.config, runtime)
+    inputs = make_inputs(problem)
+    prepared = [plan.prepare(inputs.w), plan.prepare(2 * inputs.w), again.prepare(3 * inputs.w)]
+    results = []
+    for owner, filter_ in zip((plan, plan, again), prepared, strict=True):
+        out = np.full(problem.out_shape, np.nan, np.float32)
+        owner(inputs.x, filter_, Operands(), out)
+        results.append(out)
+    np.testing.assert_array_equal(results[1], 2 * results[0])
+    np.testing.assert_allclose(results[2], 3 * results[0], rtol=1e-5, atol=1e-5)
+
+
+@emulated
+def test_a_module_serves_the_next_filter_of_its_stream_alone() -> None:
+    problem = problem_of("n1c3h9w10_k4r3s3_p1_f32_nchw")
+    runtime = emulator_runtime()
+    plan = METHODS[1].plan(problem, ConstantConfig(), runtime)
+    inputs, out = make_inputs(problem), np.zeros(problem.out_shape, np.float32)
+
+    def kernel_after(streams: list[int]) -> Any:
+        prepared = plan.prepare(inputs.w)
+        kernel = prepared.tensors["module"].kernel
+        for stream in streams:
+            plan(inputs.x, prepared, Operands(), out, stream=stream)
+        del prepared
+        gc.collect()
+        return kernel
+
+    first = kernel_after([])
+    assert kernel_after([0]) is first
+    assert kernel_after([0, 7]) is first
+    assert kernel_after([0]) is not first  # it may still run on stream 7
+
+
+# What is refused, with its figures.
+
+
+def test_a_filter_beyond_constant_memory_is_refused_by_the_constant_step_alone() -> None:
+    problem = problem_of("n1c128h9w10_k15r3s3_p1_f32_nchw")
+    assert METHODS[1].refuses(problem, H200) == (
+        "the filter's 17280 weights take 69120 bytes as float32; constant memory holds 65536"
+    )
+    assert all(method.refuses(problem, H200) is None for method in (METHODS[0], METHODS[2], METHODS[3]))
+
+
+@emulated
+@pytest.mark.parametrize("method", METHODS[2:], ids=lambda method: method.name)
+def test_a_filter_beyond_constant_memory_is_read_from_global_memory(method: Any) -> None:
+    check(method, "n1c128h5w6_k15r3s3_p1_f32_nchw")
+
+
+def test_a_tile_beyond_shared_memory_is_refused() -> None:
+    problem = problem_of("n1c1h900w900_k1r2s2_d400_f32_nchw")
+    assert METHODS[2].refuses(problem, H200) == (
+        "the tile of 1 channels with its halo takes 665856 bytes of shared memory; a block has 232448"
+    )
+    small = dataclasses.replace(H200, block_shared_bytes=48 << 10)
+    assert METHODS[2].refuses(problem_of("n1c3h90w90_k1r3s3_p1_f32_nchw"), small) is None
+
+
+@pytest.mark.parametrize("text", ["n1c64h90w90_k8r3s3_p1_f32_nchw", "n1c3h90w90_k1r31s31_p15_f64_nchw"])
+@pytest.mark.parametrize("limit", [48 << 10, 227 << 10])
+def test_tiles_stay_within_shared_memory(text: str, limit: int) -> None:
+    problem, facts = problem_of(text), dataclasses.replace(H200, block_shared_bytes=limit)
+    if METHODS[2].refuses(problem, facts) is None:
+        for config in METHODS[2].configs(problem, facts):
+            tile_h = (config.block_y * config.per_p - 1) + problem.r
+            tile_w = config.block_x - 1 + problem.s
+            assert config.tile_c * tile_h * tile_w * (8 if problem.acc_dtype == "float64" else 4) <= limit
+
+
+def test_a_window_beyond_the_registers_is_refused() -> None:
+    reason = METHODS[3].refuses(problem_of("n1c1h9w900_k1r1s200_f32_nchw"), H200)
+    assert reason is not None
+    assert "201 registers; 192 are to be had" in reason
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "reason"),
+    [
+        (METHODS[0], NaiveConfig(4, 4), "a block has 32 to 1024 threads; 4 x 4 are 16"),
+        (METHODS[0], NaiveConfig(32, 8, "diagonal"), "partition='diagonal' must be one of"),
+        (METHODS[1], ConstantConfig(64, 32), "64 x 32 are 2048"),
+        (METHODS[2], SharedConfig(32, 8, 0), "per_p=0 must be at least 1"),
+        (METHODS[2], SharedConfig(32, 32, 64, 64), "bytes of shared memory; a block has"),
+        (METHODS[3], TiledConfig(32, 4, 16, 16), "registers; 192 are to be had"),
+    ],
+)
+@emulated
+def test_a_config_that_cannot_be_says_why(method: Any, config: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        method.plan(problem_of("n1c3h32w32_k1r3s3_p1_f32_nchw"), config, emulator_runtime())
+
+
+# Machine code.
+
+
+class Compiling:
+    """Stands in for a runtime where kernels are only compiled."""
+
+    def __init__(self, architecture: str) -> None:
+        self.facts = dataclasses.replace(H200, architecture=architecture)
+        self.kernels: dict[str, Compiled] = {}
+
+    def compile(self, kernel: KernelSource) -> Compiled:
+        self.kernels[kernel.name] = compile_kernel(kernel, self.facts.architecture)
+        return self.kernels[kernel.name]
+
+    def describe(self, kernel: Compiled, info: LaunchInfo) -> LaunchInfo:
+        return dataclasses.replace(info, registers=kernel.registers, spills=kernel.spill_bytes)
+
+
+@compiled
+@ANY
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("text", ["n1c3h1024w1024_k3r3s3_p1_f32_nchw", "n1c3h1024w1024_k3r3s3_st2_p1_f32_nhwc"])
+def test_no_kernel_spills(method: Any, architecture: str, text: str) -> None:
+    problem, runtime = problem_of(text), Compiling(architecture)
+    config = method.configs(problem, runtime.facts)[0]
+    (launch,) = method.plan(problem, config, runtime).launches
+    assert launch.spills == 0, f"{config}: {launch}"
+    assert runtime.kernels[method.name].stack_bytes == 0
+
+
+@compiled
+@ANY
+def test_large_arrays_compile_with_wide_places(method: Any) -> None:
+    problem, runtime = problem_of("n1c3h40000w40000_k3r3s3_p1_f32_nchw"), Compiling("sm_90")
+    (launch,) = method.plan(problem, method.configs(problem, H200)[0], runtime).launches
+    assert launch.spills == 0
