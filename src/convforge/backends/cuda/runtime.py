@@ -40,6 +40,7 @@ class CudaKernel:
 
         self.about = about
         device.set_current()
+        self._device = int(device.device_id)
         self._module = ObjectCode.from_cubin(about.code)
         self.kernel = self._module.get_kernel(about.name)
         self.handle = int(self.kernel.handle)
@@ -47,8 +48,11 @@ class CudaKernel:
 
     def allow_shared(self, nbytes: int) -> None:
         """Tell the driver that a block may ask for this much dynamic shared memory."""
+        from cuda.bindings import driver
+
         if nbytes > self._shared_bytes:
-            self.kernel.attributes.max_dynamic_shared_size_bytes = nbytes
+            wanted = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuKernelSetAttribute(wanted, nbytes, driver.CUkernel(self.handle), self._device))
             self._shared_bytes = nbytes
 
     def symbol(self, name: str) -> tuple[int, int]:

@@ -1,0 +1,111 @@
+"""The GEMM ladder's kernels on the emulator: every step, every way that operands and the output may lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.emulated import needs_emulator
+
+from convforge.algorithms.gemm.device import LADDER, BlockConfig, GemmNaive, GemmShared, SquareConfig
+from convforge.algorithms.gemm.product import operand
+from convforge.backends.emulator.runtime import emulator_runtime
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
+from convforge.problem import parse_problem
+
+pytestmark = needs_emulator
+
+STEPS = [step("emulator") for step in LADDER.values()]
+PROBLEMS = [
+    "m1n1k1_f32", "m17n33k29_f32", "m65n3k200_f32", "m3n130k7_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32",
+    "m33n40k21_ta_tb_f64", "m132n136k20_ta_f32", "m132n136k24_tb_f32", "m64n64k64_f64", "m0n5k3_f32", "m4n0k3_f32",
+    "m4n5k0_f32",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_products(step: Any, text: str) -> None:
+    runtime, problem = emulator_runtime(), parse_problem(text)
+    plan = step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
+    for kind in ("normal", "integers"):
+        verdict = check_plan(plan, Judge(problem, make_inputs(problem, kind)))
+        assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@pytest.mark.parametrize("order", ["backward", "shuffled"])
+def test_every_config_in_other_orders_of_threads(step: Any, order: str) -> None:
+    runtime, problem = emulator_runtime(order), parse_problem("m140n133k37_f32")
+    judge = Judge(problem, make_inputs(problem))
+    for config in step.configs(problem, runtime.facts):
+        verdict = check_plan(step.plan(problem, config, runtime), judge)
+        assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@pytest.mark.parametrize("text", ["m40n36k32_f32", "m40n36k32_ta_tb_f32"])
+def test_operands_and_outputs_of_any_strides_and_alignment(step: Any, text: str) -> None:
+    runtime, problem = emulator_runtime(), parse_problem(text)
+    inputs = make_inputs(problem)
+    judge = Judge(problem, inputs)
+    plan = step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
+
+    def gaps(array: np.ndarray) -> np.ndarray:
+        return np.repeat(np.repeat(array, 2, axis=0), 3, axis=1)[::2, ::3]
+
+    def shifted(array: np.ndarray) -> np.ndarray:  # rows begin at any multiple of an element
+        wide = np.zeros((array.shape[0], array.shape[1] + 5), array.dtype)
+        wide[:, 3:-2] = array
+        return wide[:, 3:-2]
+
+    def backwards(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array[::-1, ::-1])[::-1, ::-1]
+
+    def columns_first(array: np.ndarray) -> np.ndarray:
+        return np.asfortranarray(array)
+
+    for how in (gaps, shifted, backwards, columns_first):
+        out = how(np.full((problem.m, problem.n), np.nan, problem.dtype))
+        plan(how(inputs.x), plan.prepare(how(inputs.w)), None, out)
+        verdict = judge.verdict("strict", np.ascontiguousarray(out))
+        assert verdict.ok, f"{how.__name__}: {verdict.message}"
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_nan_and_inf_reach_one_row_alone(step: Any, kind: str) -> None:
+    runtime, problem = emulator_runtime(), parse_problem("m37n21k19_f32")
+    verdict = check_nan_spread(step.plan(problem, step.configs(problem, runtime.facts)[0], runtime), kind)
+    assert verdict.ok, verdict.message
+
+
+def test_sixteen_bytes_are_loaded_at_once_only_where_they_are_aligned() -> None:
+    assert operand(256, 4, 1, 8, False).vectors
+    assert operand(256, 4, 8, 1, True).vectors
+    assert not operand(260, 4, 1, 8, False).vectors
+    assert not operand(256, 4, 1, 7, False).vectors
+    assert not operand(256, 4, 2, 8, False).vectors
+    assert not operand(256, 4, 1, 8, False, group=6).vectors
+    with pytest.raises(ValueError, match="make the matrix contiguous first"):
+        operand(256, 4, 1, 2**31, False)
+
+
+def test_blocks_that_no_kernel_has_are_refused() -> None:
+    runtime, problem = emulator_runtime(), parse_problem("m8n8k8_f32")
+    with pytest.raises(ValueError, match="32 to 1024 threads"):
+        GemmNaive("emulator").plan(problem, BlockConfig(64, 32), runtime)
+    with pytest.raises(ValueError, match="sides of 6 to 32"):
+        GemmShared("emulator").plan(problem, SquareConfig(48), runtime)
+    with pytest.raises(ValueError, match="a grid has at most"):
+        GemmNaive("emulator").plan(dataclasses.replace(problem, m=2**22, n=2**22), BlockConfig(8, 8), runtime)
+
+
+def test_small_products_get_small_tiles() -> None:
+    runtime = emulator_runtime()
+    facts = dataclasses.replace(runtime.facts, cores=132)
+    step = LADDER["gemm_warp_tiled"]("emulator")
+    sides = [step.configs(parse_problem(f"m{n}n{n}k{n}_f32"), facts)[0].block_m for n in (256, 8192)]
+    assert sides[0] < sides[1]
