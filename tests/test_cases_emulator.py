@@ -35,6 +35,17 @@ def test_case(algorithm: Any, case: Case) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("algorithm", METHODS, ids=named)
+def test_every_case_is_accepted(algorithm: Any) -> None:
+    from convforge.backends.emulator import emulator_runtime
+
+    facts = emulator_runtime().facts
+    mine = [p for p in (parse_problem(case.text) for case in CASES) if p.operation == algorithm.operation]
+    assert mine
+    assert [refusal(algorithm, p, facts) for p in mine] == [None] * len(mine)
+
+
+@needs_emulator
 @pytest.mark.parametrize("text", SPREADS)
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)
 def test_a_nan_spreads_as_far_as_the_method_says(algorithm: Any, text: str) -> None:

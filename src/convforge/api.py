@@ -74,9 +74,8 @@ def conv2d(
         "auto" or a name that :func:`algorithms` lists.
     config : Config, mapping or str, optional
         Of that algorithm, such as ``"tile_p=8"``; what it does not name keeps its default.
-    device : {None, "cpu", "cuda", "emulator"}
-        Whose methods; None is the CPU.
-        Where to run.
+    device : {None, "cpu", "cuda", "cuda:1", "emulator"}
+        Where to run; None is the CPU. "cuda" is the first GPU, "emulator" runs the GPU's kernels on the CPU.
     deterministic : bool
         Every method here takes its sums in the same order on every call, so the promise always holds.
     tune : bool, optional

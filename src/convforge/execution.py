@@ -151,7 +151,7 @@ def prepared_plan(plan: Plan, w: NDArray[Any], kept: dict[Any, PreparedFilter]) 
     key = (plan.algorithm.key, plan.problem, plan.config)
     prepared = kept.get(key)
     if prepared is None:
-        prepared = plan.prepare(plan.runtime.upload(w) if plan.runtime.facts.backend == "cuda" else w)
+        prepared = plan.prepare(w if plan.runtime.facts.backend == "cpu" else plan.runtime.upload(w))
         while len(kept) >= PREPARED_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = prepared
@@ -169,7 +169,7 @@ def execute(
     prepared: PreparedFilter | None = None,
 ) -> NDArray[Any]:
     """Run a plan into `whole`, which is `target` with its batch axis; through a buffer where it overlaps an input."""
-    if plan.runtime.facts.backend == "cuda":
+    if plan.runtime.facts.backend != "cpu":
         _execute_there(plan, x, w, operands, whole, prepared)
         return target
     if prepared is None:
@@ -191,15 +191,15 @@ def _execute_there(
     whole: NDArray[Any],
     prepared: PreparedFilter | None,
 ) -> None:
-    """Upload, run, download: host arrays on a device with a memory of its own."""
-    runtime = plan.runtime
+    """Upload, run, download: host arrays on a device. Its kernels take contiguous operands of one type."""
+    runtime, problem = plan.runtime, plan.problem
 
-    def there(array: Any) -> Any:
-        return None if array is None else runtime.upload(np.asarray(array))
+    def cast(operand: Any) -> Any:
+        return None if operand is None else np.ascontiguousarray(operand, problem.operand_dtype)
 
     if prepared is None:
-        prepared = plan.prepare(there(w))
+        prepared = plan.prepare(None if w is None else runtime.upload(w))
     out = runtime.empty(whole.shape, whole.dtype)
-    own = Operands(there(operands.scale), there(operands.bias), there(operands.residual))
-    plan(there(x), prepared, own, out)
+    own = Operands(cast(operands.scale), cast(operands.bias), operands.residual)
+    plan(runtime.upload(x), prepared, own.on(runtime), out)
     whole[...] = runtime.download(out)

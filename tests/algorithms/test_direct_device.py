@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cases import CONV2D, Case
 
-from convforge.algorithms import refusal
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import (
     ConstantConfig,
@@ -59,18 +57,6 @@ def check(method: Any, text: str, config: Any = None, order: str = "forward") ->
 def judge_of(text: str, kind: str = "normal") -> Judge:
     problem = problem_of(text)
     return Judge(problem, make_inputs(problem, kind))
-
-
-@emulated
-@ANY
-@pytest.mark.parametrize("case", CONV2D, ids=str)
-def test_case(method: Any, case: Case) -> None:
-    problem, runtime = problem_of(case.text), emulator_runtime()
-    assert refusal(method, problem, runtime.facts) is None
-    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
-    for kind in case.kinds:
-        verdict = check_plan(plan, judge_of(case.text, kind))
-        assert verdict.ok, verdict.message
 
 
 @emulated

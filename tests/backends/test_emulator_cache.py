@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator, run, source
 
-from convforge.backends.cuda.cache import DiskCache
+from convforge.backends.cache import DiskCache
 from convforge.backends.emulator import EmulatorRuntime, EmulatorUnavailable, compiler, emulator_runtime, why_absent
 from convforge.backends.kernel import KernelSource
 

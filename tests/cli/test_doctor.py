@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import re
@@ -14,7 +15,9 @@ import pytest
 from tests.cli.commands import Ran
 
 import convforge
+from convforge.backends import cuda
 from convforge.backends.cpu import cpu_facts, jit
+from convforge.backends.cuda import facts as cuda_facts
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 # What convforge cannot do without, and what gets each thing that it can.
@@ -75,14 +78,29 @@ def test_the_machine(done: Callable[..., Ran]) -> None:
     assert re.fullmatch(r"L1 \d+ \wi?B?, L2 \d+ \wi?B?, L3 \d+ \wi?B?", ran.rows["caches"][0].replace("iB", "B"))
 
 
-@pytest.mark.parametrize("driver, says", [("/usr/bin/nvidia-smi", "driver is installed"), (None, "no NVIDIA driver")])
-def test_the_gpu_is_not_promised(
-    done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, driver: str | None, says: str
+def test_a_gpu_that_cannot_be_used_is_said_with_what_would_mend_it(
+    done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name, *rest: driver if name == "nvidia-smi" else None)
-    (line,) = done().rows["GPU"]
-    assert says in line
-    assert line.endswith("the methods of this version run on the CPU")
+    reason = "the Python package cuda.core is missing: pip install 'convforge[cuda13]'"
+    monkeypatch.setattr(cuda, "why_absent", lambda: reason)
+    assert done().rows["GPU"] == [f"none to use: {reason}"]
+
+
+def test_a_gpu_is_named_with_its_size(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = dataclasses.replace(cpu_facts(), name="Some GPU", cores=132, architecture="sm_90", memory_bytes=8 << 30)
+    monkeypatch.setattr(cuda, "why_absent", lambda: None)
+    monkeypatch.setattr(cuda_facts, "cuda_facts", lambda: there)
+    assert done().rows["GPU"] == ["Some GPU, 132 multiprocessors, sm_90, 8 GiB"]
+
+
+def test_the_kernels_of_every_backend_are_measured_and_cleared(done: Callable[..., Ran], kernels: Path) -> None:
+    for name, nbytes in (("cuda", 5), ("emulator", 7)):
+        kernels.with_name(name).mkdir(parents=True)
+        (kernels.with_name(name) / "key").write_bytes(bytes(nbytes))
+    out = done("--clear-cache").out
+    for name, nbytes in (("cuda", 5), ("emulator", 7)):
+        assert f"{kernels.with_name(name)}, 1 files, {nbytes} B" in out
+        assert not kernels.with_name(name).exists()
 
 
 def test_what_is_here_is_listed_with_its_version_and_use(done: Callable[..., Ran], installed: dict[str, str]) -> None:

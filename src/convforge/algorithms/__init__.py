@@ -15,8 +15,12 @@ from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
 from convforge.algorithms.fft import Fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
+from convforge.algorithms.gemm import device as gemm
 from convforge.algorithms.im2col import Im2col
+from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
+from convforge.algorithms.implicit_gemm import device as implicit_gemm
+from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.separable import Separable
 from convforge.algorithms.winograd import WinogradF2, WinogradF4
@@ -44,7 +48,11 @@ OURS: tuple[AnyAlgorithm, ...] = (
 )
 
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
-_ON_DEVICE = (direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled)
+_ON_DEVICE: tuple[type[OnDevice[Any, Any]], ...] = (
+    *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
+    *gemm.LADDER.values(),
+    *(im2col.Im2col, implicit_gemm.ImplicitGemm),
+)
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
     method(backend) for backend in ("cuda", "emulator") for method in _ON_DEVICE
 )

@@ -54,6 +54,11 @@ class Operands:
     bias: Any = None
     residual: Any = None
 
+    def on(self, runtime: Runtime) -> Operands:
+        """The same tensors in copies on a device."""
+        copies = (None if a is None else runtime.upload(a) for a in (self.scale, self.bias, self.residual))
+        return Operands(*copies)
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilter:
@@ -154,7 +159,17 @@ class Plan:
         Weights as users give them -> :class:`PreparedFilter`.
     workspace_bytes : int
         Bytes of scratch memory that a call needs from its caller, known before it runs.
+
+    Attributes
+    ----------
+    allocates : bool
+        Called without an output it gives back an array of its own: a library's, never ours.
+    takes_gaps : bool
+        The output may have gaps between its elements.
     """
+
+    allocates = False
+    takes_gaps = True
 
     def __init__(
         self,

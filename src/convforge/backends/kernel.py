@@ -71,6 +71,18 @@ class KernelSource:
         return digest.hexdigest()
 
 
+def constants(**values: int) -> tuple[str, ...]:
+    """Lines of a prelude: flags and whole numbers by name.
+
+    Examples
+    --------
+    >>> constants(BLOCK_X=32, CHANNELS_LAST=False)
+    ('constexpr int BLOCK_X = 32;', 'constexpr bool CHANNELS_LAST = false;')
+    """
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return tuple(f"constexpr {type(values[name]).__name__} {name} = {word};" for name, word in words.items())
+
+
 @cache
 def included(file: Path) -> frozenset[Path]:
     """Every header that a file includes, directly or through another; all stand in :data:`HEADERS`."""

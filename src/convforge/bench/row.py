@@ -84,33 +84,28 @@ class Rig:
     workspace: Any
     prepared: Sequence[PreparedFilter]
 
+    # Where the result is the library's own array, copying it into ours would be no part of its time.
+
     def each_call(self) -> Cycle:
         """Calls that prepare the weights themselves, as ``conv2d`` does."""
         plan, slots, workspace = self.plan, self.material.ring.slots, self.workspace
-        lends = _lends(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
             prepared = plan.prepare(slot.w)
-            slot.out = plan(slot.x, prepared, slot.operands, None if lends else slot.out, workspace)
+            slot.out = plan(slot.x, prepared, slot.operands, None if plan.allocates else slot.out, workspace)
 
         return Cycle(len(slots), call)
 
     def prepared_calls(self) -> Cycle:
         """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""
         plan, slots, workspace, prepared = self.plan, self.material.ring.slots, self.workspace, self.prepared
-        lends = _lends(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
-            slot.out = plan(slot.x, prepared[i], slot.operands, None if lends else slot.out, workspace)
+            slot.out = plan(slot.x, prepared[i], slot.operands, None if plan.allocates else slot.out, workspace)
 
         return Cycle(len(prepared), call)
-
-
-def _lends(plan: Plan) -> bool:
-    """Whether the result is the library's own array: copying it into ours would be no part of its time."""
-    return bool(getattr(plan, "allocates", False))
 
 
 def measure_row(

@@ -139,7 +139,7 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands
     """The epilogue's tensors. Whole numbers go with quarters of a scale: products stay exact, and ties come up."""
     if not isinstance(problem, Conv2dProblem):
         return Operands()
-    dtype = "float64" if problem.acc_dtype == "float64" else "float32"
+    dtype = problem.operand_dtype
     exact = kind in ("integers", "impulse")
     scale: Any = None
     if problem.epilogue.scale != "none":

@@ -106,7 +106,7 @@ def _on_other_inputs(
         yield verdict
     elif kind in ("normal", "integers") and _same(result, first):
         yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
-    if not getattr(plan, "takes_gaps", True):  # a library that writes packed arrays alone
+    if not plan.takes_gaps:
         return
     with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
     if fault := bench.outside():
@@ -201,11 +201,8 @@ class _Bench:
 def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
     """Copies of a call's inputs on a device."""
 
-    def copy(array: Any) -> Any:
-        return None if array is None else runtime.upload(np.asarray(array))
-
-    operands = Operands(copy(inputs.operands.scale), copy(inputs.operands.bias), copy(inputs.operands.residual))
-    return dataclasses.replace(inputs, x=copy(inputs.x), w=copy(inputs.w), operands=operands)
+    w = None if inputs.w is None else runtime.upload(inputs.w)
+    return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=inputs.operands.on(runtime))
 
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_]:

@@ -38,6 +38,7 @@ def doctor(
     """Show what is installed, what is missing with the line that installs it, and the caches."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from convforge import __version__
     from convforge.backends.cpu import cpu_facts
@@ -49,7 +50,7 @@ def doctor(
     machine.add_row("CPU", f"{facts.name}, {facts.cores} cores in use, vectors of {facts.vector_bytes} bytes")
     machine.add_row("caches", f"L1 {_size(facts.l1_bytes)}, L2 {_size(facts.l2_bytes)}, L3 {_size(facts.l3_bytes)}")
     machine.add_row("memory", _size(facts.memory_bytes))
-    machine.add_row("GPU", _gpu())
+    machine.add_row("GPU", Text(_gpu()))
     console.print(machine)
     console.print(_packages())
     _caches(clear_cache)
@@ -77,10 +78,14 @@ def _caches(clear: bool) -> None:
     except ImportError as fault:  # a needed package is missing: it stands in the table
         typer.echo(f"compiled kernels: not known without {fault.name}")
         return
-    files = [path for path in root.rglob("*") if path.is_file()] if root.exists() else []
-    typer.echo(f"compiled kernels: {root}, {len(files)} files, {_size(sum(path.stat().st_size for path in files))}")
-    if clear and root.exists():
-        shutil.rmtree(root)
+    there = [folder for folder in (root.with_name("cuda"), root.with_name("emulator"), root) if folder.exists()]
+    for folder in there or [root]:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size = _size(sum(path.stat().st_size for path in files))
+        typer.echo(f"compiled kernels: {folder}, {len(files)} files, {size}")
+    if clear and there:
+        for folder in there:
+            shutil.rmtree(folder)
         typer.echo("deleted; kernels are compiled again when they are next used")
 
 
@@ -92,10 +97,15 @@ def _version(name: str) -> str | None:
 
 
 def _gpu() -> str:
-    """Whether NVIDIA's driver is here. This version computes on the CPU either way, and says so."""
-    found = shutil.which("nvidia-smi") is not None
-    here = "NVIDIA's driver is installed" if found else "no NVIDIA driver found"
-    return f"{here}; the methods of this version run on the CPU"
+    """The first GPU, or why none can be used and what would mend it."""
+    from convforge.backends.cuda import why_absent
+
+    if (reason := why_absent()) is not None:
+        return f"none to use: {reason}"
+    from convforge.backends.cuda.facts import cuda_facts
+
+    facts = cuda_facts()
+    return f"{facts.name}, {facts.cores} multiprocessors, {facts.architecture}, {_size(facts.memory_bytes)}"
 
 
 def _size(nbytes: int) -> str:

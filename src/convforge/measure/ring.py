@@ -95,15 +95,6 @@ def ring_limit(facts: DeviceFacts) -> int:
     )
 
 
-def _on_device(runtime: Runtime, operands: Any) -> Any:
-    """The epilogue's tensors in copies on the device."""
-
-    def copy(array: Any) -> Any:
-        return None if array is None else runtime.upload(np.asarray(array))
-
-    return type(operands)(copy(operands.scale), copy(operands.bias), copy(operands.residual))
-
-
 class Ring:
     """Slots that calls take in turn.
 
@@ -130,7 +121,7 @@ class Ring:
         self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w) if a is not None)) + out_bytes
         self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
         self.slots: list[Slot] = []
-        operands = [_on_device(runtime, chosen.operands) for chosen in sets]
+        operands = [chosen.operands.on(runtime) for chosen in sets]
         for i in range(self.size.slots):
             chosen = sets[i % len(sets)]
             w = None if chosen.w is None else runtime.upload(chosen.w)

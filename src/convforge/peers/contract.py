@@ -102,7 +102,6 @@ class PeerPlan(Plan):
             algorithm, problem, config, runtime, steps=[step], prepare=prepare, workspace_bytes=workspace_bytes
         )
         self.allocates = allocates
-        self.takes_gaps = True
         self._compute = compute
 
     def __call__(

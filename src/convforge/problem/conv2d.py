@@ -268,6 +268,11 @@ class Conv2dProblem:
         return self.epilogue.x_zero_point if self.padding_mode == "zeros" else self.padding_value
 
     @property
+    def operand_dtype(self) -> str:
+        """The type that kernels take the epilogue's scale and bias in: float64 where sums are, else float32."""
+        return "float64" if self.acc_dtype == "float64" else "float32"
+
+    @property
     def flops(self) -> int:
         """Nominal floating-point operations: two a product, as the direct method does them."""
         return 2 * self.n * self.k * self.p * self.q * self.taps

@@ -13,8 +13,8 @@ from convforge.problem import Conv2dProblem, Problem
 
 # Preference by operation where no rule speaks.
 _ORDER = {
-    "conv2d": ("direct_rows", "implicit_gemm", "im2col", "direct_naive"),
-    "gemm": ("gemm_blas", "gemm_blocked", "gemm_loops"),
+    "conv2d": ("direct_rows", "direct_tiled", "implicit_gemm", "im2col", "direct_naive"),
+    "gemm": ("gemm_blas", "gemm_blocked", "gemm_loops", "gemm_warp_tiled", "gemm_vectorised", "gemm_naive"),
     "max_pool2d": ("max_pool_rows",),
     "relu": ("relu",),
 }
@@ -74,6 +74,9 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         return [(name, "the fastest of its operation in the bench's results") for name, _ in order]
     first: list[tuple[str, str]] = []
     if backend != "cpu":
+        if problem.c_per_group > 8 and problem.k_per_group >= 8:
+            why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
+            first.append(("implicit_gemm", why))
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "separable":
         first.append(

@@ -30,15 +30,3 @@ def even_share(total: int, most: int) -> int:
     """
     parts = -(-total // max(most, 1))
     return -(-total // parts)
-
-
-def constants(**values: int) -> tuple[str, ...]:
-    """Lines of a prelude: flags and whole numbers by name.
-
-    Examples
-    --------
-    >>> constants(BLOCK_X=32, CHANNELS_LAST=False)
-    ('constexpr int BLOCK_X = 32;', 'constexpr bool CHANNELS_LAST = false;')
-    """
-    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-    return tuple(f"constexpr {type(values[name]).__name__} {name} = {word};" for name, word in words.items())

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, constants, grid
+from convforge.algorithms.direct.blocks import block_refusal, grid
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource
+from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 

@@ -316,5 +316,5 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
 
 
 LADDER: dict[str, type[GemmStep[Any]]] = {
-    step.name: step for step in (GemmWarpTiled, GemmVectorised, GemmTile2d, GemmTile1d, GemmShared, GemmNaive)
+    step.name: step for step in (GemmNaive, GemmShared, GemmTile1d, GemmTile2d, GemmVectorised, GemmWarpTiled)
 }

@@ -15,6 +15,7 @@ from convforge.algorithms.contract import Frame
 from convforge.algorithms.include.conv import TYPES, WIDE, address, conv_constants, conv_struct, ends_dtype, fill
 from convforge.algorithms.include.conv import needs_wide_index as is_wide
 from convforge.backends.kernel import KernelSource
+from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -142,11 +143,7 @@ class Product:
         numbers = {"BLOCK_M": tiling.block_m, "BLOCK_N": tiling.block_n, **dict(tiling.constants)}
         near_m = convolution is not None and convolution.out_layout == "NHWC"
         flags = {"A_DEEP": a_deep, "B_DEEP": b_deep, "C_NEAR_M": near_m}
-        own = (
-            *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
-            *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
-            *constants,
-        )
+        own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
             prelude: tuple[str, ...] = (f"using acc_t = {TYPES[dtype]};",)

@@ -33,6 +33,10 @@ class _WithModules(Runtime, Protocol):
         """Address and bytes of a ``__constant__`` array of the kernel's module."""
         ...
 
+    def stream_handle(self, stream: Any) -> int:
+        """A number that tells streams apart; None is the runtime's own."""
+        ...
+
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two device addresses."""
         ...
@@ -92,7 +96,7 @@ class ConstantWeights:
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The filter of these weights; see :class:`WeightPacker`."""
         packed = self._pack(w, stream)
-        module = self._take(_number(stream))
+        module = self._take(self._runtime.stream_handle(stream))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
         self._runtime.copy(target, address(packed.tensors["w"]), nbytes, stream)
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
@@ -100,7 +104,7 @@ class ConstantWeights:
     def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
         """The kernel that reads this filter, to be launched on the stream."""
         module: _Module = prepared.tensors["module"]
-        module.streams.add(_number(stream))
+        module.streams.add(self._runtime.stream_handle(stream))
         return module.kernel
 
     def _take(self, stream: int) -> _Module:
@@ -121,10 +125,3 @@ class ConstantWeights:
 def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
     """Constant memory where the filter fits there: what weights.cuh does under CONSTANT_WEIGHTS."""
     return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)
-
-
-def _number(stream: Any) -> int:
-    """A stream's handle; 0 for the runtime's own."""
-    if stream is None or isinstance(stream, int):
-        return stream or 0
-    return int(stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else stream.handle)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Frame, PreparedFilter
-from convforge.backends.kernel import KernelSource
+from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
@@ -27,6 +27,8 @@ TYPES = {
     "int16": "short",
     "int32": "int",
 }
+# Declared in every prelude, as its types may name them; types.cuh says what they are.
+_DECLARED = ("struct half_t;", "struct bfloat16_t;")
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
@@ -63,11 +65,6 @@ def ends_dtype(problem: Conv2dProblem) -> str:
     return "float64" if is_integer(problem.acc_dtype) else problem.acc_dtype
 
 
-def operand_dtype(problem: Conv2dProblem) -> str:
-    """The type that scale and bias come in: float64 where sums are, else float32."""
-    return "float64" if problem.acc_dtype == "float64" else "float32"
-
-
 def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
     """The prelude of a convolution's kernels: all that :func:`convforge.problem.compile_key` covers."""
     ends = problem.epilogue
@@ -83,15 +80,9 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
     types = {
         "x_t": TYPES[problem.x_dtype], "w_t": TYPES[problem.w_dtype], "out_t": TYPES[problem.out_dtype],
         "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
-        "operand_t": TYPES[operand_dtype(problem)], "index_t": "long long" if needs_wide_index(problem) else "int",
+        "operand_t": TYPES[problem.operand_dtype], "index_t": "long long" if needs_wide_index(problem) else "int",
     }  # fmt: skip
-    narrow = ("struct half_t;", "struct bfloat16_t;")
-    return (
-        *narrow,
-        *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
-        *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
-        *(f"using {name} = {value};" for name, value in types.items()),
-    )
+    return (*_DECLARED, *constants(**numbers, **flags), *(f"using {name} = {value};" for name, value in types.items()))
 
 
 def needs_wide_index(problem: Conv2dProblem) -> bool:
@@ -138,9 +129,9 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
 
 
 def _operand(array: Any, problem: Conv2dProblem) -> int:
-    """Address of scale or bias: contiguous, in :func:`operand_dtype`."""
-    if np.dtype(array.dtype) != operand_dtype(problem):
-        raise ValueError(f"scale and bias must be {operand_dtype(problem)}; got {array.dtype}: cast it first")
+    """Address of scale or bias: contiguous, in the problem's `operand_dtype`."""
+    if np.dtype(array.dtype) != problem.operand_dtype:
+        raise ValueError(f"scale and bias must be {problem.operand_dtype}; got {array.dtype}: cast it first")
     return address(array)
 
 
@@ -184,7 +175,7 @@ class WeightPacker:
         self._dtype = dtype or problem.acc_dtype
         types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[self._dtype]};")
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", ("struct half_t;", "struct bfloat16_t;", *types), _Weights,
+            "algorithms/include/weights.cu", "pack_weights", (*_DECLARED, *types), _Weights,
             "Weights",
         )  # fmt: skip
         self._kernel = runtime.compile(source)

@@ -7,8 +7,8 @@ import re
 from dataclasses import asdict, dataclass
 from functools import cache
 
+from convforge.backends.cache import DiskCache
 from convforge.backends.cuda.absent import CudaUnavailable, why_no_compiler
-from convforge.backends.cuda.cache import DiskCache
 from convforge.backends.kernel import HEADERS, KernelSource
 
 # 177: a constant of the prelude that a kernel has no use for.

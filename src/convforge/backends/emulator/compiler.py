@@ -11,7 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from convforge.backends.cuda.cache import DiskCache
+from convforge.backends.cache import DiskCache
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.kernel import HEADERS, KernelSource
 

@@ -78,13 +78,19 @@ constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[4];
 static int launches;
 
-inline void describe_fault(Region *r, int signal, bits_t address) {
+// Whether the stack of the running thread ends before its stack pointer.
+inline bool overflown(Region *r, bits_t stack_pointer) {
+    const int number = current(r).stack;
+    return number >= 0 && stack_pointer - reinterpret_cast<bits_t>(stack(r, number)) >= STACK_BYTES;
+}
+
+inline void describe_fault(Region *r, int signal, bits_t address, bits_t stack_pointer) {
     const bits_t inside = address - reinterpret_cast<bits_t>(r);
     if (signal == SIGFPE)
         describe(r, "an integer is divided by zero");
     else if (signal == SIGILL)
         describe(r, "an instruction that this processor does not have, or __builtin_trap");
-    else if (inside < STACKS_START && inside >= HEAD_BYTES)
+    else if (!overflown(r, stack_pointer) && inside < STACKS_START && inside >= HEAD_BYTES)
         describe(r, "dynamic shared memory has %llu bytes; byte %lld of it is touched", r->job->dynamic_bytes,
                  static_cast<long long>(address - reinterpret_cast<bits_t>(r->state.dynamic)));
     else if (inside < REGION_BYTES)
@@ -106,11 +112,12 @@ inline bits_t interrupted_stack(void *context) {
 }
 
 inline void on_signal(int signal, siginfo_t *info, void *context) {
-    Region *r = region_of(interrupted_stack(context));
+    const bits_t stack_pointer = interrupted_stack(context);
+    Region *r = region_of(stack_pointer);
     if (r && r->error) {
         if (signal == SIGSEGV && info->si_code == SI_KERNEL)  // the processor does not say which
             describe(r, "an address is touched that cannot be, such as one made of poison");
-        describe_fault(r, signal, reinterpret_cast<bits_t>(info->si_addr));
+        describe_fault(r, signal, reinterpret_cast<bits_t>(info->si_addr), stack_pointer);
         abandon(r);
     }
     for (int i = 0; i < 4; i++)

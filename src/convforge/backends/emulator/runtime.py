@@ -156,6 +156,10 @@ class EmulatorRuntime:
         """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
         return kernel.symbol(symbol)
 
+    def stream_handle(self, stream: Any) -> int:
+        """A number that tells streams apart."""
+        return int(stream or 0)
+
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch takes every core by itself."""
         for task in tasks:
