@@ -1,6 +1,7 @@
-// copy: what moves memory fastest: 16 bytes a load, each thread four of them at a time.
+// copy: what moves memory fastest: 16 bytes a thread, and as many threads as that takes.
 //
-// Threads   a grid that fills the GPU, in steps of the whole grid.
+// Threads   thread i of the grid moves element i. Blocks start in order, so what is under way at any time lies close
+//           together in memory; a grid that just fills the GPU and goes on in steps is 8 % slower on an H200.
 // Limit     memory bandwidth, read and write together.
 struct Copy {
     const float4 *source;
@@ -8,16 +9,7 @@ struct Copy {
     long long count;  // of float4
 };
 
-extern "C" __global__ void __launch_bounds__(512) copy(const __grid_constant__ Copy args) {
-    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
-    long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (; i + 3 * step < args.count; i += 4 * step) {
-        const float4 a = args.source[i], b = args.source[i + step];
-        const float4 c = args.source[i + 2 * step], d = args.source[i + 3 * step];
-        args.target[i] = a;
-        args.target[i + step] = b;
-        args.target[i + 2 * step] = c;
-        args.target[i + 3 * step] = d;
-    }
-    for (; i < args.count; i += step) args.target[i] = args.source[i];
+extern "C" __global__ void __launch_bounds__(256) copy(const __grid_constant__ Copy args) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < args.count) args.target[i] = args.source[i];
 }

@@ -11,7 +11,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 
 # Bytes of each array: the bandwidth of a GPU still rises at hundreds of MB.
 COPIED_BYTES = 1 << 30
-BLOCKS_PER_MULTIPROCESSOR = 4
+COPY_THREADS = 256
 CHAINS = 8
 STEPS = 4096
 
@@ -32,7 +32,7 @@ def copy_bandwidth(runtime: Runtime, repeats: int = 5, nbytes: int = COPIED_BYTE
     source, target = runtime.upload(numbers), runtime.empty((4 * count,), np.float32)
     runtime.fill(target, 0xFF)
     kernel = runtime.compile(KernelSource("measure/copy.cu", "copy", (), _Copy, "Copy"))
-    info = LaunchInfo("copy", (BLOCKS_PER_MULTIPROCESSOR * runtime.facts.cores,), (512,))
+    info = LaunchInfo("copy", (-(-count // COPY_THREADS),), (COPY_THREADS,))
     args = _Copy(source.address, target.address, count)
 
     def run() -> None:

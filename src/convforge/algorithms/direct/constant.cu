@@ -5,6 +5,7 @@
 //           operand of the multiply-add itself: half of the loads are gone.
 // Threads   as direct_naive by pixel: block of BLOCK_X x BLOCK_Y, thread (x, y) takes output
 //           q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y of plane (n, k).
+// Registers as direct_naive; weights take none, so that a multiprocessor can hold all the threads that it has room for.
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Needs     K * C_GROUP * R * S weights of the sums' type in 64 KB: what a module's constant memory holds.
 // Limit     a pixel is read through L1 once for every tap of every output channel: at 3 x 3 nine times.
@@ -19,10 +20,9 @@ struct Constant {
     Conv conv;
 };
 
-constexpr int THREADS = BLOCK_X * BLOCK_Y;
-static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(BLOCK_X * BLOCK_Y >= 32 && BLOCK_X * BLOCK_Y <= 1024, "a block has 32 to 1024 threads");
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) direct_constant(const __grid_constant__ Constant args) {
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, BLOCKS) direct_constant(const __grid_constant__ Constant args) {
     const Conv &conv = args.conv;
     const int q = blockIdx.x * BLOCK_X + threadIdx.x;
     if (q >= conv.Q) return;

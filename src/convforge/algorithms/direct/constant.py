@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, grid
+from convforge.algorithms.direct.blocks import block_refusal, compiled, grid
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
-from convforge.algorithms.include.conv import conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import conv_constants, fill, needs_wide_index, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,13 @@ class ConstantConfig(Config):
     ----------
     block_x, block_y : int
         Threads along q and along p; 32 to 1024 together.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
     """
 
     block_x: int = 32
-    block_y: int = 8
+    block_y: int = 4
+    resident: int = 2048
 
 
 class DirectConstant(DeviceConvolution[ConstantConfig]):
@@ -54,7 +58,8 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
         """See :class:`Algorithm`. The default, then other shapes of block."""
-        return [ConstantConfig(*shape) for shape in BLOCKS]
+        resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not needs_wide_index(problem) else 1024
+        return [ConstantConfig(*shape, resident) for shape in BLOCKS]
 
     def plan(self, problem: Conv2dProblem, config: ConstantConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -62,9 +67,10 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         if reason is not None:
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("Constant", problem)
-        prelude = (*conv_constants(problem), *constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y))
-        source = KernelSource("algorithms/direct/constant.cu", "direct_constant", prelude, struct, "Constant")
-        kernel = runtime.compile(source)
+        source = KernelSource(
+            "algorithms/direct/constant.cu", "direct_constant", conv_constants(problem), struct, "Constant"
+        )
+        kernel = compiled(runtime, source, config)
         weights = ConstantWeights(problem, runtime, kernel)
         blocks = grid(problem, config.block_y, config.block_x, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_constant", blocks, (config.block_x, config.block_y)))

@@ -6,6 +6,7 @@
 //           q0 = (blockIdx.x * BLOCK_X + x) * per_q and p0 = (blockIdx.y * BLOCK_Y + y) * per_p.
 // Partition by pixel: 1 x 1 outputs a thread; by block: a few rows and columns; by row: a whole row; by column: a whole
 //           column. per_p and per_q come at run time, as they may be the size of the picture.
+// Registers BLOCKS blocks share a multiprocessor's: enough threads that some can compute while others wait for memory.
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Limit     every product reads its pixel and its weight through L1: at 3 x 3 nine loads of each for nine FMAs. By row,
 //           neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.
@@ -19,8 +20,7 @@ struct Naive {
     int per_p, per_q;  // outputs of a thread
 };
 
-// One block a multiprocessor is all that is asked for: else the compiler saves registers, and loads wait in line.
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1) direct_naive(const __grid_constant__ Naive args) {
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, BLOCKS) direct_naive(const __grid_constant__ Naive args) {
     const Conv &conv = args.conv;
     const int q0 = (blockIdx.x * BLOCK_X + threadIdx.x) * args.per_q, q1 = min(q0 + args.per_q, conv.Q);
     const int step_p = gridDim.y * BLOCK_Y * args.per_p;

@@ -7,18 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, grid
+from convforge.algorithms.direct.blocks import block_refusal, compiled, grid
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 
 PARTITIONS = ("pixel", "block", "row", "column")
 
 # Columns and rows of threads that are worth comparing, the default first.
-BLOCKS = ((32, 8), (8, 8), (16, 16), (24, 24), (32, 32), (32, 1), (64, 1), (128, 1), (256, 1), (1024, 1))
+BLOCKS = (
+    (32, 4),
+    (64, 2),
+    (32, 8),
+    (8, 8),
+    (16, 16),
+    (24, 24),
+    (32, 32),
+    (32, 1),
+    (64, 1),
+    (128, 1),
+    (256, 1),
+    (1024, 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +42,16 @@ class NaiveConfig(Config):
     ----------
     block_x, block_y : int
         Threads along q and along p; 32 to 1024 together.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
     partition : str
         Outputs of a thread: "pixel" one, "block" two by four, "row" a whole row, "column" a whole column.
     """
 
     block_x: int = 32
-    block_y: int = 8
+    block_y: int = 4
     partition: str = "pixel"
+    resident: int = 1280
 
 
 class DirectNaive(DeviceConvolution[NaiveConfig]):
@@ -51,7 +67,7 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
         """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""
-        return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 8, part) for part in PARTITIONS[1:]]
+        return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 4, part) for part in PARTITIONS[1:]]
 
     def plan(self, problem: Conv2dProblem, config: NaiveConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -62,8 +78,8 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
         outputs = {"pixel": (1, 1), "block": (2, 4), "row": (1, problem.q), "column": (problem.p, 1)}
         per_p, per_q = outputs[config.partition]
         struct = with_conv("Naive", problem, per_p=ctypes.c_int, per_q=ctypes.c_int)
-        prelude = (*conv_constants(problem), *constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y))
-        kernel = runtime.compile(KernelSource("algorithms/direct/naive.cu", "direct_naive", prelude, struct, "Naive"))
+        source = KernelSource("algorithms/direct/naive.cu", "direct_naive", conv_constants(problem), struct, "Naive")
+        kernel = compiled(runtime, source, config)
         blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
 

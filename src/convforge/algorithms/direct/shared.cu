@@ -7,6 +7,7 @@
 // Threads   thread (x, y) takes outputs q = blockIdx.x * BLOCK_X + x, p = (blockIdx.y * BLOCK_Y + y) * PER_P + i, for i
 //           below PER_P, of TILE_K channels. Neighbours in x read neighbouring words: no two threads of a warp meet in
 //           a bank while STRIDE_W is odd; at stride 2, two do.
+// Registers BLOCKS blocks share a multiprocessor's.
 // Grid      blocks along y and z (picture, group, tile of channels) go on in steps of the grid.
 // Needs     TILE_C * TILE_H * TILE_W numbers of the sums' type in shared memory: the host sizes and checks it.
 // Limit     two barriers a slice, and every element goes through the load unit three times: from global memory, to
@@ -32,18 +33,41 @@ struct Shared {
     Conv conv;
 };
 
-// Copy `channels` channels of the picture from (n, c, h0, w0) on, with what stands outside of it. Neighbouring threads
-// read neighbouring elements, whichever axis lies innermost.
-__device__ inline void fill_tile(const Conv &conv, acc_t *tile, int channels, int n, int c, int h0, int w0) {
-    const bool interior = h0 >= 0 && w0 >= 0 && h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W;
-    const x_t *corner = conv.x + place(conv.x_strides, n, c, h0, w0);
-#pragma unroll 4
-    for (int i = threadIdx.y * BLOCK_X + threadIdx.x; i < channels * TILE_H * TILE_W; i += THREADS) {
-        const int plane = CHANNELS_LAST ? i % channels : i / (TILE_H * TILE_W);
-        const int cell = CHANNELS_LAST ? i / channels : i % (TILE_H * TILE_W);
-        const int h = cell / TILE_W, w = cell % TILE_W;
-        tile[plane * TILE_H * TILE_W + cell] = interior ? centred(conv, corner[place(conv.x_strides, 0, plane, h, w)])
-                                                        : pixel(conv, n, c + plane, h0 + h, w0 + w);
+// Where a slice of channels of the picture begins, and how many channels it has.
+struct Slice {
+    int n, c, h, w, channels;
+};
+
+// A row of the picture as it lies in memory: the pixels of one channel, or of all channels of the slice.
+constexpr int NEAR = CHANNELS_LAST ? TILE_C : 1, ROW = TILE_W * NEAR;
+
+// Copy element `e` of row `h`, from channel `plane` of the slice on.
+template <bool INSIDE>
+__device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *corner, const Slice &from, int plane,
+                                    int h, int e) {
+    const int w = e / NEAR, c = plane + e % NEAR;
+    if (CHANNELS_LAST && C_GROUP % TILE_C && c >= from.channels) return;
+    tile[(c * TILE_H + h) * TILE_W + w] = INSIDE ? centred(conv, corner[place(conv.x_strides, 0, c, h, w)])
+                                                 : pixel(conv, from.n, from.c + c, from.h + h, from.w + w);
+}
+
+// Copy a slice, with what stands outside of the picture where it is not INSIDE. A row of threads takes rows of it,
+// BLOCK_X neighbours at a time; the few columns that are left over are shared out among all threads.
+template <bool INSIDE>
+__device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &from) {
+    constexpr int LEFT = ROW % BLOCK_X, WHOLE = ROW - LEFT;
+    const x_t *corner = conv.x + place(conv.x_strides, from.n, from.c, INSIDE ? from.h : 0, INSIDE ? from.w : 0);
+#pragma unroll(UNROLL_C)
+    for (int plane = 0; plane < from.channels; plane += NEAR) {
+#pragma unroll(INSIDE ? 16 : 1)
+        for (int y = 0; y < TILE_H; y += BLOCK_Y)
+#pragma unroll(INSIDE ? 4 : 1)
+            for (int x = 0; x < WHOLE; x += BLOCK_X)
+                if (y + BLOCK_Y <= TILE_H || y + threadIdx.y < TILE_H)
+                    copy_element<INSIDE>(conv, tile, corner, from, plane, y + threadIdx.y, x + threadIdx.x);
+        if constexpr (LEFT > 0)
+            for (int i = threadIdx.y * BLOCK_X + threadIdx.x; i < TILE_H * LEFT; i += THREADS)
+                copy_element<INSIDE>(conv, tile, corner, from, plane, i / LEFT, WHOLE + i % LEFT);
     }
 }
 
@@ -67,7 +91,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (
                 }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) direct_shared(const __grid_constant__ Shared args) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_shared(const __grid_constant__ Shared args) {
     DYNAMIC_SHARED(acc_t, tile);
     const Conv &conv = args.conv;
     const int q0 = blockIdx.x * BLOCK_X, q = q0 + threadIdx.x;
@@ -76,11 +100,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) direct_shared(const __g
         const int n = plane / (GROUPS * TILES_K), part = plane % (GROUPS * TILES_K);
         const int g = part / TILES_K, k = g * K_GROUP + part % TILES_K * TILE_K, w0 = q0 * STRIDE_W - conv.left;
         for (int p0 = blockIdx.y * TILE_P; p0 < conv.P; p0 += gridDim.y * TILE_P) {
+            const int h0 = p0 * STRIDE_H - conv.top;
+            const bool inside = h0 >= 0 && w0 >= 0 && h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W;
             acc_t sums[TILE_K][PER_P] = {};
             for (int c = 0; c < C_GROUP; c += TILE_C) {
                 const int channels = C_GROUP % TILE_C ? min(TILE_C, C_GROUP - c) : TILE_C;
+                const Slice slice = {n, g * C_GROUP + c, h0, w0, channels};
                 __syncthreads();  // the slice before is no longer read
-                fill_tile(conv, tile, channels, n, g * C_GROUP + c, p0 * STRIDE_H - conv.top, w0);
+                if (inside)
+                    fill_tile<true>(conv, tile, slice);
+                else
+                    fill_tile<false>(conv, tile, slice);
                 __syncthreads();
                 add_products(conv, tile, sums, channels, c, k);
             }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share, grid
+from convforge.algorithms.direct.blocks import block_refusal, compiled, even_share, grid
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -19,9 +19,11 @@ from convforge.problem.types import itemsize
 
 # Columns and rows of threads, and outputs of each, that are worth comparing; the default is found among them.
 SHAPES = (
-    (32, 8, 4), (32, 8, 2), (32, 8, 1), (32, 4, 4), (64, 4, 4), (16, 16, 2), (16, 16, 1), (32, 32, 1), (24, 24, 1),
-    (8, 8, 1), (32, 1, 1),
+    (32, 4, 8), (32, 4, 4), (32, 4, 2), (32, 4, 1), (64, 2, 8), (64, 2, 2), (32, 8, 8), (32, 8, 4), (16, 16, 1),
+    (32, 32, 1), (24, 24, 1), (8, 8, 1), (32, 1, 1),
 )  # fmt: skip
+# How many of them are compared for the default, and blocks that each multiprocessor must get.
+DEFAULTS, ENOUGH_BLOCKS = 4, 8
 
 # Shared memory of a block up to which a multiprocessor still holds several.
 GOOD_BYTES = 32 << 10
@@ -44,6 +46,8 @@ class SharedConfig(Config):
         Input channels in shared memory at a time.
     tile_k : int
         Output channels that are summed from one tile.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
     """
 
     block_x: int = 32
@@ -51,6 +55,7 @@ class SharedConfig(Config):
     per_p: int = 4
     tile_c: int = 1
     tile_k: int = 1
+    resident: int = 1024
 
 
 class DirectShared(DeviceConvolution[SharedConfig]):
@@ -72,18 +77,22 @@ class DirectShared(DeviceConvolution[SharedConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SharedConfig]:
         """See :class:`Algorithm`. The default leaves room for several blocks, and has enough of them for the device."""
+        short = problem.x_layout == "NCHW" and problem.r * problem.s <= 9 and itemsize(problem.acc_dtype) == 4
+        resident = 1536 if short else 1024
         found = []
         for x, y, per_p in SHAPES:
             tile_k = even_share(problem.k_per_group, min(8, MOST_SUMS // per_p))
-            config = SharedConfig(x, y, per_p, 1, tile_k)
+            config = SharedConfig(x, y, per_p, 1, tile_k, resident)
             tile_c = even_share(problem.c_per_group, GOOD_BYTES // shared_bytes(problem, config))
             config = replace(config, tile_c=tile_c)
             if config_refusal(problem, config, facts) is None:
                 found.append(config)
 
-        # The tallest tile of which the device gets enough; rather a lower one than slices of channels.
-        enough = 2 * facts.cores
-        busy = [c for c in found[:3] if math.prod(_grid(problem, c)) >= enough] or found[2:3] or found
+        # The tallest tile of which the device gets enough; rather a lower one than slices of channels. With strides
+        # outputs below each other share no row.
+        enough = ENOUGH_BLOCKS * facts.cores
+        low = [c for c in found[:DEFAULTS] if c.per_p == 1 or problem.stride[0] == 1]
+        busy = [c for c in low if math.prod(_grid(problem, c)) >= enough] or low[-1:] or found
         default = next((c for c in busy if c.tile_c == problem.c_per_group), busy[0])
         return [default, *(c for c in found if c != default)]
 
@@ -93,14 +102,14 @@ class DirectShared(DeviceConvolution[SharedConfig]):
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("Shared", problem)
         prelude = constants(
-            BLOCK_X=config.block_x, BLOCK_Y=config.block_y, PER_P=config.per_p, TILE_C=config.tile_c,
+            PER_P=config.per_p, TILE_C=config.tile_c,
             TILE_K=config.tile_k, CHANNELS_LAST=problem.x_layout == "NHWC",
             CONSTANT_WEIGHTS=fits_constant_memory(problem),
         )  # fmt: skip
         source = KernelSource(
             "algorithms/direct/shared.cu", "direct_shared", (*conv_constants(problem), *prelude), struct, "Shared"
         )
-        kernel = runtime.compile(source)
+        kernel = compiled(runtime, source, config)
         weights = either_weights(problem, runtime, kernel)
         info = LaunchInfo(
             "direct_shared", _grid(problem, config), (config.block_x, config.block_y), shared_bytes(problem, config)

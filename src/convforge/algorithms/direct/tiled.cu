@@ -12,7 +12,7 @@
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
 //           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
-// Registers RESIDENT threads share a multiprocessor's: fewer threads have more loads in flight each.
+// Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
 #include "border.cuh"
@@ -31,8 +31,7 @@ constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * CHUNK;
 constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= 1536 ? C_GROUP / CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
 
-// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
-constexpr int THREADS = BLOCK_X * BLOCK_Y, BLOCKS = RESIDENT < THREADS ? 1 : RESIDENT / THREADS;
+constexpr int THREADS = BLOCK_X * BLOCK_Y;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");

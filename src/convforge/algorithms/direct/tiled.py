@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share, grid
+from convforge.algorithms.direct.blocks import block_refusal, compiled, even_share, grid
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import Strides, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -22,20 +22,29 @@ from convforge.problem.types import itemsize
 # Bytes of the widest load and store.
 VECTOR_BYTES = 16
 
-# Columns and rows of threads, and rows of outputs of each, that are worth comparing; the default is found among them.
-SHAPES = (
-    (32, 4, 2), (32, 4, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2), (128, 1, 2), (128, 1, 1), (32, 4, 4), (32, 8, 4),
-    (64, 2, 4),
-)  # fmt: skip
+# Registers of a thread that pixels and sums may take, of the 255 that it has.
+MOST_REGISTERS = 192
+
+# Rows and columns of outputs of a thread; the threads that a multiprocessor shall hold of them; how many threads it
+# must get for the tile to pay, as a large tile reads less of the picture twice but small ones keep more threads at
+# work; and the most numbers of a row of the window and of the sums. The first that fits is the default. Columns are of
+# 4-byte pixels; of narrower ones a thread takes twice as many.
+TILES = (
+    (4, 4, 768, 6000, 54),
+    (4, 2, 768, 3000, 16),
+    (2, 2, 1024, 400, 36),
+    (1, 2, 1024, 200, 54),
+    (1, 1, 1024, 0, MOST_REGISTERS),
+)
+
+# Columns and rows of threads that are worth comparing, the default first.
+BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 
 # Channels of a pixel up to which a run of NHWC takes all of them.
 FEW_CHANNELS = 4
 
-# Registers of a thread that pixels and sums may take, of the 255 that it has.
-MOST_REGISTERS = 192
-
-# Threads a multiprocessor below which the picture is small: then a thread takes fewer outputs.
-ENOUGH_THREADS = 256
+# Where a row holds pixels of several channels, a tile may take fewer numbers.
+PIXEL_REGISTERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class TiledConfig(Config):
     out_p, out_q, out_k : int
         Rows, columns and channels of outputs that a thread computes.
     resident : int
-        Threads that a multiprocessor must be able to hold, which bounds the registers of a thread.
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
     """
 
     block_x: int = 32
@@ -88,21 +97,21 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
-        """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""
-        widest = max(4, min(8, VECTOR_BYTES // itemsize(problem.x_dtype)))
-        others = {2 * widest, 2, 1} - {widest}
-        found = [_config(problem, x, y, out_p, widest) for x, y, out_p in SHAPES]
-        found += [_config(problem, 32, 4, 2 if out_q > widest else 1, out_q) for out_q in sorted(others, reverse=True)]
-        found = [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
-        few = [c for c in found if (c.block_x, c.block_y) == (32, 4) and c.out_p <= 2 and c.out_q <= widest]
-        few.sort(key=lambda c: -c.out_p * c.out_q)
+        """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
+        fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
+        tiles = [(_config(problem, tile), tile[3]) for tile in fit]
 
         def threads(config: TiledConfig) -> int:
             return math.prod(_grid(problem, config)) * config.block_x * config.block_y
 
-        enough = ENOUGH_THREADS * facts.cores
-        default = next((c for c in few if threads(c) >= enough), few[-1])
-        return [default, *(c for c in found if c != default)]
+        busy = [i for i, (config, enough) in enumerate(tiles) if threads(config) >= enough * facts.cores]
+        first = min(busy, default=len(tiles) - 1)
+        default = tiles[first][0]
+        blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
+        registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
+        rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
+        found = dict.fromkeys((default, *rest[1:], *blocks, *registers))
+        return [c for c in found if config_refusal(problem, c) is None]
 
     def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -111,15 +120,14 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         struct = with_conv("Tiled", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
         run_ = _run(problem, config)
         prelude = constants(
-            BLOCK_X=config.block_x, BLOCK_Y=config.block_y, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-            RESIDENT=config.resident,
+            OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
             CHUNK=run_.chunk, LOAD=run_.load, SHIFT=run_.shift, STORE_K=run_.store_k, STORE=run_.store,
             CONSTANT_WEIGHTS=fits_constant_memory(problem),
         )  # fmt: skip
         source = KernelSource(
             "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
         )
-        kernel = runtime.compile(source)
+        kernel = compiled(runtime, source, config)
         weights = either_weights(problem, runtime, kernel)
         info = LaunchInfo("direct_tiled", _grid(problem, config), (config.block_x, config.block_y))
         info = runtime.describe(kernel, info)
@@ -160,14 +168,24 @@ def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _config(problem: Conv2dProblem, x: int, y: int, out_p: int, out_q: int) -> TiledConfig:
-    """A tile of as many output channels as registers allow."""
+def _suits(problem: Conv2dProblem, tile: tuple[int, ...]) -> bool:
+    """Whether a tile of TILES shares pixels among its outputs, and leaves enough registers."""
+    out_p, out_q, _, _, most = tile
+    if (out_p > 1 and problem.stride[0] > 1) or out_q * problem.stride[1] > 4:
+        return False
+    return _registers(problem, _config(problem, tile)) <= (most if _chunk(problem) == 1 else min(most, PIXEL_REGISTERS))
+
+
+def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
+    """A tile of TILES, of as many output channels as registers allow."""
+    out_p, out_q, resident = tile[:3]
+    out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
-    config = TiledConfig(x, y, out_p, out_q, even_share(problem.k_per_group, most))
+    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
-    return config if _registers(problem, config) <= 64 else replace(config, resident=256)
+    return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)
 
 
 def _chunk(problem: Conv2dProblem) -> int:
