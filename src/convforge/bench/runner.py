@@ -23,6 +23,7 @@ from convforge.bench.budget import (
     SCALABLE_S,
     Budget,
     Forecast,
+    smaller,
     weight,
 )
 from convforge.bench.finals import finalists, hold_final
@@ -315,16 +316,18 @@ class Runner:
         return result
 
     def _warm_check(self, rows: Sequence[Row]) -> None:
-        """Compile what the check needs, on the smallest case of every operation and type."""
+        """Compile what the check needs, on a small problem of every operation and type: no budget pays for it."""
         check, seen = self._check or checker(), set()
         for row in rows:
             problem = row.case.problem
             kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")))
-            if row.refusal is None and kind not in seen and problem.flops <= PROBE_FLOPS:
+            if row.refusal is not None or kind in seen:
+                continue
+            small = problem if problem.flops <= PROBE_FLOPS else smaller(problem)
+            if small is not None:
                 seen.add(kind)
-                inputs = check.make_inputs(problem)
-                judge = check.Judge(problem, inputs)
-                judge.verdict("strict", judge.truth.value.astype(output_form(problem)[1]))
+                judge = check.Judge(small, check.make_inputs(small))
+                judge.verdict("strict", judge.truth.value.astype(output_form(small)[1]))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
