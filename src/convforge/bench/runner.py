@@ -63,6 +63,8 @@ class Settings:
         Fewer samples, a shorter check, no timing with prepared weights.
     heavy : bool
         Run the suite's heavy cases too.
+    transfer : bool
+        Also time calls from host arrays to host arrays, on a device that is not the host.
     """
 
     methods: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Settings:
     workspace_limit: int | None = None
     quick: bool = False
     heavy: bool = False
+    transfer: bool = False
 
     @property
     def rule(self) -> StoppingRule:
@@ -264,6 +267,7 @@ class Runner:
             rule,
             workspace_limit=limit,
             thorough=not self.settings.quick,
+            transfer=self.settings.transfer,
             allows=allows,
             clock=self._clock,
         )
