@@ -5,11 +5,12 @@ OUT ?= out
 # For GPUs: the extra that the driver takes (cuda13, or cuda12 for older ones), the device, and what gpu-bench measures.
 CUDA ?= cuda13
 DEVICE ?= cuda
+GPU_WORKERS ?= 4
 PARTS ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench gpu-bench docs format clean
+.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
@@ -28,7 +29,15 @@ check: test docs
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 
-# The same on an NVIDIA GPU, in parts: make gpu-bench PARTS="images blocks gemm layers" BUDGET=7m
+# All cases on an NVIDIA GPU, in both layouts, by every method; streams, several GPUs, large sizes; the sanitizer.
+gpu-test: $(VENV)/.gpu
+	$(BIN)/pytest tests/gpu --numprocesses $(GPU_WORKERS) --dist worksteal
+
+# compute-sanitizer alone: memcheck, racecheck, initcheck, synccheck.
+gpu-sanitize: $(VENV)/.gpu
+	$(BIN)/pytest tests/gpu/test_sanitizer.py
+
+# The results of an NVIDIA GPU, in parts: make gpu-bench PARTS="images blocks gemm layers" BUDGET=7m
 gpu-bench: $(VENV)/.gpu
 	$(BIN)/python benchmarks/run.py $(PARTS) --device $(DEVICE) --budget '$(BUDGET)'
 
@@ -56,7 +65,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	touch $@
 
 $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet --editable '.[dev,$(CUDA)]'
+	$(BIN)/pip install --quiet --editable '.[dev,gpu-dev,$(CUDA)]'
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.made
