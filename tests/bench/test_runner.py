@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from tests.bench import fakes
 from tests.bench.fakes import cases, run_bench
 
 from convforge.algorithms import ON_DEVICE
+from convforge.algorithms.contract import Plan
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
+from convforge.backends.runtime import Runtime
 from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
 from convforge.bench.material import Material, checker, gaussian_weights, memory_refusal
 from convforge.bench.row import Row
@@ -292,6 +295,24 @@ def test_compiling_is_not_the_budgets() -> None:
     now[0] = 4.0
     budget.forgive(3.0)
     assert budget.remaining_s == 9.0
+
+
+def test_a_row_that_compiles_longer_than_the_budget_is_timed_all_the_same(tmp_path: Path) -> None:
+    passed, ticks = [0.0], itertools.count()
+
+    class Compiling(fakes.Honest):
+        def plan(self, problem: GemmProblem, config: fakes.Tile, runtime: Runtime) -> Plan:
+            passed[0] += 100.0
+            return super().plan(problem, config, runtime)
+
+    run = run_bench(
+        tmp_path, cases(8), [Compiling()], Settings(quick=True, budget_s=30.0),
+        clock=lambda: passed[0] + 1e-4 * next(ticks),
+    )  # fmt: skip
+    (result,) = run.results
+    assert (result.status, result.reason) == ("ok", None)
+    assert result.first_call_s is not None
+    assert result.first_call_s >= 100
 
 
 def test_without_a_budget_a_row_has_a_limit() -> None:

@@ -255,7 +255,7 @@ def test_a_problem_that_nothing_takes_ends_with_every_reason(run: Callable[..., 
 
 
 def test_times_beside_the_limit_and_what_makes_it(done: Callable[..., Ran], still: Ceilings) -> None:
-    ran = done("n1c3h40w40_k4r3s3_p1_f32_nchw", "--time", "--budget", "20s")
+    ran = done("n1c3h40w40_k4r3s3_p1_f32_nchw", "--time", "--budget", "10m")
     flops, least = 2 * 4 * 40 * 40 * 27, 4 * (3 * 40 * 40 + 4 * 27 + 4 * 40 * 40)
     assert f"limit {1e6 * flops / 100e9:.3g} us, by arithmetic" in ran.out
     assert f"memory {1e6 * least / 20e9:.3g} us for {least / 1e3:.3g} kB at 20 GB/s (copy)" in ran.out
@@ -302,6 +302,7 @@ def test_what_does_not_fit_the_budget_says_so(done: Callable[..., Ran], still: C
         assert row["time"] == "skipped", name
     assert "fastest now: -" in ran.out
     assert set(notes(ran, "skipped: ")) == set(table(ran))
+    assert "a longer --budget" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def measure_row(
     rule: StoppingRule,
     *,
     workspace_limit: int | None = None,
+    compiled: Callable[[float], None] = lambda seconds: None,
     allows: Callable[[float], bool] = lambda seconds: True,
     thorough: bool = True,
     transfer: bool = False,
@@ -129,6 +130,8 @@ def measure_row(
         Its budget is that of the whole row: what is left after plan and check goes to the timings.
     workspace_limit : int or None
         Bytes; a plan that needs more is refused.
+    compiled : callable
+        Told the seconds of plan and first call, which no budget pays for, before `allows` is asked.
     allows : callable
         Whether a row may go on whose calls take so many seconds; asked once that is known.
     thorough : bool
@@ -155,6 +158,7 @@ def measure_row(
         plan(slot.x, first, slot.operands, slot.out, workspace)
         runtime.synchronize()
         about["first_call_s"] = clock() - begin
+        compiled(about["first_call_s"])
         taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
         if not allows(taken):
             reason = f"a call takes {taken:.2g} s: too dear for what the budget has left"

@@ -268,6 +268,7 @@ class Runner:
             workspace_limit=limit,
             thorough=not self.settings.quick,
             transfer=self.settings.transfer,
+            compiled=budget.forgive,
             allows=allows,
             clock=self._clock,
         )
@@ -315,7 +316,6 @@ class Runner:
     def _finish(self, row: Row, result: Result, budget: Budget) -> Result:
         self.store.append(result.to_record())
         budget.done(row)
-        budget.forgive(result.first_call_s or 0.0)
         self._done += 1
         return result
 

@@ -179,6 +179,8 @@ def _print_notes(
             f"\ntimes: checked against float64 first; weights prepared on every call; {where}; ~ noisy\n"
             "of limit: of the direct method's operations and bytes, whatever the method does"
         )
+    if run is not None and any(r.status == "skipped" for r in run.results):
+        console.print("what was skipped may fit a longer --budget")
     if left_out:
         console.print(f"other libraries with --peers: {', '.join(left_out)}")
 
