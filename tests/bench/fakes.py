@@ -48,7 +48,7 @@ class Honest(Algorithm[GemmProblem, Tile]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, self.compute)], prepare=self.prepare,
                     workspace_bytes=self.workspace)  # fmt: skip
 
-    def prepare(self, w: Any) -> PreparedFilter:
+    def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
         return PreparedFilter({"w": np.array(w)}, w.nbytes, "as it is")
 
     def compute(self, frame: Frame) -> None:

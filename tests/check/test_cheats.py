@@ -50,7 +50,7 @@ class Scripted(Algorithm[Conv2dProblem, Config]):
             self.compute(problem, frame, frame.prepared.tensors["w"])
 
         return Plan(self, problem, config, runtime, steps=[Launch(LaunchInfo("scripted", (1,), (1,)), run)],
-                    prepare=lambda w: PreparedFilter({"w": w.copy()}, w.nbytes),
+                    prepare=lambda w, stream: PreparedFilter({"w": w.copy()}, w.nbytes),
                     workspace_bytes=self.workspace_bytes)  # fmt: skip
 
 

@@ -156,7 +156,7 @@ class Plan:
     steps : sequence of Launch, Child or Chunks
         Run in order.
     prepare : callable
-        Weights as users give them -> :class:`PreparedFilter`.
+        Weights as users give them, and a stream -> :class:`PreparedFilter`.
     workspace_bytes : int
         Bytes of scratch memory that a call needs from its caller, known before it runs.
 
@@ -179,7 +179,7 @@ class Plan:
         runtime: Runtime,
         *,
         steps: Sequence[Step],
-        prepare: Callable[[Any], PreparedFilter],
+        prepare: Callable[[Any, Any], PreparedFilter],
         workspace_bytes: int = 0,
     ) -> None:
         self.algorithm = algorithm
@@ -198,7 +198,7 @@ class Plan:
         w : array of the problem's `w_shape`
             For a matrix product, B; ignored where there are no weights.
         """
-        return self._prepare(w)
+        return self._prepare(w, stream)
 
     def __call__(
         self,

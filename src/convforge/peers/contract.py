@@ -87,7 +87,7 @@ class PeerPlan(Plan):
         runtime: Runtime,
         *,
         compute: Callable[[Frame], Any],
-        prepare: Callable[[Any], PreparedFilter],
+        prepare: Callable[[Any, Any], PreparedFilter],
         kernel: str,
         workspace_bytes: int = 0,
         allocates: bool = False,
@@ -126,6 +126,6 @@ class PeerPlan(Plan):
         return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
 
 
-def nothing_to_prepare(w: Any) -> PreparedFilter:
+def nothing_to_prepare(w: Any, stream: Any = None) -> PreparedFilter:
     """For operations without weights."""
     return PreparedFilter({}, 0)

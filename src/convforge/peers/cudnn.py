@@ -82,8 +82,8 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
             packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
 
-        def prepare(w: Any) -> PreparedFilter:
-            packed = w if packer is None else packer(w).tensors["w"]
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
+            packed = w if packer is None else packer(w, stream).tensors["w"]
             return PreparedFilter({"w": packed}, packed.nbytes, f"plan {number}: {name}")
 
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=f"{number}: {name}",

@@ -198,7 +198,7 @@ class OpencvSepFilter2d(Opencv):
         mixed_types = problem.c_per_group > 1 and placement(problem, self.borders).pads
         return problem.x_dtype == "uint8" and sums_dtype(problem) == "float32" and not mixed_types, False
 
-    def terms(self, problem: Conv2dProblem, w: NDArray[Any]) -> PreparedFilter:
+    def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
         """See :class:`PlaneFilter`."""
         if problem.groups > 1 or problem.c == 1:
             return super().terms(problem, w)

@@ -138,7 +138,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
             workspace_bytes=nbytes(pictures.parts),
         )
 
-    def terms(self, problem: Conv2dProblem, w: NDArray[Any]) -> PreparedFilter:
+    def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
         """Weights -> :class:`Terms`. Channels that share one filter are added up ahead of it.
 
         Numbers near the largest of their type may overflow there: the one place where the range is not kept.

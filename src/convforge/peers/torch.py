@@ -125,7 +125,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         nhwc = self.channels_last or problem.x_layout == "NHWC"
         return [((n, h, w, c) if nhwc else (n, c, h, w), sums_dtype(problem))]
 
-    def _prepare(self, problem: Conv2dProblem, w: Any) -> PreparedFilter:
+    def _prepare(self, problem: Conv2dProblem, w: Any, stream: Any = None) -> PreparedFilter:
         import torch
 
         packed = torch.from_numpy(correlation_filter(problem, w, sums_dtype(problem)))
@@ -203,7 +203,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
             raise UnsupportedProblem(str(problem), {self.name: reason})
         return super().plan(problem, config, runtime)
 
-    def _prepare(self, problem: Conv2dProblem, w: Any) -> PreparedFilter:
+    def _prepare(self, problem: Conv2dProblem, w: Any, stream: Any = None) -> PreparedFilter:
         import torch
 
         plain = torch.from_numpy(correlation_filter(problem, w, "float32"))

@@ -52,7 +52,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
             args = (x, frame.prepared.tensors["w"], out, g, ends(problem, frame.operands), values)
             runtime.launch(kernel, info, args, frame.stream)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w)
             return PreparedFilter({"w": packed}, packed.nbytes)
 
@@ -131,7 +131,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
             args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, sum_shape, like, offsets)
             runtime.launch(kernel, info, args, frame.stream)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w).reshape(problem.k, problem.taps)
             return PreparedFilter({"w": packed}, packed.nbytes)
 

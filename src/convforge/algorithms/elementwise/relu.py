@@ -43,7 +43,7 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
         def run(frame: Frame) -> None:
             runtime.launch(kernel, info, (frame.x, frame.out), frame.stream)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             return PreparedFilter({}, 0)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)

@@ -107,7 +107,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         for first in range(0, len(boxes), chunk):
             steps += _steps(problem, config, parts, boxes[first : first + chunk], kernels, cpu.BLOCK, runtime)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             spectra = _filter_spectra(problem, config, w, runtime.facts.cores)
             return PreparedFilter({"w": spectra}, spectra.nbytes)
 

@@ -15,7 +15,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import GemmProblem
 
 
-def operand_b(b: Any) -> PreparedFilter:
+def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
     """B as a prepared filter: nothing is packed ahead, nothing is copied."""
     return PreparedFilter({"b": b}, 0)
 

@@ -65,7 +65,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
 
         shared = Chunks(tuple((Child(child, part_of(part)),) for part in range(parts)), parts, 0, runtime)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w).reshape(problem.k, channels)
             return PreparedFilter({"w": packed}, packed.nbytes)
 

@@ -112,7 +112,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         slots = max(1, min(runtime.facts.cores, len(groups)))
         chunks = Chunks(tuple(groups), slots, nbytes(buffers), runtime)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w, dtype.name).reshape(
                 problem.groups, problem.k_per_group, problem.taps
             )

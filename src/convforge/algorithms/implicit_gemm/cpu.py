@@ -60,15 +60,17 @@ def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, of
             c1 = min(c0 + strip.tile_c, g.channels)
             for c in range(c0, c1):
                 gather_strip(tile, (c - c0) * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
-            multiply(tile, offsets, w, group, first, last, c0, c1, sums, p1 - p0, g, strip, block)
-        for b in range(first, last):
-            finish(sums, b - first, value, out, n, group, b, p0, p1, g, ends, strip, block)
+            for b in range(first, last):
+                kept = 0 if block.kept == 1 else b - first
+                multiply(tile, offsets, w, group, b, c0, c1, sums, kept, p1 - p0, g, strip, block)
+                if c1 == g.channels:
+                    finish(sums, kept, value, out, n, group, b, p0, p1, g, ends, strip, block)
 
 
 @inlined
-def multiply(tile: Any, offsets: Any, w: Any, group: Any, first: Any, last: Any, c0: Any, c1: Any, sums: Any,
-             height: Any, g: Any, strip: Any, block: Any) -> None:  # fmt: skip
-    """Sums of blocks [first, last) of outputs over channels [c0, c1), added to what is there where c0 > 0.
+def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: Any, sums: Any, kept: Any, height: Any,
+             g: Any, strip: Any, block: Any) -> None:  # fmt: skip
+    """Sums of block `b` of outputs over channels [c0, c1), added to what is there where c0 > 0.
 
     With one segment, the strip's rows are one run of positions, those between the rows summed for nothing; with several
     each output row is a run of its own.
@@ -76,17 +78,16 @@ def multiply(tile: Any, offsets: Any, w: Any, group: Any, first: Any, last: Any,
     taps = g.R * g.S
     segments = 1 if block.segments == 1 else height
     length = (height - 1) * strip.row_pitch + g.Q if block.segments == 1 else g.Q
-    for b in range(first, last):
-        at = ((group * block.blocks + b) * g.channels + c0) * taps * block.rows
-        for segment in range(segments):
-            base = segment * g.stride_h * strip.row_pitch
-            into = ((b - first) * block.rows * block.segments + segment) * block.pitch
-            for j in range(0, length, block.width):
-                if c0 == 0:
-                    for i in range(block.rows):
-                        for z in range(0, block.width, 32 // sums.itemsize):
-                            store(sums, into + i * block.segments * block.pitch + j + z, zeros(sums))
-                block_product(tile, base + j, offsets, w, at, (c1 - c0) * taps, sums, into + j, block)
+    at = ((group * block.blocks + b) * g.channels + c0) * taps * block.rows
+    for segment in range(segments):
+        base = segment * g.stride_h * strip.row_pitch
+        into = (kept * block.rows * block.segments + segment) * block.pitch
+        for j in range(0, length, block.width):
+            if c0 == 0:
+                for i in range(block.rows):
+                    for z in range(0, block.width, 32 // sums.itemsize):
+                        store(sums, into + i * block.segments * block.pitch + j + z, zeros(sums))
+            block_product(tile, base + j, offsets, w, at, (c1 - c0) * taps, sums, into + j, block)
 
 
 @inlined

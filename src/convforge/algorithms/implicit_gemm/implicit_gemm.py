@@ -61,7 +61,7 @@ class Block(NamedTuple):
     groups, blocks, parts : int
         Groups; blocks of a group's outputs; parts that they are shared out in.
     kept : int
-        Blocks whose sums are kept at once.
+        Blocks whose sums are kept at once: one where a tile holds every channel.
     segments, pitch : int
         Runs of pixels in a strip, and elements of sums of each.
     """
@@ -144,7 +144,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
             "pack_weights", (outputs,), (block_of_items(outputs, 8 * problem.k * problem.taps, runtime.facts),)
         )
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             taps = filter_to_pack(problem, w, dtype.name).reshape(problem.groups, problem.k_per_group, problem.taps)
             packed = np.empty((problem.groups, block.blocks, problem.taps, block.rows), dtype)
             runtime.launch(cpu.pack_weights, pack, (taps, packed))
@@ -158,7 +158,7 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> B
     width = _VECTORS[config.block_k] * _VECTOR_BYTES // float_sums(problem).itemsize
     blocks = -(-problem.k_per_group // config.block_k)
     parts = min(config.parts_k, blocks)
-    kept = -(-blocks // parts)
+    kept = 1 if config.tile_c >= problem.c_per_group else -(-blocks // parts)
     whole = -(-((tile.tile_p - 1) * tile.row_pitch + problem.q) // width) * width
     by_row = -(-problem.q // width) * width
     one_run = problem.stride == (1, 1) and whole < tile.tile_p * by_row
@@ -193,6 +193,12 @@ def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: in
     """
     tile = strip(problem, config.tile_p, problem.c_per_group)
     block = _block(problem, tile, config)
-    vectors = block.kept * block.rows * block.segments * block.pitch // (block.width // _VECTORS[config.block_k])
+    vectors = (
+        -(-block.blocks // block.parts)
+        * block.rows
+        * block.segments
+        * block.pitch
+        // (block.width // _VECTORS[config.block_k])
+    )
     each = vectors * problem.taps / _EFFICIENCY[config.block_k] + _GATHER * tile.plane * problem.c_per_group
     return -(-_items(problem, config.tile_p) * block.parts // cores) * each

@@ -94,11 +94,11 @@ def gather_row(
         The elements are the bits of float16.
     """
     for phase in range(phases):
-        n = (count - phase + stride - 1) // stride
+        n = _steps(count - phase, stride)
         at = offset + phase * pitch
         # Positions [a, b) of this phase read inside the picture, where the table is the identity.
-        a = min(max((left - first - phase + stride - 1) // stride, 0), n)
-        b = min(max((left + width - first - phase + stride - 1) // stride, a), n)
+        a = min(max(_steps(left - first - phase, stride), 0), n)
+        b = min(max(_steps(left + width - first - phase, stride), a), n)
         if start < 0:
             a = b = n
         for j in range(a):
@@ -133,6 +133,12 @@ def gather_row(
         if zero != 0:
             for j in range(n):
                 row[at + j] -= zero
+
+
+@inlined
+def _steps(distance: Any, stride: Any) -> Any:
+    """ceil(distance / stride); a division takes as long as a short row."""
+    return distance if stride == 1 else (distance + stride - 1) // stride
 
 
 @inlined

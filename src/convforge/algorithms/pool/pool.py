@@ -54,7 +54,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
             x, out = view(frame.x, problem.layout), view(frame.out, problem.layout)
             runtime.launch(kernel, info, (x, out, g, sizes, end, np.empty(0, like)), frame.stream)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             return PreparedFilter({}, 0)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)

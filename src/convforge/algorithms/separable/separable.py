@@ -155,7 +155,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
             args = (x, horizontal.reshape(-1), vertical.reshape(-1), ranks, out, now.g, end, values, sizes, taps, used)
             runtime.launch(kernel, now.info, args, frame.stream)
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             weights = correlation_filter(problem, w, "float64")
             same = one is not None and bool((weights == weights[:1]).all())
             found = factor(weights[:1] if same else weights, problem.acc_dtype)

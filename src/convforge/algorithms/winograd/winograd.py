@@ -144,7 +144,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         block = block_of_items(problem.k, problem.k * problem.c_per_group * 9 * sizes.alpha**2, runtime.facts)
         info = LaunchInfo(f"{self.name}_filter", (problem.k,), (block,))
 
-        def prepare(w: Any) -> PreparedFilter:
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             taps = np.array(w, acc, order="C", copy=None)
             taps = (taps if taps.flags.writeable else taps.copy()).reshape(problem.k, -1)
             u = np.empty((sizes.groups, sizes.blocks_k, sizes.alpha**2, sizes.filter_pitch), acc)
