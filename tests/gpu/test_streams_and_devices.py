@@ -25,7 +25,7 @@ BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)
 def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
-    """x arrives late, on that stream alone: work on any other finds NaN."""
+    """x and w arrive late, on that stream alone: work and preparation on any other find NaN."""
     from cuda.core import Device
 
     runtime, problem = gpu(), parse_problem(PROBLEMS[algorithm.operation])
@@ -34,19 +34,21 @@ def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
     stream = device.create_stream()
     inputs = make_inputs(problem)
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
-    prepared = plan.prepare(None if inputs.w is None else runtime.upload(inputs.w))
-    source, x = runtime.upload(inputs.x), runtime.empty(inputs.x.shape, inputs.x.dtype)
+    sources = [runtime.upload(array) for array in (inputs.x, inputs.w) if array is not None]
+    late = [runtime.empty(array.shape, array.dtype) for array in sources]
     judge = judge_of(str(problem), "normal")
     out = runtime.empty(judge.truth.value.shape, inputs.x.dtype)
     busy = runtime.allocate(BUSY_BYTES)
-    runtime.fill(x, 0xFF)
-    runtime.fill(out, 0xFF)
+    for array in (*late, out):
+        runtime.fill(array, 0xFF)
     runtime.synchronize()
 
     for _ in range(BUSY_TIMES):
         runtime.fill(busy, 0, stream)
-    runtime.copy(x.address, source.address, x.nbytes, stream)
-    plan(x, prepared, None, out, None, stream)
+    for array, source in zip(late, sources, strict=True):
+        runtime.copy(array.address, source.address, source.nbytes, stream)
+    prepared = plan.prepare(late[1] if len(late) > 1 else None, stream)
+    plan(late[0], prepared, None, out, None, stream)
     runtime.synchronize(stream)
     verdict = judge.verdict(algorithm.precision, runtime.download(out))
     assert verdict.ok, verdict.message
