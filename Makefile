@@ -2,9 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 OUT ?= out
+# For GPUs: the extra that the driver takes (cuda13, or cuda12 for older ones), the device, and what gpu-bench measures.
+CUDA ?= cuda13
+DEVICE ?= cuda
+GPU_WORKERS ?= 4
+PARTS ?=
+BUDGET ?=
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench docs format clean
+.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
@@ -22,6 +28,18 @@ check: test docs
 # The results behind README's table and the docs' figures; several minutes.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+# All cases on an NVIDIA GPU, in both layouts, by every method; streams, several GPUs, large sizes; the sanitizer.
+gpu-test: $(VENV)/.gpu
+	$(BIN)/pytest tests/gpu --numprocesses $(GPU_WORKERS) --dist worksteal
+
+# compute-sanitizer alone: memcheck, racecheck, initcheck, synccheck.
+gpu-sanitize: $(VENV)/.gpu
+	$(BIN)/pytest tests/gpu/test_sanitizer.py
+
+# The results of an NVIDIA GPU, in parts: make gpu-bench PARTS="images blocks gemm layers" BUDGET=7m
+gpu-bench: $(VENV)/.gpu
+	$(BIN)/python benchmarks/run.py $(PARTS) --device $(DEVICE) --budget '$(BUDGET)'
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
@@ -44,6 +62,10 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.made
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(VENV)/.gpu: pyproject.toml | $(VENV)/.made
+	$(BIN)/pip install --quiet --editable '.[dev,gpu-dev,$(CUDA)]'
 	touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.made

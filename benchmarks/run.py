@@ -1,15 +1,20 @@
-"""The results behind the README and the docs: measure every suite, then write tables and pictures from what is stored.
+"""The results behind the README and the docs: measure in parts, then write tables and pictures from what is stored.
 
-    make bench                                 # or: python benchmarks/run.py [SUITE ...] [--budget 3m]
+    make bench                                 # the CPU, all parts: about fifteen minutes on a machine of its own
+    make gpu-bench                             # an NVIDIA GPU
+    python benchmarks/run.py images gemm --device cuda --budget 5m
     python benchmarks/run.py --no-measure      # only write the tables and pictures again
 
-Results go to benchmarks/results/DEVICE/. On a machine with nothing else to do, all suites take about fifteen minutes.
+Results go to benchmarks/results/DEVICE/. The budget is for each part; compiling, and building another library's plans,
+come on top. A part that was interrupted goes on with --resume.
 """
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +22,7 @@ import numpy as np
 import typer
 
 import convforge
+from convforge.bench.records import Run
 from convforge.bench.store import load_runs
 from convforge.cli.bench import bench
 from convforge.images.convert import to_dtype
@@ -27,41 +33,122 @@ from convforge.report import chart_png
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PICTURES = ROOT / "docs" / "images"
-# Suite -> the sizes that fit a few minutes on two cores; empty means all of them.
-SUITES = {
-    "images": "32,64,128,256,512,1024,2048",
-    "images-u8": "512,2048",
-    "layers-b1": "",
-    "filters": "",
-    "gemm": "512,1024,2048",
-    "parts": "",
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A suite, and how much of it is measured; see the options of ``convforge bench``.
+
+    Attributes
+    ----------
+    sizes : str
+        Those that fit the budget; all where empty.
+    methods : str
+    all_configs, transfer, heavy : bool
+    """
+
+    sizes: str = ""
+    methods: str = ""
+    all_configs: bool = False
+    transfer: bool = False
+    heavy: bool = False
+
+
+# Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes.
+PARTS: dict[str, dict[str, Part]] = {
+    "cpu": {
+        "images": Part("32,64,128,256,512,1024,2048"),
+        "images-u8": Part("512,2048"),
+        "layers-b1": Part(),
+        "filters": Part(),
+        "gemm": Part("512,1024,2048"),
+        "parts": Part(),
+    },
+    "cuda": {
+        "images": Part(transfer=True),
+        "blocks": Part(methods="direct_*", all_configs=True),
+        "gemm": Part("512,1024,2048,4096,8192", all_configs=True, heavy=True),
+        "layers": Part(),
+    },
 }
+BUDGETS = {"cpu": "4m", "cuda": "7m"}
+
+
+def chosen(names: list[str], device: str) -> dict[str, Part]:
+    """The parts of a device by name; all where none is named.
+
+    Raises
+    ------
+    ValueError
+        There is no such part.
+    """
+    parts = PARTS["cuda" if device.startswith("cuda") else "cpu"]
+    for name in names:
+        if name not in parts:
+            near = difflib.get_close_matches(name, parts, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{device} has no part {name!r}{hint} It has: {', '.join(parts)}")
+    return {name: parts[name] for name in names or parts}
+
+
+def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, resume: bool) -> None:
+    """Run every part into ``benchmarks/results/``."""
+    for suite, part in parts.items():
+        bench(
+            [suite],
+            methods=part.methods,
+            sizes=sizes or part.sizes,
+            device=device,
+            budget=budget or BUDGETS["cuda" if device.startswith("cuda") else "cpu"],
+            out=HERE,
+            resume=resume,
+            all_configs=part.all_configs,
+            heavy=part.heavy,
+            transfer=part.transfer,
+        )
 
 
 def pictures() -> None:
-    """The photograph, its edges, and the chart of the image workload."""
+    """The photograph, its edges, and the charts of the image workload."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
     write_picture(PICTURES / "photograph.png", Picture(pixels))
     write_picture(PICTURES / "edges.png", Picture(to_dtype(edges, np.uint8, absolute=True)))
-    widest = max((run for run in load_runs(HERE / "results") if run.suite == "images"), key=lambda run: len(run.cases))
-    (PICTURES / "time-by-size.png").write_bytes(chart_png(widest, "time"))
+    runs = load_runs(HERE / "results")
+    for backend, name in (("cpu", "time-by-size.png"), ("cuda", "time-by-size-gpu.png")):
+        if (widest := widest_of(runs, backend)) is not None:
+            (PICTURES / name).write_bytes(chart_png(widest, "time"))
+
+
+def widest_of(runs: list[Run], backend: str) -> Run | None:
+    """The run of the image workload on a kind of device that has the most cases; of equals the first."""
+    able = [run for run in runs if run.suite == "images" and run.machine["facts"]["backend"] == backend]
+    return max(able, key=lambda run: len(run.cases), default=None)
 
 
 def main(
-    suites: Annotated[list[str] | None, typer.Argument(metavar="[SUITE]...", help="All by default.")] = None,
-    budget: Annotated[str, typer.Option(help="Time for each suite.")] = "4m",
-    measure: Annotated[bool, typer.Option(help="Measure; else only write tables and pictures again.")] = True,
+    parts: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Suites; all by default.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    budget: Annotated[str, typer.Option(help="Time for each part; 4m on the CPU, 7m on a GPU.")] = "",
+    sizes: Annotated[str, typer.Option(help="Only these sizes, such as 32,64.")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    measuring: Annotated[bool, typer.Option("--measure/--no-measure", help="Else nothing is measured.")] = True,
+    tables: Annotated[bool, typer.Option(help="Write tables and pictures.")] = True,
 ) -> None:
     """Measure, then write the tables of README and docs."""
-    if measure:
-        for suite in suites or list(SUITES):
-            bench([suite], sizes=SUITES.get(suite, ""), budget=budget, out=HERE)
-    pictures()
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    command = [sys.executable, "-m", "convforge.bench.markers", *map(str, pages)]
-    sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+    try:
+        wanted = chosen(parts or [], device)
+        if measuring:
+            measure(wanted, device, budget, sizes, resume=resume)
+    except ValueError as mistake:
+        typer.echo(f"run.py: {mistake}", err=True)
+        raise typer.Exit(2) from None
+    if tables:
+        pictures()
+        pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+        command = [sys.executable, "-m", "convforge.bench.markers", *map(str, pages)]
+        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 
 if __name__ == "__main__":

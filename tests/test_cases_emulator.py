@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from tests.backends.emulated import needs_emulator
-from tests.cases import CASES, WORKED, Case, worked_inputs
-from tests.judged import allowed, judge_of, named
+from tests.cases import CASES, Case
+from tests.judged import allowed, named
+from tests.on_device import BFLOAT16, check_bfloat16, check_case, check_worked_values
 
 from convforge.algorithms import ON_DEVICE, refusal
-from convforge.check import check_nan_spread, check_plan
+from convforge.check import check_nan_spread
 from convforge.problem import parse_problem
 
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
+CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
 SPREADS = ("n2c3h13w14_k4r3s3_p1_f32_nchw", "n1c2h9w10_k3r2s3_st2_p1_reflect_f32_nhwc")
 
@@ -23,15 +26,7 @@ SPREADS = ("n2c3h13w14_k4r3s3_p1_f32_nchw", "n1c2h9w10_k3r2s3_st2_p1_reflect_f32
 def test_case(algorithm: Any, case: Case) -> None:
     from convforge.backends.emulator import emulator_runtime
 
-    runtime = emulator_runtime("shuffled")
-    problem = allowed(parse_problem(case.text), algorithm)
-    if (reason := refusal(algorithm, problem, runtime.facts)) is not None:
-        assert len(reason) > 10, f"{algorithm.name} refuses {case} with {reason!r}"
-        return
-    plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
-    for kind in case.kinds:
-        verdict = check_plan(plan, judge_of(case.text, kind))
-        assert verdict.ok, verdict.message
+    check_case(algorithm, case, emulator_runtime("shuffled"))
 
 
 @needs_emulator
@@ -60,16 +55,21 @@ def test_a_nan_spreads_as_far_as_the_method_says(algorithm: Any, text: str) -> N
 
 
 @needs_emulator
-@pytest.mark.parametrize("algorithm", [a for a in METHODS if a.operation == "conv2d"], ids=named)
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS, ids=named)
 def test_worked_values(algorithm: Any) -> None:
     from convforge.backends.emulator import emulator_runtime
 
-    runtime = emulator_runtime()
-    for worked in WORKED:
-        problem = parse_problem(worked.text)
-        inputs = worked_inputs(worked)
-        for config in algorithm.configs(problem, runtime.facts)[:4]:
-            plan = algorithm.plan(problem, config, runtime)
-            out = runtime.empty(problem.out_shape, problem.out_dtype)
-            plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
-            assert out.tolist() == worked.expected
+    check_worked_values(algorithm, emulator_runtime())
+
+
+@needs_emulator
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", BFLOAT16)
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS, ids=named)
+def test_bfloat16(algorithm: Any, text: str, kind: str) -> None:
+    """The emulator refuses bfloat16, which its users' NumPy arrays cannot hold; asked as a GPU, it computes it."""
+    from convforge.backends.emulator import EmulatorRuntime
+
+    runtime = EmulatorRuntime("shuffled")
+    runtime.facts = dataclasses.replace(runtime.facts, backend="cuda")
+    check_bfloat16(algorithm, text, kind, runtime)

@@ -384,7 +384,7 @@ LAYERS: dict[str, set[str]] = {
     "tuning": {"backends", "contract", "errors", "list", "problem"},
     "check": {"backends", "backends.cpu", "contract", "problem"},
     "measure": {"backends", "backends.cpu", "problem"},
-    "bench": {"backends", "check", "contract", "errors", "list", "measure", "problem"},
+    "bench": {"backends", "check", "contract", "errors", "execution", "list", "measure", "problem"},
     "report": {"backends", "bench", "check", "contract", "list", "measure", "problem", "version"},
     "arrays": {"problem"},
     "arguments": {"arrays", "contract", "problem"},

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.backends.emulated import needs_emulator
 from tests.bench import fakes
 from tests.bench.fakes import cases, run_bench
 
+from convforge.algorithms import ON_DEVICE
+from convforge.algorithms.contract import Plan
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
+from convforge.backends.runtime import Runtime
 from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
-from convforge.bench.material import Material, gaussian_weights, memory_refusal
+from convforge.bench.material import Material, checker, gaussian_weights, memory_refusal
 from convforge.bench.row import Row
 from convforge.bench.runner import Settings, choose, rows_of
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
+from convforge.bench.transfer import Transfers
 from convforge.measure.ceilings import Ceilings
+from convforge.measure.stopping import StoppingRule
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 
 
@@ -40,6 +48,53 @@ def test_an_honest_method_gets_both_times_its_error_and_its_config(tmp_path: Pat
     assert result.launches[0]["kernel"] == "honest"
     assert result.time.ring == 256
     assert not result.time.cold
+
+
+def test_a_time_from_host_to_host_where_it_is_asked_for(tmp_path: Path) -> None:
+    (plain,) = run_bench(tmp_path / "a", cases(8), [fakes.Honest()]).results
+    assert plain.transfer_time is None
+    run = run_bench(tmp_path / "b", cases(8), [fakes.Honest()], Settings(quick=True, transfer=True))
+    (result,) = run.results
+    assert result.transfer_time is not None
+    assert result.transfer_time.ring == 2, "two sets of inputs, so that a stale result shows"
+    assert len(result.transfer_time.samples) >= 3
+    assert load_run(run.path).results[0].transfer_time == result.transfer_time, "as it was stored"
+
+
+@needs_emulator
+def test_the_copies_to_and_from_a_device_are_inside_that_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.backends.emulator import EmulatorRuntime
+
+    copies = {"upload": 0, "download": 0}
+
+    class Counting(EmulatorRuntime):
+        def upload(self, array: Any, stream: Any = None) -> Any:
+            copies["upload"] += 1
+            return super().upload(array, stream)
+
+        def download(self, array: Any, stream: Any = None) -> Any:
+            copies["download"] += 1
+            return super().download(array, stream)
+
+    method = next(a for a in ON_DEVICE if a.key == ("gemm", "emulator", "gemm_naive"))
+    runtime, case = Counting(), cases(8)[0]
+    material = Material(case, runtime, checker())
+    plan = method.plan(case.problem, method.configs(case.problem, runtime.facts)[0], runtime)
+    transfers = Transfers(plan, material)
+    copies.update(upload=0, download=0)
+    timing = transfers.measure(StoppingRule(samples=3, sample_s=0.0))
+    assert transfers.verdict("strict").ok
+    calls = 1 + len(timing.samples)
+    assert copies == {"upload": 2 * calls, "download": calls}, "A and B up, C down, on every call"
+
+
+def test_what_comes_back_to_the_host_must_be_right_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convforge.bench.transfer.execute", lambda plan, x, w, operands, out, *rest: None)
+    (bad,) = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(transfer=True)).results
+    assert bad.status == "failed"
+    assert bad.reason is not None
+    assert bad.reason.startswith("from host to host: ")
+    assert (bad.time, bad.prepared_time, bad.transfer_time) == (None, None, None)
 
 
 @pytest.mark.parametrize("cheat", [fakes.Silent, fakes.Stale, fakes.Tired])
@@ -240,6 +295,24 @@ def test_compiling_is_not_the_budgets() -> None:
     now[0] = 4.0
     budget.forgive(3.0)
     assert budget.remaining_s == 9.0
+
+
+def test_a_row_that_compiles_longer_than_the_budget_is_timed_all_the_same(tmp_path: Path) -> None:
+    passed, ticks = [0.0], itertools.count()
+
+    class Compiling(fakes.Honest):
+        def plan(self, problem: GemmProblem, config: fakes.Tile, runtime: Runtime) -> Plan:
+            passed[0] += 100.0
+            return super().plan(problem, config, runtime)
+
+    run = run_bench(
+        tmp_path, cases(8), [Compiling()], Settings(quick=True, budget_s=30.0),
+        clock=lambda: passed[0] + 1e-4 * next(ticks),
+    )  # fmt: skip
+    (result,) = run.results
+    assert (result.status, result.reason) == ("ok", None)
+    assert result.first_call_s is not None
+    assert result.first_call_s >= 100
 
 
 def test_without_a_budget_a_row_has_a_limit() -> None:

@@ -57,8 +57,8 @@ def test_the_lines_have_the_documented_fields(tmp_path: Path) -> None:
     assert lines[0]["schema"] == 1
     assert set(lines[1]) == {
         "kind", "case", "problem", "operation", "algorithm", "backend", "ours", "precision", "config", "status",
-        "reason", "error", "time", "prepared_time", "first_call_s", "prepare_s", "workspace_bytes", "launches", "flops",
-        "least_bytes", "digest", "library_versions", "note",
+        "reason", "error", "time", "prepared_time", "transfer_time", "first_call_s", "prepare_s", "workspace_bytes",
+        "launches", "flops", "least_bytes", "digest", "library_versions", "note",
     }  # fmt: skip
     assert set(lines[1]["error"]) == {"rms", "max", "bound_ratio"}
     assert {"median_s", "spread", "samples", "noisy", "ring", "cold"} <= set(lines[1]["time"])

@@ -8,7 +8,7 @@ import io
 import pytest
 from tests.bench.fakes import result, run
 
-from convforge.bench.records import Error, Finalist, Finalists
+from convforge.bench.records import Error, Finalist, Finalists, Result
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
 from convforge.bench.verdicts import judge
 from convforge.measure.ceilings import Ceilings
@@ -158,3 +158,36 @@ def test_the_terminals_table_shows_every_method_at_any_width(width: int) -> None
 
 def test_an_empty_run_has_a_table_too() -> None:
     assert "Measured 2026-01-02 on A Test, 2 cores, commit 0123456789" in markdown_table(run())
+
+
+def with_transfer() -> tuple[Result, ...]:
+    """Two of ours and a rival; the slower of ours on the device is the faster one from host to host."""
+    return (
+        result(algorithm="first", samples=FAST, transfer_time=Timing((8e-3,) * 3)),
+        result(algorithm="second", samples=SLOW, transfer_time=Timing((6e-3,) * 3, noisy=True)),
+        result(algorithm="rival", samples=SLOW, ours=False, transfer_time=Timing((1e-3,) * 3)),
+    )
+
+
+def test_a_column_with_transfer_where_it_was_measured() -> None:
+    (table,) = tables_of(run(*with_transfer()))
+    assert table.columns[-2:] == ("with transfer", "fastest")
+    assert table.rows[0][-2].text == "~6.00 (second)"
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert any("copies to and from the device" in note for note in table.notes)
+    (plain,) = tables_of(run(result(samples=FAST)))
+    assert "with transfer" not in plain.columns
+    assert not plain.notes
+
+
+def test_every_methods_time_with_transfer() -> None:
+    (table,) = tables_of(run(*with_transfer()), transfer=True)
+    assert table.columns == ("case", "stride", "first", "second", "rival", "fastest")
+    assert [cell.text.split(" / ")[0] for cell in table.rows[0][2:5]] == ["*8.00", "~*6.00", "*1.00"]
+    with pytest.raises(ValueError, match="exclude each other"):
+        tables_of(run(*with_transfer()), transfer=True, prepared=True)
+
+
+def test_transfers_in_the_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_table(run(*with_transfer())))))
+    assert [row["transfer_ms"] for row in rows] == ["8", "6", "1"]

@@ -100,6 +100,7 @@ def test_there_must_be_something_to_resume(command: Bench) -> None:
         (("smoke", "--workspace-limit", "much"), "'much' is no size"),
         (("smoke", "--device", "gpu"), "'gpu'"),
         (("smoke", "--csv", "--markdown"), "exclude each other"),
+        (("smoke", "--transfer"), "--transfer goes with --device cuda; on cpu nothing is transferred"),
     ],
 )
 def test_bad_use_is_refused_before_anything_is_written(

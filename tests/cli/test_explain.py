@@ -1,31 +1,68 @@
-"""`convforge explain`: the method that is chosen and why, every other method, the workspace limit, bad use."""
+"""`convforge explain`: the method that is chosen and why, every other one, limits, times, refusals, bad use."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.backends.emulated import needs_emulator
 from tests.cli.commands import Ran
 
 from convforge import algorithms, parse_problem
+from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.runtime import LaunchInfo
+from convforge.cli import explain as shown
+from convforge.cli import survey
 from convforge.execution import find_plan
+from convforge.measure.ceilings import Ceilings
 
 WINOGRAD = "n1c16h64w64_k32r3s3_f32_nchw_math-winograd"
 
 
 @pytest.fixture
 def run(run: Callable[..., Ran], wide: None) -> Callable[..., Ran]:
-    """Run `convforge explain WORDS...` in a wide terminal."""
-    return lambda *words: run("explain", *words)
+    """Run `convforge explain WORDS...` in a wide terminal; nothing is timed unless the words say so."""
+    return lambda *words: run("explain", *words, *(() if "--time" in words else ("--no-time",)))
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
+    """Ceilings that are known: 20 GB/s and 100 GFLOP/s."""
+    import convforge.measure.ceilings as room
+
+    found = Ceilings(20e9, 100e9)
+    monkeypatch.setattr(room, "measure_ceilings", lambda runtime, repeats=0: found)
+    return found
+
+
+def table(ran: Ran) -> dict[str, dict[str, str]]:
+    """The one table: method -> column -> cell."""
+    lines = ran.out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("method"))
+    columns = re.split(r" {2,}", lines[first].strip())
+    found: dict[str, dict[str, str]] = {}
+    for line in lines[first + 2 :]:
+        cells = re.split(r" {2,}", line.strip())
+        if len(cells) != len(columns):
+            break
+        assert cells[0] not in found, f"{cells[0]} stands twice in\n{ran.out}"
+        found[cells[0]] = dict(zip(columns, cells, strict=True))
+    return found
+
+
+def notes(ran: Ran, word: str) -> dict[str, str]:
+    """What is said of methods in lines that begin "method: word": method -> the rest."""
+    return dict(re.findall(rf"^(\w+): {word}(.+)$", ran.out, re.MULTILINE))
 
 
 def chosen(ran: Ran) -> tuple[str, str, str]:
     """The method that auto takes, its config, and why."""
-    found = re.findall(r"^auto takes (\w+) \((.*?)\): (.+)$", ran.out, re.MULTILINE)
+    found = re.findall(r"^auto takes (\w+): (.+)\n(?:  with (.+)\n)?", ran.out, re.MULTILINE)
     assert len(found) == 1, ran.out
-    name, config, why = found[0]
+    name, why, config = found[0]
     return name, config, why
 
 
@@ -50,16 +87,17 @@ def test_the_chosen_method_and_why(done: Callable[..., Ran], problem: str, name:
     assert why in reason
     plan = find_plan(parse_problem(problem), "auto", None, None, None)
     assert (took, config) == (plan.algorithm.name, str(plan.config)), "what a call takes"
-    assert name in ran.rows
+    assert name in table(ran)
 
 
 def test_the_problem_is_told_in_full(done: Callable[..., Ran]) -> None:
-    lines = done("n2c3h20w30_k4r3s5_st2").out.splitlines()
-    assert lines[0].startswith("n2c3h20w30_k4r3s5_st2_p0_f32_nchw on ")
-    assert lines[1].strip() == "x (2, 3, 20, 30) -> out (2, 4, 9, 13)"
+    lines = [line.strip() for line in done("n2c3h20w30_k4r3s5_st2").out.splitlines()]
+    assert lines[0] == "n2c3h20w30_k4r3s5_st2_p0_f32_nchw"
+    assert lines[1] == f"on {cpu_facts().name}, {cpu_facts().cores} cores"
+    assert lines[2] == "x (2, 3, 20, 30) -> out (2, 4, 9, 13)"
     flops, least = 2 * (2 * 4 * 9 * 13) * (3 * 3 * 5), 4 * (2 * 3 * 20 * 30 + 4 * 3 * 3 * 5 + 2 * 4 * 9 * 13)
-    assert f"{flops / 1e3:.3g} kFLOP, at least {least / 1e3:.3g} kB moved: {flops / least:.1f} FLOP a byte" in lines[2]
-    assert lines[2].endswith("n2c3h32w32_k4r3s5_st2_p0_f32_nchw"), "the tuning key: sizes rounded up"
+    assert lines[3] == f"{flops / 1e3:.3g} kFLOP, at least {least / 1e3:.3g} kB moved: {flops / least:.1f} FLOP a byte"
+    assert lines[4] == "tuning key n2c3h32w32_k4r3s5_st2_p0_f32_nchw", "sizes rounded up"
 
 
 @pytest.mark.parametrize(
@@ -67,37 +105,50 @@ def test_the_problem_is_told_in_full(done: Callable[..., Ran]) -> None:
 )
 def test_every_method_is_there_with_what_it_takes_or_why_not(done: Callable[..., Ran], problem: str) -> None:
     ran = done(problem)
-    listed = {found.name: found for found in algorithms(problem)}
-    assert list(ran.rows) == list(listed), "every method of the operation, in the list's order, and no other"
-    for name, (arithmetic, _, workspace, launches, _, note) in ran.rows.items():
-        assert arithmetic == listed[name].precision + ("" if listed[name].ours else ", peer")
-        if not workspace:
-            assert launches == ""
-            assert len(note.split()) > 3, f"{name} says why not in a sentence"
-        else:
-            assert re.fullmatch(r"[\d.]+ [kMG]?B", workspace), name
-            assert int(launches) >= 1
-        if arithmetic.startswith("strict"):
-            assert note == (listed[name].refusal or "")
-            assert (workspace == "") is (listed[name].refusal is not None), name
+    ours = {found.name: found for found in algorithms(problem) if found.ours}
+    rows, refused = table(ran), notes(ran, "refuses: ")
+    assert sorted([*rows, *refused]) == sorted(ours), "every method of ours, once"
+    assert list(rows) == [name for name in ours if name in rows], "in the list's order"
+    for name, reason in refused.items():
+        assert len(reason.split()) > 3, f"{name} says why not in a sentence"
+        assert ours[name].precision != "strict" or reason == ours[name].refusal
+    for name, row in rows.items():
+        assert list(row) == ["method", "launches", "tile", "workspace"]
+        assert re.fullmatch(r"[\d.]+ [kMG]?B", row["workspace"]), name
+        assert int(row["launches"]) >= 1
+    peers = [found.name for found in algorithms(problem) if not found.ours]
+    assert f"other libraries with --peers: {', '.join(peers)}" in ran.out
+
+
+def test_peers_are_listed_where_they_are_asked_for(done: Callable[..., Ran]) -> None:
+    ran = done("m8n8k8", "--peers")
+    assert sorted([*table(ran), *notes(ran, "refuses: ")]) == sorted(found.name for found in algorithms("m8n8k8"))
+    assert "--peers" not in ran.out
+
+
+def test_only_the_methods_that_are_named(done: Callable[..., Ran]) -> None:
+    ran = done("n1c8h16w16_k8r5s5_f32_nchw", "--methods", "direct*, winograd_f2,scipy_ndimage")
+    assert [*table(ran), *notes(ran, "refuses: ")] == ["direct_naive", "direct_rows", "scipy_ndimage", "winograd_f2"]
 
 
 def test_refusals_name_what_is_in_the_way(done: Callable[..., Ran]) -> None:
-    rows = done("n1c8h16w16_k8r3s3_st2_f32_nchw").rows
-    assert rows["gemm_1x1"][-1] == "the filter is 3x3, not 1x1"
-    assert "the stride is (2, 2)" in rows["winograd_f4"][-1]
-    rows = done("n1c8h16w16_k8r5s5_u8-i8-i32-i32_nchw").rows
-    assert "this one is 5x5" in rows["winograd_f2"][-1]
+    said = notes(done("n1c8h16w16_k8r3s3_st2_f32_nchw"), "refuses: ")
+    assert said["gemm_1x1"] == "the filter is 3x3, not 1x1"
+    assert "the stride is (2, 2)" in said["winograd_f4"]
+    said = notes(done("n1c8h16w16_k8r5s5_u8-i8-i32-i32_nchw"), "refuses: ")
+    assert "this one is 5x5" in said["winograd_f2"]
     for name in ("fft", "separable"):
-        assert "int32 sums would not be exact" in rows[name][-1]
+        assert "int32 sums would not be exact" in said[name]
 
 
 def test_a_narrower_arithmetic_is_marked_as_such(done: Callable[..., Ran]) -> None:
-    rows = done("n1c8h16w16_k8r3s3_p1_f32_nchw").rows
-    for name, precision in (("winograd_f2", "winograd"), ("fft", "fft"), ("separable", "separable")):
-        assert rows[name][0] == precision
-        assert rows[name][-1] == f"only where '{precision}' is asked for"
-    assert rows["direct_rows"][-1] == ""
+    said = notes(done("n1c8h16w16_k8r3s3_p1_f32_nchw"), "only where ")
+    assert said == {
+        "winograd_f2": "'winograd' is asked for",
+        "winograd_f4": "'winograd' is asked for",
+        "fft": "'fft' is asked for",
+        "separable": "'separable' is asked for",
+    }
 
 
 def test_the_workspace_limit_changes_the_choice(done: Callable[..., Ran]) -> None:
@@ -128,33 +179,35 @@ def test_the_row_of_the_chosen_method_shows_the_config_it_is_taken_with(done: Ca
     problem = WINOGRAD.replace("winograd", "fft")
     limit = find_plan(parse_problem(problem), "fft", None, None, None).workspace_bytes - 1
     ran = done(problem, "--workspace-limit", limit)
-    assert ran.rows["fft"][1] == chosen(ran)[1]
+    detailed = done(problem, "--workspace-limit", limit, "--verbose", "--methods", "fft")
+    assert f"  config {chosen(ran)[1]}\n" in detailed.out
 
 
 def test_what_the_limit_passes_over_says_so(done: Callable[..., Ran]) -> None:
-    rows = done(WINOGRAD, "--workspace-limit", "0").rows
+    ran = done(WINOGRAD, "--workspace-limit", "0")
+    said = notes(ran, "refuses: ")
     for name in ("winograd_f4", "im2col"):
-        assert "limit" in rows[name][-1]
-    assert "limit" not in rows["direct_rows"][-1]
+        assert "the limit is 0" in said[name]
+    assert table(ran)["direct_rows"]["workspace"] == "0 B"
 
 
 def test_an_arithmetic_that_was_asked_for_needs_no_asking(done: Callable[..., Ran]) -> None:
-    rows = done(WINOGRAD).rows
-    assert rows["winograd_f4"][-1] == ""
-    assert rows["fft"][-1] == "only where 'fft' is asked for"
+    said = notes(done(WINOGRAD), "only where ")
+    assert "winograd_f4" not in said
+    assert said["fft"] == "'fft' is asked for"
 
 
-def test_nothing_is_computed(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_times_nothing_is_computed(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     from convforge.algorithms.contract import Plan
     from convforge.backends.cpu.runtime import CpuRuntime
 
     def refuse(*words: Any, **more: Any) -> Any:
-        raise AssertionError("explain must compute and time nothing")
+        raise AssertionError("--no-time must compute and time nothing")
 
     for kind, name in ((Plan, "__call__"), (Plan, "prepare"), (CpuRuntime, "launch"), (CpuRuntime, "time")):
         monkeypatch.setattr(kind, name, refuse)
     for problem in ("n1c16h32w32_k32r3s3_p1_f32_nchw", "m64n64k64", "max_n1c4h16w16_r3s3", "relu4096"):
-        assert chosen(done(problem))[0] in done(problem).rows
+        assert chosen(done(problem))[0] in table(done(problem))
 
 
 def test_a_narrow_terminal_leaves_nothing_out(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +215,8 @@ def test_a_narrow_terminal_leaves_nothing_out(done: Callable[..., Ran], monkeypa
     out = done("n1c8h16w16_k8r3s3_st2_f32_nchw").out
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= 80
-    lines = [line.strip("│").split("│") for line in out.splitlines() if line.startswith("│")]
-    names = "".join(line[0].strip() for line in lines)
     for found in algorithms("n1c8h16w16_k8r3s3_st2_f32_nchw"):
-        assert found.name in names
+        assert found.name in out
 
 
 @pytest.mark.parametrize(
@@ -183,6 +234,8 @@ def test_a_narrow_terminal_leaves_nothing_out(done: Callable[..., Ran], monkeypa
         (("m8n8k8", "--workspace-limit", "-1"), ("'-1' is no size",)),
         (("m8n8k8", "--device", "gpu"), ("'gpu'", "'cpu'")),
         (("m8n8k8", "--limit", "3"), ("--limit",)),
+        (("m8n8k8", "--budget", "soon"), ("--budget 'soon'",)),
+        (("m8n8k8", "--methods", "gemm_bias"), ("'gemm_bias'", "did you mean 'gemm_blas'")),
         ((), ("problem",)),
     ],
 )
@@ -199,3 +252,93 @@ def test_a_problem_that_nothing_takes_ends_with_every_reason(run: Callable[..., 
     assert said["gemm_1x1"] == "the filter is 3x3, not 1x1"
     assert said["direct_naive"] == "NumPy has no bfloat16; cast to float32"
     assert "Traceback" not in ran.err
+
+
+def test_times_beside_the_limit_and_what_makes_it(done: Callable[..., Ran], still: Ceilings) -> None:
+    ran = done("n1c3h40w40_k4r3s3_p1_f32_nchw", "--time", "--budget", "10m")
+    flops, least = 2 * 4 * 40 * 40 * 27, 4 * (3 * 40 * 40 + 4 * 27 + 4 * 40 * 40)
+    assert f"limit {1e6 * flops / 100e9:.3g} us, by arithmetic" in ran.out
+    assert f"memory {1e6 * least / 20e9:.3g} us for {least / 1e3:.3g} kB at 20 GB/s (copy)" in ran.out
+    assert "at 100 GFLOP/s (float32 FMA)" in ran.out
+    rows = table(ran)
+    assert list(rows["direct_rows"])[:3] == ["method", "time", "of limit"]
+    seconds = {}
+    for name, row in rows.items():
+        found = re.fullmatch(r"~?([\d.]+) (us|ms|s)", row["time"])
+        assert found, f"{name}: {row['time']}"
+        seconds[name] = float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]
+        share = 100 * flops / 100e9 / seconds[name]
+        assert float(row["of limit"].removesuffix(" %")) == pytest.approx(share, rel=0.05, abs=0.6)
+    fastest = re.findall(r"^fastest now: (.+)$", ran.out, re.MULTILINE)
+    strict = min((name for name in rows if not re.match("winograd|fft|separable", name)), key=seconds.__getitem__)
+    assert strict in fastest[0]
+    assert "checked against float64 first" in ran.out
+
+
+def test_a_wrong_result_is_given_no_time(
+    done: Callable[..., Ran], still: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from convforge.algorithms.gemm import GemmBlocked
+
+    honest = GemmBlocked.plan
+
+    def plan(self: Any, *words: Any) -> Any:
+        made = honest(self, *words)
+        monkeypatch.setattr(made, "execute", lambda frame: frame.out.fill(0))
+        return made
+
+    monkeypatch.setattr(GemmBlocked, "plan", plan)
+    ran = done("m24n24k24", "--time")
+    rows = table(ran)
+    assert (rows["gemm_blocked"]["time"], rows["gemm_blocked"]["of limit"]) == ("failed", "-")
+    assert "gemm_blocked" in notes(ran, "failed: ")
+    assert re.fullmatch(r"~?[\d.]+ us", rows["gemm_blas"]["time"])
+    assert "gemm_blocked" not in re.findall(r"^fastest now: .+$", ran.out, re.MULTILINE)[0]
+
+
+def test_what_does_not_fit_the_budget_says_so(done: Callable[..., Ran], still: Ceilings) -> None:
+    ran = done("m700n700k700", "--time", "--budget", "1ms")
+    for name, row in table(ran).items():
+        assert row["time"] == "skipped", name
+    assert "fastest now: -" in ran.out
+    assert set(notes(ran, "skipped: ")) == set(table(ran))
+    assert "a longer --budget" in ran.out
+
+
+@pytest.mark.parametrize(
+    "problem, bound, arithmetic",
+    [("m512n512k512", "arithmetic", True), ("m512n1k512", "memory", True), ("m64n64k64_f64", "memory", False),
+     ("max_n1c4h16w16_r3s3", "memory", False), ("n1c8h16w16_k8r3s3_u8-i8-i32-i32_nchw", "memory", False)],
+)  # fmt: skip
+def test_the_limit_is_memory_or_arithmetic(problem: str, bound: str, arithmetic: bool) -> None:
+    limit = survey.roofline(parse_problem(problem), Ceilings(20e9, 100e9))
+    assert limit.bound == bound
+    assert (limit.arithmetic_s is not None) is arithmetic, "the peak of float32 says nothing about other sums"
+    assert limit.seconds == max(limit.memory_s, limit.arithmetic_s or 0)
+
+
+@needs_emulator
+def test_the_emulator_has_launches_but_no_times(done: Callable[..., Ran]) -> None:
+    ran = done("n1c3h20w40_k3r3s3_p1_f32_nchw", "--device", "emulator", "--time", "--verbose")
+    assert "the emulator's times say nothing about a GPU" in ran.out
+    assert "fastest" not in ran.out
+    rows = table(ran)
+    assert list(rows["direct_shared"]) == ["method", "launches", "shared", "workspace"]
+    assert rows["direct_shared"]["shared"] != "0 B"
+    plan = find_plan(parse_problem("n1c3h20w40_k3r3s3_p1_f32_nchw"), "direct_naive", None, "emulator", None)
+    (info,) = plan.launches
+    grid, block = (" x ".join(map(str, sizes)) for sizes in (info.grid, info.block))
+    assert f"  direct_naive: grid {grid}, block {block}\n" in ran.out
+
+
+def test_registers_and_occupancy_of_a_gpus_launches() -> None:
+    plain = LaunchInfo("first", (4, 2), (32, 8), 1024, registers=40, spills=0, occupancy=0.75)
+    spilling = replace(plain, kernel="second", registers=255, spills=96, occupancy=0.125)
+    plan: Any = type("Planned", (), {"launches": (plain, plain, spilling)})
+    entry = survey.Entry(None, None, plan)  # type: ignore[arg-type]
+    assert shown._registers(entry) == "255 +96 B", "the most, and what spills"
+    assert shown._occupancy(entry) == "12 %", "the least"
+    assert shown._distinct(plan.launches, "cuda") == [
+        "2 x first: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 40 registers, 0 B spilled, occupancy 75 %",
+        "second: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 255 registers, 96 B spilled, occupancy 12 %",
+    ]

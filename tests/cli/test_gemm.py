@@ -6,12 +6,15 @@ import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.emulated import needs_emulator
 from tests.bench import fakes
 from tests.cli.commands import Ran
 
+import convforge
 from convforge import algorithms
 from convforge.bench import runner
 from convforge.bench.records import Run
@@ -106,9 +109,68 @@ def test_tiles_leave_the_other_rungs_as_they_are(run: Callable[..., Ran], stored
     ]
 
 
-def test_tiles_that_no_rung_has_are_refused(run: Callable[..., Ran]) -> None:
+def test_tiles_that_no_rung_has_are_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
     ran = run(8, 8, 8, "--block", "4x4", "--methods", "gemm_blas")
     assert (ran.code, ran.err.strip()) == (2, "convforge: --block: none of gemm_blas has tiles")
+    assert not list(tmp_path.iterdir()), "before anything is written"
+
+
+@needs_emulator
+def test_a_gpus_rungs_take_the_tiles_that_they_have(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
+    rungs = "gemm_naive,gemm_shared,gemm_tile_1d,gemm_warp_tiled"
+    ran = run(33, 40, 17, "--device", "emulator", "--block", "32x32,8x32,24x24,64x64", "--methods", rungs)
+    assert ran.code == 0, ran.err
+    found: dict[str, set[str]] = {}
+    refused: dict[str, str] = {}
+    for r in stored().results:
+        if r.status == "refused":
+            refused[r.algorithm] = r.reason or ""
+        else:
+            assert r.status == "ok", r
+            found.setdefault(r.algorithm, set()).add(r.config)
+    assert found["gemm_naive"] == {"block_x=32,block_y=32", "block_x=32,block_y=8", "block_x=24,block_y=24"}
+    assert found["gemm_shared"] == {"block=32", "block=24"}
+    tiles = [re.match(r"block_m=(\d+),block_n=(\d+),", config) for config in sorted(found["gemm_tile_1d"])]
+    assert {tile.groups() for tile in tiles if tile} == {("32", "32"), ("64", "64")}
+    assert {config.split(",warp")[0] for config in found["gemm_warp_tiled"]} == {"block_m=64,block_n=64,block_k=16"}
+    assert "64x64: block_x=64,block_y=64: a block has 32 to 1024 threads, not 4096" in refused["gemm_naive"]
+    assert "it has no tile 8x32: its tiles are square" in refused["gemm_shared"]
+    assert refused["gemm_tile_1d"].startswith("it has no tile 8x32, 24x24: its tiles are ")
+    assert sorted(re.findall(r"\d+x\d+", refused["gemm_tile_1d"])) == ["24x24", "32x32", "64x64", "8x32"]
+    launches = {r.config: r.launches[0] for r in stored().results if r.algorithm == "gemm_naive" and r.launches}
+    assert {config: launch["grid"] for config, launch in launches.items()} == {
+        "block_x=32,block_y=32": [4], "block_x=32,block_y=8": [10], "block_x=24,block_y=24": [4],
+    }, "tiles that cover 33 rows and 40 columns"  # fmt: skip
+    assert re.search(r"gemm_tile_1d.* refused on m33n40k17_f32: it has no tile", ran.out.replace("\n", " "))
+
+
+@needs_emulator
+def test_tiles_that_no_rung_of_the_gpu_has_are_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = run(8, 8, 8, "--device", "emulator", "--block", "7x3", "--methods", "gemm_tile*,gemm_shared")
+    assert ran.code == 2
+    assert "gemm_tile_2d: it has no tile 7x3: its tiles are " in ran.err
+    assert "gemm_shared: it has no tile 7x3: its tiles are square" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@needs_emulator
+def test_the_product_that_is_saved_is_the_devices(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run(5, 7, 3, "--device", "emulator", "--save", tmp_path / "saved", "--methods", "gemm_naive")
+    assert ran.code == 0, ran.err
+    a, b, c = (np.load(tmp_path / "saved" / f"{name}.npy") for name in "ABC")
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-5)
+    asked = []
+    honest = convforge.gemm
+
+    def product(*words: Any, **more: Any) -> Any:
+        asked.append(more["device"])
+        return honest(*words, **more)
+
+    monkeypatch.setattr(convforge, "gemm", product)
+    run(5, 7, 3, "--device", "emulator", "--save", tmp_path / "again", "--methods", "gemm_naive")
+    assert asked == ["emulator"]
 
 
 def test_double_precision(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:

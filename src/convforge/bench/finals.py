@@ -90,4 +90,5 @@ def _recheck(result: Result, rig: Rig) -> Result | None:
     verdict = rig.material.verify(result.precision, call.reached, {})
     if verdict.ok:
         return None
-    return replace(result, status="failed", reason=f"after the final: {verdict.message}", time=None, prepared_time=None)
+    reason = f"after the final: {verdict.message}"
+    return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None)

@@ -27,6 +27,7 @@ _BLOCK = re.compile(
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
 _WORDS = ("methods", "cases", "device")
 _NUMBERS = ("sizes", "strides")
+_SWITCHES = ("prepared", "transfer")
 
 
 def marker_specs(text: str) -> list[str]:
@@ -84,7 +85,7 @@ def table_of(spec: str, runs: Iterable[Run]) -> str:
     chosen: dict[str, Any] = {}
     for option in options:
         name, _, value = option.partition("=")
-        if name == "prepared" and value in ("yes", "no"):
+        if name in _SWITCHES and value in ("yes", "no"):
             chosen[name] = value == "yes"
         elif name in _NUMBERS and re.fullmatch(r"\d+(,\d+)*", value):
             chosen[name] = [int(number) for number in value.split(",")]
@@ -93,7 +94,7 @@ def table_of(spec: str, runs: Iterable[Run]) -> str:
         else:
             raise ValueError(
                 f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
-                "prepared=yes"
+                "prepared=yes, transfer=yes"
             )
     devices = chosen.pop("device", None)
     able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]

@@ -15,6 +15,8 @@ from convforge.measure.ceilings import Ceilings, moved
 from convforge.measure.timer import Timing
 
 Status = Literal["ok", "refused", "failed", "skipped", "error"]
+# The timings that a result may have.
+TIMES = ("time", "prepared_time", "transfer_time")
 STATUSES: tuple[Status, ...] = ("ok", "refused", "failed", "skipped", "error")
 
 
@@ -57,6 +59,8 @@ class Result:
         Weights prepared on every call, as ``conv2d`` does.
     prepared_time : Timing or None
         Weights prepared once, as ``Filter`` does.
+    transfer_time : Timing or None
+        From host arrays to a host array, by the host's clock; None where it was not asked for.
     first_call_s, prepare_s : float or None
         Plan, compile, preparation and first call; a later preparation alone. Neither is inside a time.
     workspace_bytes : int or None
@@ -83,6 +87,7 @@ class Result:
     error: Error | None = None
     time: Timing | None = None
     prepared_time: Timing | None = None
+    transfer_time: Timing | None = None
     first_call_s: float | None = None
     prepare_s: float | None = None
     workspace_bytes: int | None = None
@@ -96,7 +101,7 @@ class Result:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status={self.status!r} is unknown; it is one of {', '.join(STATUSES)}")
-        if self.status != "ok" and (self.time or self.prepared_time):
+        if self.status != "ok" and (self.time or self.prepared_time or self.transfer_time):
             raise ValueError(f"{self.algorithm} on {self.case} is {self.status!r} and so has no time")
 
     @property
@@ -124,7 +129,7 @@ class Result:
         record: dict[str, Any] = {"kind": "result"}
         record |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         record["error"] = None if self.error is None else dataclasses.asdict(self.error)
-        for name in ("time", "prepared_time"):
+        for name in TIMES:
             record[name] = None if record[name] is None else record[name].to_table()
         return record
 
@@ -133,8 +138,8 @@ class Result:
         """The result that :meth:`to_record` wrote."""
         values = {name: value for name, value in record.items() if name != "kind"}
         values["error"] = None if record["error"] is None else Error(**record["error"])
-        for name in ("time", "prepared_time"):
-            values[name] = None if record[name] is None else Timing.from_table(record[name])
+        for name in TIMES:
+            values[name] = None if record.get(name) is None else Timing.from_table(record[name])
         values["launches"] = tuple(record["launches"])
         return cls(**values)
 

@@ -12,8 +12,9 @@ from typing import Any
 from convforge.algorithms.contract import Algorithm, Config, Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.bench.material import Material
-from convforge.bench.records import Error, Result, digest
+from convforge.bench.records import TIMES, Error, Result, digest
 from convforge.bench.suites import Case
+from convforge.bench.transfer import Transfers
 from convforge.errors import UnsupportedProblem
 from convforge.measure.ring import Cycle, RingSize, ring_limit, ring_size
 from convforge.measure.stopping import StoppingRule
@@ -115,8 +116,10 @@ def measure_row(
     rule: StoppingRule,
     *,
     workspace_limit: int | None = None,
+    compiled: Callable[[float], None] = lambda seconds: None,
     allows: Callable[[float], bool] = lambda seconds: True,
     thorough: bool = True,
+    transfer: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Measure a row; its result says what went wrong where something did.
@@ -127,12 +130,16 @@ def measure_row(
         Its budget is that of the whole row: what is left after plan and check goes to the timings.
     workspace_limit : int or None
         Bytes; a plan that needs more is refused.
+    compiled : callable
+        Told the seconds of plan and first call, which no budget pays for, before `allows` is asked.
     allows : callable
         Whether a row may go on whose calls take so many seconds; asked once that is known.
     thorough : bool
         Check poisons, guard bands, stale results and every slot of the ring before the timing, and time prepared
         weights too. Otherwise the output of each set of inputs, poisoned before, is compared, and what the timed calls
         wrote: as much as a result needs.
+    transfer : bool
+        Also time calls from host arrays to a host array.
     """
     assert row.config is not None
     begin = clock()
@@ -151,12 +158,13 @@ def measure_row(
         plan(slot.x, first, slot.operands, slot.out, workspace)
         runtime.synchronize()
         about["first_call_s"] = clock() - begin
+        compiled(about["first_call_s"])
         taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
         if not allows(taken):
             reason = f"a call takes {taken:.2g} s: too dear for what the budget has left"
             return row.result("skipped", reason, **about)
         rig = Rig(plan, material, workspace, [first])
-        return _checked(row, rig, about, rule, begin, clock, thorough=thorough)
+        return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
         return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
@@ -173,6 +181,7 @@ def _checked(
     clock: Callable[[], float],
     *,
     thorough: bool,
+    transfer: bool,
 ) -> Result:
     """Check, time, check again."""
     material, accepted = rig.material, dict[int, Any]()
@@ -203,16 +212,26 @@ def _checked(
         runs.append(("prepared_time", rig.prepared_calls(), _prepared_size(rig)))
     for name, cycle, size in runs:
         material.ring.poison()
-        share = replace(rule, budget_s=left / len(runs))
+        share = replace(rule, budget_s=left / (len(runs) + transfer))
         timing = measure(cycle, rig.plan.runtime, share, clock=clock)
         about[name] = replace(timing, ring=size.slots, cold=size.cold)
         after = material.verify(row.algorithm.precision, cycle.reached, accepted)
         if after is not None and not after.ok:
-            for timed in ("time", "prepared_time"):
-                about.pop(timed, None)
-            return row.result("failed", f"after timing: {_said(after)}", error=_error(after), **about)
+            return _wrong(row, "after timing", after, about)
         verdict = _worse(verdict, after)
+    if transfer:
+        transfers = Transfers(rig.plan, material)
+        about["transfer_time"] = transfers.measure(replace(rule, budget_s=left / (len(runs) + 1)), clock)
+        after = transfers.verdict(row.algorithm.precision)
+        if not after.ok:
+            return _wrong(row, "from host to host", after, about)
     return row.result("ok", None, error=_error(verdict), note=_note(rig, about, rule), **about)
+
+
+def _wrong(row: Row, when: str, verdict: Any, about: dict[str, Any]) -> Result:
+    """The result of a row whose calls went wrong while they were timed: it has no time."""
+    untimed = {name: value for name, value in about.items() if name not in TIMES}
+    return row.result("failed", f"{when}: {_said(verdict)}", error=_error(verdict), **untimed)
 
 
 def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:

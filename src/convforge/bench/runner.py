@@ -23,6 +23,7 @@ from convforge.bench.budget import (
     SCALABLE_S,
     Budget,
     Forecast,
+    smaller,
     weight,
 )
 from convforge.bench.finals import finalists, hold_final
@@ -62,6 +63,8 @@ class Settings:
         Fewer samples, a shorter check, no timing with prepared weights.
     heavy : bool
         Run the suite's heavy cases too.
+    transfer : bool
+        Also time calls from host arrays to host arrays, on a device that is not the host.
     """
 
     methods: tuple[str, ...] = ()
@@ -72,6 +75,7 @@ class Settings:
     workspace_limit: int | None = None
     quick: bool = False
     heavy: bool = False
+    transfer: bool = False
 
     @property
     def rule(self) -> StoppingRule:
@@ -263,6 +267,8 @@ class Runner:
             rule,
             workspace_limit=limit,
             thorough=not self.settings.quick,
+            transfer=self.settings.transfer,
+            compiled=budget.forgive,
             allows=allows,
             clock=self._clock,
         )
@@ -310,21 +316,22 @@ class Runner:
     def _finish(self, row: Row, result: Result, budget: Budget) -> Result:
         self.store.append(result.to_record())
         budget.done(row)
-        budget.forgive(result.first_call_s or 0.0)
         self._done += 1
         return result
 
     def _warm_check(self, rows: Sequence[Row]) -> None:
-        """Compile what the check needs, on the smallest case of every operation and type."""
+        """Compile what the check needs, on a small problem of every operation and type: no budget pays for it."""
         check, seen = self._check or checker(), set()
         for row in rows:
             problem = row.case.problem
             kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")))
-            if row.refusal is None and kind not in seen and problem.flops <= PROBE_FLOPS:
+            if row.refusal is not None or kind in seen:
+                continue
+            small = problem if problem.flops <= PROBE_FLOPS else smaller(problem)
+            if small is not None:
                 seen.add(kind)
-                inputs = check.make_inputs(problem)
-                judge = check.Judge(problem, inputs)
-                judge.verdict("strict", judge.truth.value.astype(output_form(problem)[1]))
+                judge = check.Judge(small, check.make_inputs(small))
+                judge.verdict("strict", judge.truth.value.astype(output_form(small)[1]))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})

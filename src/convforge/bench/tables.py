@@ -30,6 +30,11 @@ LEGEND = (
     "parentheses must be asked for by name and does not compete."
 )
 
+TRANSFER = (
+    "With transfer: ms from host arrays to a host array in pageable memory, by the host's clock: copies to and from "
+    "the device, preparation of the weights, the call."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -67,6 +72,7 @@ def tables_of(
     sizes: Sequence[int] = (),
     strides: Sequence[int] = (),
     prepared: bool = False,
+    transfer: bool = False,
 ) -> tuple[Table, ...]:
     """The tables of a run, one an operation.
 
@@ -78,28 +84,48 @@ def tables_of(
         As in :func:`convforge.bench.suites.select`.
     prepared : bool
         Show the times with weights prepared once.
+    transfer : bool
+        Show the times from host arrays to a host array.
     """
+    if prepared and transfer:
+        raise ValueError("prepared and transfer exclude each other: a time with transfer prepares the weights")
+    pick: Pick = _prepared if prepared else _transfer if transfer else Run.timing
     chosen = [r for r in run.results if _wanted(r, methods, cases, sizes, strides)]
     operations = dict.fromkeys(r.operation for r in chosen)
-    return tuple(_table(run, [r for r in chosen if r.operation == name], prepared) for name in operations)
+    return tuple(_table(run, [r for r in chosen if r.operation == name], pick) for name in operations)
 
 
-def _table(run: Run, chosen: Sequence[Result], prepared: bool) -> Table:
+Pick = Callable[[Run, Result], Timing | None]
+
+
+def _prepared(run: Run, r: Result) -> Timing | None:
+    return r.prepared_time
+
+
+def _transfer(run: Run, r: Result) -> Timing | None:
+    return r.transfer_time
+
+
+def _table(run: Run, chosen: Sequence[Result], pick: Pick) -> Table:
     label = _labeller(chosen)
     timed = [r for r in chosen if r.time is not None]
     # Ours, then the peers, in the order of the file; methods that timed nothing stand in the notes.
     labels = list(dict.fromkeys(label(r) for ours in (True, False) for r in timed if r.ours is ours))
+    transferred = pick is not _transfer and any(r.transfer_time for r in timed)
+    more = ("with transfer",) if transferred else ()
     rows = []
     for case in sorted({r.case for r in chosen}, key=_natural):
         verdict = judge(run, case)
         results = {label(r): r for r in chosen if r.case == case}
         first = next(iter(results.values()))
-        cells = [_cell(run, results.get(name), verdict, prepared) for name in labels]
+        cells = [_cell(run, results.get(name), verdict, pick) for name in labels]
+        cells += [_with_transfer(results.values(), label)] if transferred else []
         rows.append((Cell(case), Cell(_stride(first.problem)), *cells, Cell(verdict.words(label))))
     errors = [Cell(_largest_error(r for r in chosen if label(r) == name)) for name in labels]
     if rows:
-        rows.append((Cell("largest RMS error"), Cell(""), *errors, Cell("")))
-    return Table(("case", "stride", *labels, "fastest"), tuple(rows), tuple(_notes(chosen)))
+        rows.append((Cell("largest RMS error"), Cell(""), *errors, *(Cell("") for _ in more), Cell("")))
+    notes = [TRANSFER] if transferred or pick is _transfer else []
+    return Table(("case", "stride", *labels, *more, "fastest"), tuple(rows), (*notes, *_notes(chosen)))
 
 
 def markdown_table(
@@ -110,11 +136,13 @@ def markdown_table(
     sizes: Sequence[int] = (),
     strides: Sequence[int] = (),
     prepared: bool = False,
+    transfer: bool = False,
 ) -> str:
     """The table of a run as Markdown, with where and when it was measured, and its notes."""
     lines: list[str] = []
     wrap = {"": "{}", "ours": "**{}**", "peer": "_{}_"}
-    found = tables_of(run, methods=methods, cases=cases, sizes=sizes, strides=strides, prepared=prepared)
+    found = tables_of(run, methods=methods, cases=cases, sizes=sizes, strides=strides, prepared=prepared,
+                      transfer=transfer)  # fmt: skip
     for shown in found:
         figures = len(shown.columns) - shown.lead - 1
         lines += [_line(shown.columns), _line(["---"] * shown.lead + ["---:"] * figures + ["---"])]
@@ -150,9 +178,9 @@ def rich_tables(run: Run, width: int) -> RenderableType:
 
 CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",
-    "ms", "spread", "noisy", "gflops", "prepared_ms", "prepared_spread", "cold", "ring", "samples", "first_call_ms",
-    "prepare_ms", "workspace_bytes", "rms_error", "max_error", "bound_ratio", "flops", "least_bytes", "stale",
-    "fastest", "note",
+    "ms", "spread", "noisy", "gflops", "prepared_ms", "prepared_spread", "transfer_ms", "transfer_spread", "cold",
+    "ring", "samples", "first_call_ms", "prepare_ms", "workspace_bytes", "rms_error", "max_error", "bound_ratio",
+    "flops", "least_bytes", "stale", "fastest", "note",
 )  # fmt: skip
 
 
@@ -167,6 +195,7 @@ def csv_table(run: Run) -> str:
             {name: getattr(r, name) for name in CSV_COLUMNS if hasattr(r, name)}
             | _timing_columns("", run.timing(r))
             | _timing_columns("prepared_", r.prepared_time)
+            | _timing_columns("transfer_", r.transfer_time)
             | {
                 "stride": _stride(r.problem),
                 "gflops": _gflops(r, run.timing(r)),
@@ -224,16 +253,25 @@ def _labeller(results: Iterable[Result]) -> Callable[[Result], str]:
     return label
 
 
-def _cell(run: Run, r: Result | None, verdict: Verdict, prepared: bool) -> Cell:
+def _cell(run: Run, r: Result | None, verdict: Verdict, pick: Pick) -> Cell:
     if r is None:
         return Cell("")
-    timing = r.prepared_time if prepared else run.timing(r)
+    timing = pick(run, r)
     if timing is None:
         return Cell("-" if r.status == "ok" else r.status)
     mark: Mark = "ours" if r is verdict.best_ours else "peer" if r is verdict.best_peer else ""
     gflops = r.flops / timing.median_s / 1e9
     signs = ("~" if timing.noisy else "") + ("*" if r.stale else "")
     return Cell(f"{signs}{_three(1e3 * timing.median_s)} / {_three(gflops)}", mark)
+
+
+def _with_transfer(results: Iterable[Result], label: Callable[[Result], str]) -> Cell:
+    """The shortest time from host to host of a method of ours, and which it is."""
+    found = [(r.transfer_time, r) for r in results if r.ours and r.transfer_time is not None]
+    if not found:
+        return Cell("-")
+    timing, best = min(found, key=lambda pair: pair[0].median_s)
+    return Cell(f"{'~' if timing.noisy else ''}{_three(1e3 * timing.median_s)} ({label(best)})")
 
 
 def _warnings(run: Run) -> Iterator[str]:

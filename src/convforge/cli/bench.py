@@ -36,6 +36,9 @@ def bench(
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Time calls from host arrays to host arrays too (on a GPU).")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples, and one timing.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every result as CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
@@ -56,6 +59,8 @@ def bench(
     from convforge.execution import runtime_of
 
     runtime = runtime_of(device)
+    if transfer and runtime.facts.backend != "cuda":
+        raise ValueError(f"--transfer goes with --device cuda; on {device} nothing is transferred")
     settings = Settings(
         methods=tuple(word.strip() for word in methods.split(",") if word.strip()),
         sizes=wanted_sizes,
@@ -65,6 +70,7 @@ def bench(
         workspace_limit=limit,
         quick=quick,
         heavy=heavy,
+        transfer=transfer,
     )
     chosen = choose(settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, algorithms())
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
@@ -148,6 +154,7 @@ def _again(targets: list[str], settings: Settings, device: str, out: Path) -> st
     words += ["--all-configs"] if settings.all_configs else []
     words += [] if settings.workspace_limit is None else ["--workspace-limit", f"{settings.workspace_limit}B"]
     words += ["--heavy"] if settings.heavy else []
+    words += ["--transfer"] if settings.transfer else []
     words += ["--quick"] if settings.quick else []
     return shlex.join([*words, "--resume"])
 

@@ -1,86 +1,304 @@
-"""`convforge explain`: which method a problem gets, why, and what every other one would take or why it refuses."""
+"""`convforge explain`: which method a problem gets and why, what every method takes, or why it refuses."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from convforge.algorithms import AnyAlgorithm
+    from convforge.bench.records import Result, Run
+    from convforge.cli.survey import Entry, Limit
+
+_CORES = {"cpu": "cores", "cuda": "multiprocessors", "emulator": "cores"}
 
 
 def explain(
     problem: Annotated[str, typer.Argument(help="Text form, such as n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw.")],
     device: Annotated[str, typer.Option(help="Where it would run.")] = "cpu",
+    methods: Annotated[str, typer.Option(help="Only these: names or patterns, such as 'direct*,im2col'.")] = "",
+    peers: Annotated[bool, typer.Option("--peers", help="Other libraries too.")] = False,
+    time: Annotated[bool, typer.Option(help="Check and time every method; else nothing is computed.")] = True,
+    budget: Annotated[str, typer.Option(help="For the times, such as 5s; the slowest methods are left out.")] = "10s",
     workspace_limit: Annotated[
         str | None, typer.Option(help="Pass over what needs more workspace: bytes, or 64MB, 1GB.")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Config, rates and launches of each.")] = False,
 ) -> None:
-    """Say which method a problem gets and why; nothing is computed or timed."""
+    """Say which method a problem gets and why, and what every method takes."""
     from rich.console import Console
 
+    from convforge.cli.bench import progress, seconds
+    from convforge.cli.survey import CEILING_REPEATS, measure, roofline, survey
     from convforge.cli.values import parse_bytes
     from convforge.execution import runtime_of
-    from convforge.problem import parse_problem, tuning_key
+    from convforge.problem import parse_problem
     from convforge.tuning import choose
 
     asked: Any = parse_problem(problem)
-    runtime = runtime_of(device)
+    budget_s = seconds(budget)
     limit = None if workspace_limit is None else parse_bytes(workspace_limit)
+    runtime = runtime_of(device)
+    listed, left_out = _methods(asked.operation, runtime.facts.backend, methods, peers)
     choice = choose(asked, runtime, limit)
-    console = Console()
-    console.print(f"[bold]{asked}[/bold] on {runtime.facts.name}, {runtime.facts.cores} cores", highlight=False)
-    if asked.operation in ("conv2d", "max_pool2d"):
-        console.print(f"  x {asked.x_shape} -> out {asked.out_shape}", highlight=False)
-    intensity = asked.flops / max(asked.least_bytes, 1)
-    console.print(
-        f"  {_si(asked.flops)}FLOP, at least {_si(asked.least_bytes)}B moved: {intensity:.1f} FLOP a byte; tuning key "
-        f"{tuning_key(asked)}",
-        highlight=False,
+    console = Console(highlight=False)
+    _print_problem(console, asked, runtime.facts)
+    entries = survey(asked, listed, runtime, limit)
+
+    run: Run | None = None
+    roof: Limit | None = None
+    if time and runtime.facts.backend != "emulator":  # whose times say nothing about a GPU
+        from convforge.measure.ceilings import measure_ceilings
+
+        with progress() as watch:
+            watch(0, len(entries), "ceilings")
+            ceilings = measure_ceilings(runtime, CEILING_REPEATS)
+            roof = roofline(asked, ceilings)
+            run = measure(asked, entries, runtime, ceilings, budget_s, limit, watch)
+    _print_limit(console, asked, run, roof, runtime.facts.backend)
+    _print_choice(console, choice, run, asked)
+    _print_table(console, entries, choice.algorithm, run, roof, runtime.facts.backend)
+    _print_notes(console, asked, entries, run, left_out)
+    if verbose:
+        _print_details(console, entries, run, roof)
+
+
+def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[list[AnyAlgorithm], list[str]]:
+    """The methods that are listed, and the names of the peers that are left out."""
+    from convforge.algorithms import algorithms
+    from convforge.bench.runner import choose
+
+    words = [word.strip() for word in patterns.split(",") if word.strip()]
+    found = choose(words, backend, {operation}, algorithms())
+    if words or peers:
+        return found, []
+    return [a for a in found if a.ours], [a.name for a in found if not a.ours]
+
+
+def _print_problem(console: Console, problem: Any, facts: Any) -> None:
+    """What is asked, and of which device."""
+    from convforge.problem import tuning_key
+
+    console.print(f"[bold]{problem}[/bold]\n  on {facts.name}, {facts.cores} {_CORES[facts.backend]}")
+    if problem.operation in ("conv2d", "max_pool2d"):
+        console.print(f"  x {problem.x_shape} -> out {problem.out_shape}")
+    intensity = problem.flops / max(problem.least_bytes, 1)
+    flops, least = _si(problem.flops, "FLOP"), _si(problem.least_bytes, "B")
+    console.print(f"  {flops}, at least {least} moved: {intensity:.1f} FLOP a byte")
+    console.print(f"  tuning key {tuning_key(problem)}")
+
+
+def _print_limit(console: Console, problem: Any, run: Run | None, roof: Limit | None, backend: str) -> None:
+    """The least time that the device takes, and what makes it so."""
+    if roof is None or run is None or run.best_ceilings is None:
+        why = "the emulator's times say nothing about a GPU" if backend == "emulator" else "nothing was measured"
+        console.print(f"  limit and times: none, {why}")
+        return
+    best = run.best_ceilings
+    memory = (
+        f"{_seconds(roof.memory_s)} for {_si(problem.least_bytes, 'B')} at {_si(best.copy_bytes_per_s, 'B/s')} (copy)"
     )
-    chosen = f"[bold]{choice.algorithm.name}[/bold] ({choice.config})"
-    console.print(f"\nauto takes {chosen}: {choice.reason}", highlight=False)
-    console.print(_table(asked, runtime, choice, limit))
-
-
-def _table(problem: Any, runtime: Any, choice: Any, limit: int | None) -> Any:
-    """Every method of the operation: the config that the limit leaves it and what it takes, or its refusal."""
-    from rich.table import Table
-
-    from convforge.algorithms import algorithms, refusal
-    from convforge.tuning.heuristic import fit
-
-    table = Table("method", "arithmetic", "config", "workspace", "launches", "tile a thread", "or why not")
-    for column in table.columns:
-        column.overflow = "fold"
-    table.columns[0].no_wrap = True
-    for algorithm in algorithms():
-        if algorithm.operation != problem.operation or algorithm.backend != runtime.facts.backend:
-            continue
-        name = f"[bold]{algorithm.name}[/bold]" if algorithm is choice.algorithm else algorithm.name
-        kind = algorithm.precision if algorithm.ours else f"{algorithm.precision}, peer"
-        asked = problem
-        if hasattr(problem, "replace") and algorithm.precision != "strict":
-            asked = problem.replace(precision=algorithm.precision)
-        reason = refusal(algorithm, asked, runtime.facts)
-        if reason is not None:
-            table.add_row(name, kind, "", "", "", "", reason, style="dim")
-            continue
-        plan = choice.plan if algorithm is choice.algorithm else fit(algorithm, asked, runtime, limit)
-        if isinstance(plan, str):
-            table.add_row(name, kind, "", "", "", "", plan, style="dim")
-            continue
-        launches = plan.launches
-        scratch = max((launch.scratch_bytes for launch in launches), default=0)
-        note = "" if asked == problem else f"only where {algorithm.precision!r} is asked for"
-        table.add_row(
-            name, kind, str(plan.config), f"{_si(plan.workspace_bytes)}B", str(len(launches)), f"{_si(scratch)}B", note
+    console.print(f"  limit {_seconds(roof.seconds)}, by {roof.bound}")
+    console.print(f"    memory {memory}")
+    if roof.arithmetic_s is not None:
+        rate = _si(best.fma_flops_per_s, "FLOP/s")
+        console.print(
+            f"    arithmetic {_seconds(roof.arithmetic_s)} for {_si(problem.flops, 'FLOP')} at {rate} (float32 FMA)"
         )
-    return table
 
 
-def _si(value: float) -> str:
-    """A number with three digits and a decimal prefix."""
+def _print_choice(console: Console, choice: Any, run: Run | None, problem: Any) -> None:
+    """What "auto" takes and why, and what is fastest now."""
+    console.print(f"\nauto takes [bold]{choice.algorithm.name}[/bold]: {choice.reason}")
+    if str(choice.config):
+        console.print(f"  with {choice.config}", soft_wrap=True)
+    if run is not None:
+        from convforge.bench.verdicts import judge
+
+        console.print(f"fastest now: {judge(run, str(problem)).words()}")
+
+
+def _print_table(
+    console: Console,
+    entries: Sequence[Entry],
+    chosen: AnyAlgorithm,
+    run: Run | None,
+    roof: Limit | None,
+    backend: str,
+) -> None:
+    """A line for every method that takes the problem."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns: dict[str, Callable[[Entry], str]] = {}
+    if run is not None and roof is not None:
+        columns |= {"time": lambda e: _time(_result(e, run)), "of limit": lambda e: _share(_result(e, run), roof)}
+    columns["launches"] = lambda e: str(len(_launches(e)))
+    if backend == "cuda":
+        columns |= {"registers": _registers, "occupancy": _occupancy}
+    else:
+        name = "tile" if backend == "cpu" else "shared"
+        columns[name] = lambda e: _si(max((i.scratch_bytes for i in _launches(e)), default=0), "B")
+    columns["workspace"] = lambda e: _si(e.plan.workspace_bytes if e.plan else 0, "B")
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in entries:
+        if entry.plan is not None:
+            style = "bold" if entry.algorithm is chosen else ""
+            table.add_row(Text(entry.algorithm.name), *(Text(cell(entry)) for cell in columns.values()), style=style)
+    console.print()
+    if table.row_count:
+        console.print(table)
+
+
+def _print_notes(
+    console: Console, problem: Any, entries: Sequence[Entry], run: Run | None, left_out: Sequence[str]
+) -> None:
+    """What must be asked for by name, what refuses and why, what has no time and why, and what the times are."""
+    for entry in entries:
+        if entry.plan is not None and entry.problem != problem:
+            _say(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
+    for entry in entries:
+        result = None if run is None else _result(entry, run)
+        if entry.refusal is not None:
+            _say(console, entry.algorithm.name, f"refuses: {entry.refusal}")
+        elif result is not None and result.status != "ok":
+            _say(console, entry.algorithm.name, f"{result.status}: {result.reason}")
+    timings = [t for r in run.results if (t := run.timing(r)) is not None] if run is not None else []
+    if timings:
+        where = "from memory" if all(t.cold for t in timings) else "warm in the cache, where memory is no limit"
+        console.print(
+            f"\ntimes: checked against float64 first; weights prepared on every call; {where}; ~ noisy\n"
+            "of limit: of the direct method's operations and bytes, whatever the method does"
+        )
+    if run is not None and any(r.status == "skipped" for r in run.results):
+        console.print("what was skipped may fit a longer --budget")
+    if left_out:
+        console.print(f"other libraries with --peers: {', '.join(left_out)}")
+
+
+def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, roof: Limit | None) -> None:
+    """Of every method that takes the problem: config, rates, error, and each launch."""
+    for entry in entries:
+        if entry.plan is None:
+            continue
+        plan, result = entry.plan, None if run is None else _result(entry, run)
+        console.print(f"\n[bold]{entry.algorithm.name}[/bold]: {entry.algorithm.summary}")
+        if str(plan.config):
+            console.print(f"  config {plan.config}", soft_wrap=True)
+        timing = None if run is None or result is None else run.timing(result)
+        if result is not None and timing is not None:
+            taken = timing.median_s
+            rates = f"{_si(result.flops / taken, 'FLOP/s')}, {_si(result.least_bytes / taken, 'B/s')}"
+            console.print(f"  {_seconds(taken)} +- {100 * timing.spread:.1f} %: {rates}, by the nominal cost")
+        if result is not None and result.error is not None and result.error.rms is not None:
+            console.print(f"  RMS error {result.error.rms:.1e} of the result's RMS")
+        for info in _distinct(plan.launches, entry.algorithm.backend):
+            console.print(f"  {info}")
+
+
+def _distinct(launches: Sequence[Any], backend: str) -> list[str]:
+    """Launches in words, those that are alike counted once."""
+    grid, block, scratch = "grid", "block", "of shared memory"
+    if backend == "cpu":
+        grid, block, scratch = "work items", "at a time", "tile a thread"
+    counts: dict[str, int] = {}
+    for info in launches:
+        words = f"{info.kernel}: {grid} {_by(info.grid)}, {block} {_by(info.block)}"
+        if info.scratch_bytes:
+            words += f", {_si(info.scratch_bytes, 'B')} {scratch}"
+        if info.registers is not None:
+            words += f", {info.registers} registers, {info.spills or 0} B spilled"
+        if info.occupancy is not None:
+            words += f", occupancy {100 * info.occupancy:.0f} %"
+        counts[words] = counts.get(words, 0) + 1
+    return [words if count == 1 else f"{count} x {words}" for words, count in counts.items()]
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _launches(entry: Entry) -> tuple[Any, ...]:
+    return () if entry.plan is None else entry.plan.launches
+
+
+def _registers(entry: Entry) -> str:
+    """The most that a launch takes, and the bytes that spill."""
+    known = [(info.registers, info.spills or 0) for info in _launches(entry) if info.registers is not None]
+    if not known:
+        return "-"
+    spills = max(spilled for _, spilled in known)
+    return str(max(registers for registers, _ in known)) + (f" +{_si(spills, 'B')}" if spills else "")
+
+
+def _occupancy(entry: Entry) -> str:
+    """The least of all launches."""
+    known = [info.occupancy for info in _launches(entry) if info.occupancy is not None]
+    return f"{100 * min(known):.0f} %" if known else "-"
+
+
+def _result(entry: Entry, run: Run) -> Result | None:
+    """What was measured of a method: its row's result, with the timing that counts."""
+    import dataclasses
+
+    for result in run.results:
+        if result.algorithm == entry.algorithm.name:
+            return dataclasses.replace(result, time=run.timing(result))
+    return None
+
+
+def _time(result: Result | None) -> str:
+    if result is None or result.time is None:
+        return "-" if result is None else result.status
+    return f"{'~' if result.time.noisy else ''}{_seconds(result.time.median_s)}"
+
+
+def _share(result: Result | None, roof: Limit) -> str:
+    if result is None or result.time is None:
+        return "-"
+    share = 100 * roof.seconds / result.time.median_s
+    return f"{share:.0f} %" if share >= 1 else f"{share:.1g} %"
+
+
+def _say(console: Console, name: str, words: str) -> None:
+    """A line "name: words"."""
+    from rich.text import Text
+
+    console.print(Text(f"{name}: {words}"))
+
+
+def _seconds(value: float) -> str:
+    """A time with three digits.
+
+    Examples
+    --------
+    >>> _seconds(22.25e-6), _seconds(0.98), _seconds(12.0)
+    ('22.2 us', '980 ms', '12 s')
+    """
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
+
+
+def _si(value: float, unit: str) -> str:
+    """A number with three digits, a decimal prefix and its unit.
+
+    Examples
+    --------
+    >>> _si(0, "B"), _si(98304, "B"), _si(5.9e13, "FLOP/s")
+    ('0 B', '98.3 kB', '59 TFLOP/s')
+    """
     for prefix in ("", "k", "M", "G", "T"):
-        if value < 1000:
-            return f"{value:.3g} {prefix}"
+        if value < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
         value /= 1000
-    return f"{value:.3g} P"
+    return f"{value:.3g} P{unit}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from convforge.backends.facts import DeviceFacts
     from convforge.bench.row import Row
 
 
@@ -17,7 +18,7 @@ def gemm(
     n: Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.")],
     k: Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.")],
     block: Annotated[
-        str, typer.Option(help="Tiles of C for the rungs that have one, rows x columns, such as 32x512,64x256.")
+        str, typer.Option(help="Tiles of C for the rungs that have such, rows x columns, as in 32x32,64x64.")
     ] = "",
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
@@ -28,7 +29,7 @@ def gemm(
 ) -> None:
     """Check and time every rung of the GEMM ladder on one M, N, K."""
     from convforge.algorithms import algorithms
-    from convforge.bench.runner import Runner, Settings, begin, choose
+    from convforge.bench.runner import Runner, Settings, begin, choose, rows_of
     from convforge.bench.store import load_run
     from convforge.bench.suites import Case
     from convforge.cli.bench import progress, seconds, show
@@ -43,17 +44,18 @@ def gemm(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     settings = Settings(methods=names, budget_s=seconds(budget))
     chosen = choose(names, runtime.facts.backend, {"gemm"}, algorithms())
+    case = Case(str(problem), problem)
+    rows = list(rows_of(case, chosen, runtime, settings))
+    if tiles:
+        rows = _tiled_rows(rows, tiles, runtime.facts)
     with begin(out / "results", "gemm", runtime, settings) as store, progress() as watch:
-        runner = Runner([Case(str(problem), problem)], chosen, runtime, settings, store, watch=watch)
-        if tiles and not any(hasattr(row.config, "tile_m") for row in runner.rows):
-            raise ValueError(f"--block: none of {', '.join(a.name for a in chosen)} has tiles")
-        if tiles:
-            runner.rows = [tiled for row in runner.rows for tiled in _tiled(row, tiles)]
+        runner = Runner([case], chosen, runtime, settings, store, watch=watch)
+        runner.rows = rows
         runner.run()
     show(load_run(store.path))
     typer.echo(f"stored in {store.path}", err=True)
     if save is not None:
-        _save(problem, save)
+        _save(problem, device, save)
 
 
 def _tiles(text: str) -> list[tuple[int, int]]:
@@ -73,19 +75,45 @@ def _tiles(text: str) -> list[tuple[int, int]]:
     return tiles
 
 
-def _tiled(row: Row, tiles: list[tuple[int, int]]) -> list[Row]:
-    """A row for each tile, where the method has tiles; else the row as it is."""
-    config: Any = row.config
-    if config is None or not hasattr(config, "tile_m"):
-        return [row]
-    return [
-        dataclasses.replace(row, config=dataclasses.replace(config, tile_m=rows, tile_n=columns))
-        for rows, columns in tiles
-    ]
+def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFacts) -> list[Row]:
+    """A row for every config with one of the tiles; rungs without tiles stay, those without these say so.
+
+    Raises
+    ------
+    ValueError
+        No rung has any of the tiles.
+    """
+    from convforge.algorithms.gemm.tiles import configs_of_tile, has_tiles
+
+    found: list[Row] = []
+    lacking: dict[str, str] = {}
+    any_tile = False
+    for row in rows:
+        if row.config is None or not has_tiles(row.config):
+            found.append(row)
+            continue
+        problem: Any = row.problem
+        configs, reasons = row.algorithm.configs(problem, facts), dict[str, list[str]]()
+        for high, wide in tiles:
+            fitting = configs_of_tile(row.algorithm, problem, configs, high, wide)
+            if isinstance(fitting, str):
+                reasons.setdefault(fitting, []).append(f"{high}x{wide}")
+            else:
+                any_tile = True
+                found += [dataclasses.replace(row, config=config) for config in fitting]
+        if reasons:
+            said = "; ".join(f"it has no tile {', '.join(without)}: {why}" for why, without in reasons.items())
+            lacking[row.algorithm.name] = said
+            found.append(dataclasses.replace(row, config=None, refusal=said))
+    if not any_tile:
+        why = "; ".join(f"{name}: {said}" for name, said in lacking.items())
+        raise ValueError(f"--block: none of {', '.join(row.algorithm.name for row in rows)} has "
+                         + (f"such tiles; {why}" if why else "tiles"))  # fmt: skip
+    return found
 
 
-def _save(problem: Any, folder: Path) -> None:
-    """The matrices of the check, and their product by the default rung."""
+def _save(problem: Any, device: str, folder: Path) -> None:
+    """The matrices of the check, and their product on the device by the default rung."""
     import numpy as np
 
     from convforge import gemm as product
@@ -93,6 +121,7 @@ def _save(problem: Any, folder: Path) -> None:
 
     inputs: Any = make_inputs(problem)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, matrix in (("A", inputs.x), ("B", inputs.w), ("C", product(inputs.x, inputs.w))):
+    c = product(inputs.x, inputs.w, device=device)
+    for name, matrix in (("A", inputs.x), ("B", inputs.w), ("C", c)):
         np.save(folder / f"{name}.npy", matrix)
     typer.echo(f"wrote A.npy, B.npy and C.npy to {folder}")

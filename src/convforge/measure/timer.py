@@ -1,6 +1,7 @@
 """Timings of calls: calibrated, warmed up, sampled until the median is narrow; several runs interleaved where asked.
 
-Time is always taken by ``Runtime.time``: wall clock on the CPU, events on a GPU.
+Time is taken by ``Runtime.time``: wall clock on the CPU, events on a GPU; where copies to and from a device are inside
+of it, by :data:`HOST_CLOCK`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,33 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from convforge.backends.runtime import Runtime
 from convforge.measure.stopping import Decision, StoppingRule, median_uncertainty, spread
 
 _MOST_CALLS = 1 << 16  # of one sample, should a clock stand still
+
+
+class Clock(Protocol):
+    """What takes the time of calls; every runtime is one."""
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Seconds that `repeats` calls of `run` take."""
+        ...
+
+
+class HostClock:
+    """The host's clock: for calls that have ended when they return."""
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """See :class:`Clock`."""
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return time.perf_counter() - begin
+
+
+HOST_CLOCK = HostClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class Timing:
 
 def measure(
     run: Callable[[], None],
-    runtime: Runtime,
+    runtime: Clock,
     rule: StoppingRule | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -88,7 +110,7 @@ def measure(
     ----------
     run : callable
         One call of what is timed; it may take the next slot of a ring each time.
-    runtime : Runtime
+    runtime : Runtime, or another Clock
         Whose clock takes the time.
     clock : callable
         Seconds, for the rule's patience and budget alone.
@@ -105,7 +127,7 @@ def measure(
 
 def interleave(
     runs: Sequence[Callable[[], None]],
-    runtime: Runtime,
+    runtime: Clock,
     rule: StoppingRule | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -146,7 +168,7 @@ def tie(a: Timing, b: Timing) -> bool:
     return abs(a.median_s - b.median_s) <= a.median_s * a.spread + b.median_s * b.spread
 
 
-def _calibrate(run: Callable[[], None], runtime: Runtime, sample_s: float) -> int:
+def _calibrate(run: Callable[[], None], runtime: Clock, sample_s: float) -> int:
     """Calls that fill a sample; finding out is the warm-up."""
     calls = 1
     while True:

@@ -1,0 +1,193 @@
+"""Our timer against NVIDIA's NVBench (cuda-bench) on three kernels of a GPU: python benchmarks/crosscheck.py
+
+The same plans with the same prepared weights, on the same ring of buffers, timed four times: by us, by NVBench in two
+ways, and by us again, so that a drift of the clocks shows.
+
+- Ours: graphs of calls that take the slots of the ring in turn; what a call reads was evicted from the L2 before.
+- NVBench, cold: the L2 flushed, then one call between two events, again and again; the median. Like ours, each call
+  finds nothing in the cache; unlike ours, each begins on an idle GPU. This is the one that must agree.
+- NVBench, batch: calls in a row between two events, over the ring as ours are; the mean. It includes what the host
+  takes for a launch where that is longer than the kernel.
+
+The result goes to benchmarks/results/DEVICE/crosscheck-TIME.json. Exit code 1: a kernel differs by more than 5 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from convforge.bench.material import Material, checker
+from convforge.bench.records import digest
+from convforge.bench.suites import Case
+from convforge.execution import find_plan, runtime_of
+from convforge.measure import device_slug, machine_table, measure, repository, versions
+from convforge.measure.ring import Cycle
+from convforge.measure.timer import Timing
+from convforge.problem import parse_problem
+
+KERNELS = (
+    ("direct_naive", "n1c3h2048w2048_k1r3s3_st1_p1_f32_nchw"),
+    ("direct_tiled", "n1c3h8192w8192_k1r3s3_st1_p1_f32_nchw"),
+    ("gemm_vectorised", "m2048n2048k2048_f32"),
+)
+AGREE = 0.05
+COLD, BATCH = "nv/cold/time/gpu/median", "nv/batch/time/gpu/mean"
+
+
+@dataclass(slots=True)
+class Subject:
+    """One kernel: its plan, and calls over a ring of buffers on the stream that they are given."""
+
+    name: str
+    problem: str
+    plan: Any
+    material: Material
+    call: Callable[[int, Any], None]
+
+    @classmethod
+    def of(cls, name: str, text: str, device: str) -> Subject:
+        """Plan, prepare and check.
+
+        Raises
+        ------
+        RuntimeError
+            The result is wrong.
+        """
+        problem = parse_problem(text)
+        plan = find_plan(problem, name, None, device, None)
+        material = Material(Case(text, problem), plan.runtime, checker())
+        slots = material.ring.slots
+        workspace = plan.runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
+        prepared = [plan.prepare(slot.w) for slot in slots]
+        plan.runtime.synchronize()
+
+        def call(i: int, stream: Any = None) -> None:
+            plan(slots[i].x, prepared[i], slots[i].operands, slots[i].out, workspace, stream)
+
+        material.ring.poison()
+        for i in range(len(slots)):
+            call(i)
+        plan.runtime.synchronize()
+        verdict = material.verify(plan.algorithm.precision, len(slots), {})
+        if not verdict.ok:
+            raise RuntimeError(verdict.message)
+        return cls(name, text, plan, material, call)
+
+    def ours(self) -> Timing:
+        """Our time of a call."""
+        size = self.material.ring.size
+        timing = measure(Cycle(size.slots, lambda i: self.call(i, None)), self.plan.runtime)
+        return dataclasses.replace(timing, ring=size.slots, cold=size.cold)
+
+
+def by_nvbench(subjects: Sequence[Subject]) -> dict[str, dict[str, float]]:
+    """Name -> tag -> value of every figure that NVBench gives; seconds where it is a time."""
+    import cuda.bench as nvbench
+
+    for subject in subjects:
+
+        def run(state: Any, subject: Subject = subject) -> None:
+            slots, turn = subject.material.ring.size.slots, [0]
+
+            def launch(launch: Any) -> None:
+                subject.call(turn[0], launch.get_stream())
+                turn[0] = (turn[0] + 1) % slots
+
+            state.exec(launch, batched=True)
+
+        nvbench.register(run).set_name(subject.name)
+    with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
+        path = Path(folder) / "nvbench.json"
+        nvbench.run_all_benchmarks([sys.argv[0], "--devices", "0", "--json", str(path)])
+        return figures(json.loads(path.read_text(encoding="utf-8")))
+
+
+def figures(root: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What NVBench's JSON says: benchmark -> tag -> value; of benchmarks that were skipped nothing."""
+    found: dict[str, dict[str, float]] = {}
+    for benchmark in root["benchmarks"]:
+        for state in benchmark["states"]:
+            if state.get("is_skipped"):
+                continue
+            for summary in state.get("summaries") or ():
+                for entry in summary.get("data") or ():
+                    number = entry.get("type") in ("float64", "int64") and entry.get("value") is not None
+                    if number and entry.get("name") == "value":
+                        found.setdefault(benchmark["name"], {})[summary["tag"]] = float(entry["value"])
+    return found
+
+
+def compare(before: Timing, after: Timing, theirs: Mapping[str, float]) -> dict[str, Any]:
+    """Ours, NVBench's, and by how much ours is longer: relative differences.
+
+    Raises
+    ------
+    ValueError
+        NVBench gave no cold time.
+    """
+    if COLD not in theirs:
+        raise ValueError(f"NVBench gave no {COLD}; it gave {', '.join(sorted(theirs)) or 'nothing'}")
+    ours = (before.median_s + after.median_s) / 2
+    batch = theirs.get(BATCH)
+    return {
+        "ours_s": ours,
+        "drift": after.median_s / before.median_s - 1,
+        "nvbench_cold_s": theirs[COLD],
+        "nvbench_batch_s": batch,
+        "difference_cold": ours / theirs[COLD] - 1,
+        "difference_batch": None if batch is None else ours / batch - 1,
+        "agrees": abs(ours / theirs[COLD] - 1) <= AGREE,
+    }
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
+) -> None:
+    """Time three kernels by our timer and by NVBench's."""
+    runtime = runtime_of("cuda")
+    subjects = [Subject.of(name, text, "cuda") for name, text in KERNELS]
+    before = [subject.ours() for subject in subjects]
+    theirs = by_nvbench(subjects)
+    after = [subject.ours() for subject in subjects]
+    rows = []
+    for subject, first, second in zip(subjects, before, after, strict=True):
+        found = compare(first, second, theirs.get(subject.name, {}))
+        rows.append(
+            {"algorithm": subject.name, "problem": subject.problem, "config": str(subject.plan.config),
+             "digest": digest(subject.plan.algorithm), **found, "ours": [first.to_table(), second.to_table()],
+             "nvbench": theirs.get(subject.name, {})}
+        )  # fmt: skip
+        batch = "none" if found["nvbench_batch_s"] is None else f"{1e6 * found['nvbench_batch_s']:.2f} us"
+        typer.echo(
+            f"{subject.name:16} ours {1e6 * found['ours_s']:9.2f} us (drift {found['drift']:+.1%}), "
+            f"NVBench cold {1e6 * found['nvbench_cold_s']:9.2f} us ({found['difference_cold']:+.1%}), batch {batch}"
+        )
+    now = datetime.now(UTC)
+    commit, dirty = repository()
+    record = {
+        "kind": "crosscheck", "started": now.isoformat(timespec="seconds"), "device": device_slug(runtime.facts),
+        "machine": machine_table(runtime.facts), "commit": commit, "dirty": dirty, "agree_within": AGREE,
+        "versions": {**versions(), "cuda-bench": importlib.metadata.version("cuda-bench")}, "kernels": rows,
+    }  # fmt: skip
+    path = out / device_slug(runtime.facts) / f"crosscheck-{now:%Y%m%dT%H%M%SZ}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    typer.echo(f"stored in {path}")
+    if apart := [row["algorithm"] for row in rows if not row["agrees"]]:
+        typer.echo(f"more than {AGREE:.0%} apart: {', '.join(apart)}", err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,67 @@
+"""Which configs of a rung compute tiles of C of a given size: a free choice for some rungs, one of a few for others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config
+from convforge.algorithms.gemm.device import GemmStep
+from convforge.problem import GemmProblem
+
+# The fields that say a tile's rows and columns, and whether any numbers will do.
+_FIELDS = (("tile_m", "tile_n", True), ("block_y", "block_x", True), ("block", "block", True),
+           ("block_m", "block_n", False))  # fmt: skip
+
+
+def has_tiles(config: Config) -> bool:
+    """Whether a config says which tile of C is computed at a time."""
+    return _fields(config) is not None
+
+
+def configs_of_tile(
+    algorithm: Algorithm[Any, Any], problem: GemmProblem, configs: Sequence[Config], rows: int, columns: int
+) -> list[Config] | str:
+    """The configs of a rung with tiles of `rows` x `columns` of C, or the sentence that says why there are none.
+
+    Parameters
+    ----------
+    configs : sequence of Config
+        The rung's own, the default first; with tiles.
+
+    Examples
+    --------
+    >>> from convforge.algorithms import find
+    >>> from convforge.backends.cpu import cpu_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("m512n512k512_f32")
+    >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
+    >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
+    ['block_x=32,block_y=8']
+    >>> configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32)
+    'its tiles are square'
+    """
+    fields = _fields(configs[0])
+    assert fields is not None
+    high, wide, free = fields
+    if not free:
+        found = [c for c in configs if (getattr(c, high), getattr(c, wide)) == (rows, columns)]
+        known = dict.fromkeys(f"{getattr(c, high)}x{getattr(c, wide)}" for c in configs)
+        return found or f"its tiles are {', '.join(known)}"
+    if high == wide and rows != columns:
+        return "its tiles are square"
+    config = dataclasses.replace(configs[0], **{high: rows, wide: columns})
+    if isinstance(algorithm, GemmStep):
+        try:
+            algorithm.tiling(config, np.dtype(problem.dtype).itemsize)
+        except ValueError as fault:
+            return str(fault)
+    return [config]
+
+
+def _fields(config: Config) -> tuple[str, str, bool] | None:
+    names = {f.name for f in dataclasses.fields(config)}
+    return next((found for found in _FIELDS if {found[0], found[1]} <= names), None)

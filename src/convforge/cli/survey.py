@@ -1,0 +1,141 @@
+"""Every method on one problem: its plan or why it refuses, its time, and how long the machine takes at the least."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convforge.algorithms import AnyAlgorithm, refusal
+from convforge.algorithms.contract import Plan
+from convforge.backends.runtime import Runtime
+from convforge.measure.ceilings import Ceilings
+from convforge.problem import Conv2dProblem, GemmProblem
+
+if TYPE_CHECKING:
+    from convforge.bench.records import Run
+    from convforge.bench.runner import Watch
+
+# Of each ceiling: fewer than the bench takes, for a figure to set a quick time against.
+CEILING_REPEATS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method on a problem.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    problem : Problem
+        What was asked, with the precision that the method must be asked for.
+    plan : Plan or None
+        Of the first config that keeps to the workspace limit.
+    refusal : str or None
+        Why there is no plan.
+    """
+
+    algorithm: AnyAlgorithm
+    problem: Any
+    plan: Plan | None
+    refusal: str | None = None
+
+
+def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limit: int | None) -> list[Entry]:
+    """The entry of every method; `limit` is the most bytes of workspace that a plan may take."""
+    from convforge.tuning.heuristic import fit
+
+    entries = []
+    for algorithm in methods:
+        asked = problem
+        if hasattr(problem, "replace") and algorithm.precision != "strict":
+            asked = problem.replace(precision=algorithm.precision)
+        found: Plan | str | None = refusal(algorithm, asked, runtime.facts)
+        if found is None:
+            found = fit(algorithm, asked, runtime, limit)
+        if isinstance(found, Plan):
+            entries.append(Entry(algorithm, asked, found))
+        else:
+            entries.append(Entry(algorithm, asked, None, found))
+    return entries
+
+
+def measure(
+    problem: Any,
+    entries: Sequence[Entry],
+    runtime: Runtime,
+    ceilings: Ceilings,
+    budget_s: float,
+    limit: int | None,
+    watch: Watch | None = None,
+) -> Run:
+    """Check and time the plans as ``bench --quick`` does, in a run that is not kept.
+
+    Parameters
+    ----------
+    ceilings : Ceilings
+        Of the device, measured already.
+    budget_s : float
+        Seconds for all; the dearest methods are skipped where they do not fit.
+    """
+    from convforge.bench.row import Row
+    from convforge.bench.runner import Runner, Settings, begin
+    from convforge.bench.suites import Case
+
+    able = [entry for entry in entries if entry.plan is not None]
+    settings = Settings(budget_s=budget_s, quick=True, workspace_limit=limit)
+    case = Case(str(problem), problem)
+    with (
+        tempfile.TemporaryDirectory(prefix="convforge-") as folder,
+        begin(Path(folder), "explain", runtime, settings) as store,
+    ):
+        runner = Runner([case], [], runtime, settings, store, watch=watch, ceilings=lambda _: ceilings)
+        runner.rows = [Row(case, entry.problem, entry.algorithm, entry.plan.config) for entry in able if entry.plan]
+        return runner.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The least time that a problem takes on a device: that of its bytes or that of its arithmetic.
+
+    Attributes
+    ----------
+    memory_s : float
+        Every byte of x, w and the output once, at copy bandwidth.
+    arithmetic_s : float or None
+        The direct method's operations at the FMA peak; None where sums are not float32, whose peak alone is measured.
+    """
+
+    memory_s: float
+    arithmetic_s: float | None
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two."""
+        return max(self.memory_s, self.arithmetic_s or 0.0)
+
+    @property
+    def bound(self) -> str:
+        """Which of the two it is."""
+        return "memory" if self.seconds == self.memory_s else "arithmetic"
+
+
+def roofline(problem: Any, ceilings: Ceilings) -> Limit:
+    """The limit of a problem (S. Williams et al., Roofline: an insightful visual performance model, CACM 52, 2009).
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> limit = roofline(parse_problem("m1000n1000k1000_f32"), Ceilings(1e12, 1e12))
+    >>> limit.bound, limit.seconds
+    ('arithmetic', 0.002)
+    """
+    sums = None
+    if isinstance(problem, Conv2dProblem):
+        sums = problem.acc_dtype
+    elif isinstance(problem, GemmProblem):
+        sums = problem.dtype
+    arithmetic = problem.flops / ceilings.fma_flops_per_s if sums == "float32" else None
+    return Limit(problem.least_bytes / ceilings.copy_bytes_per_s, arithmetic)

@@ -1,0 +1,110 @@
+"""benchmarks/run.py: which parts it measures on which device, and which run its chart is of."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from tests.bench import fakes
+from typer.testing import CliRunner
+
+from convforge.algorithms import algorithms
+from convforge.bench import suites
+from convforge.problem import GemmProblem
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmarks_run", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclass looks for its own types
+    spec.loader.exec_module(module)
+    return module
+
+
+class Asked:
+    """The script, with a bench that measures nothing and remembers what it was asked for."""
+
+    def __init__(self, script: ModuleType, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[dict[str, Any]] = []
+        patch.setattr(script, "bench", lambda targets, **more: self.calls.append({"targets": targets} | more))
+        self._app = typer.Typer()
+        self._app.command()(script.main)
+
+    def __call__(self, *words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(self._app, [*words, "--no-tables"])
+        return done.exit_code, done.output
+
+
+@pytest.fixture
+def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(script, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_every_part_selects_cases_and_methods(script: ModuleType, kind: str) -> None:
+    for suite, part in script.PARTS[kind].items():
+        _, cases = suites.load([suite])
+        sizes = [int(size) for size in part.sizes.split(",") if size]
+        kept = suites.select(cases, sizes=sizes, heavy=part.heavy)
+        operations = {case.problem.operation for case in kept}
+        names = [a.name for a in algorithms() if a.backend == kind and a.operation in operations]
+        assert fnmatch.filter(names, part.methods or "*"), suite
+
+
+def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: ModuleType, asked: Asked) -> None:
+    assert asked("--device", "cuda")[0] == 0
+    calls = {call["targets"][0]: call for call in asked.calls}
+    assert list(calls) == ["images", "blocks", "gemm", "layers"]
+    assert all(call["device"] == "cuda" and call["out"] == SCRIPT.parent for call in calls.values())
+    assert calls["images"]["transfer"]
+    assert calls["images"]["sizes"] == ""
+    assert calls["blocks"]["all_configs"]
+    assert calls["gemm"]["all_configs"]
+    _, cases = suites.load(["gemm"])
+    sizes = [int(size) for size in calls["gemm"]["sizes"].split(",")]
+    kept = [case.problem for case in suites.select(cases, sizes=sizes, heavy=calls["gemm"]["heavy"])]
+    squares = {p.m for p in kept if isinstance(p, GemmProblem) and p.m == p.n == p.k}
+    assert squares >= {512, 1024, 2048, 4096, 8192}
+
+
+def test_parts_budget_sizes_and_resume_are_passed_on(asked: Asked) -> None:
+    assert asked("blocks", "images", "--device", "cuda:1", "--budget", "90s", "--sizes", "2048", "--resume")[0] == 0
+    assert [call["targets"] for call in asked.calls] == [["blocks"], ["images"]]
+    for call in asked.calls:
+        assert (call["device"], call["budget"], call["sizes"], call["resume"]) == ("cuda:1", "90s", "2048", True)
+
+
+def test_the_cpu_transfers_nothing(asked: Asked) -> None:
+    assert asked()[0] == 0
+    assert not any(call["transfer"] for call in asked.calls)
+    assert {call["budget"] for call in asked.calls} == {"4m"}
+
+
+def test_a_part_that_is_not_there_is_named_with_the_nearest(asked: Asked) -> None:
+    code, said = asked("block", "--device", "cuda")
+    assert code == 2
+    assert "cuda has no part 'block'; did you mean 'blocks'?" in said
+    assert not asked.calls
+
+
+def test_the_chart_is_of_the_run_with_the_most_cases_on_its_kind_of_device(script: ModuleType) -> None:
+    def run(backend: str, *cases: str, suite: str = "images") -> Any:
+        machine = {"facts": {"name": "A Test", "cores": 2, "backend": backend}}
+        return fakes.run(*(fakes.result(case=case) for case in cases), suite=suite, machine=machine)
+
+    few, many, gpu = run("cpu", "a"), run("cpu", "a", "b"), run("cuda", "a", "b", "c")
+    runs = [few, many, gpu, run("cpu", "a", "b", "c", "d", suite="layers")]
+    assert script.widest_of(runs, "cpu") is many
+    assert script.widest_of(runs, "cuda") is gpu
+    assert script.widest_of([few], "cuda") is None

@@ -1,0 +1,81 @@
+"""Every method once on a small problem, for compute-sanitizer: python tests/gpu/smoke.py [PLANTED FAULT].
+
+Every array gets memory of its own, of exactly its size, and keeps it: the sanitizer sees each byte beyond an end, and
+no array passes for written because an earlier one was. Results are compared, so that what ran did what it should.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from convforge.algorithms import ON_DEVICE
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.cuda.driver import checked
+from convforge.backends.cuda.runtime import CudaRuntime
+from convforge.check import Judge, make_inputs
+from convforge.check.inputs import output_dtype, output_shape
+from convforge.problem import parse_problem
+
+# Ragged, so that no tile divides them; with a border that reads elsewhere, an epilogue, groups, both layouts.
+PROBLEMS = {
+    "conv2d": ("n2c3h11w13_k5r3s3_st1_p1_f32_nchw", "n1c4h9w10_k6r3s3_st2_p1_g2_reflect_f32_nhwc_+bias+residual+relu",
+               "n1c3h8w9_k4r3s3_p1_f16_nchw"),
+    "gemm": ("m33n29k17_f32",),
+    "max_pool2d": ("max_n1c2h9w10_r3s3_st2_p1_f32_nchw",),
+    "relu": ("relu77_f32",),
+}  # fmt: skip
+FAULTS = ("overrun", "unwritten")
+
+
+class Exact(CudaRuntime):
+    """A runtime whose arrays have exactly the memory that they ask for, never used again."""
+
+    def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
+        """See :class:`CudaRuntime`."""
+        from cuda.bindings import driver
+
+        self._gpu.set_current()
+        address = int(checked(driver.cuMemAlloc(nbytes))) if nbytes else 0
+        return DeviceArray.at(address, nbytes, None)
+
+
+def run(runtime: Any, algorithm: Any, text: str, fault: str = "") -> None:
+    """One call of a method's default plan; `fault` plants what the sanitizer must find."""
+    problem = parse_problem(text)
+    plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+    inputs = make_inputs(problem)
+    shape, dtype = output_shape(problem), output_dtype(problem)
+    x, out = runtime.upload(inputs.x), runtime.empty(shape, dtype)
+    if fault == "overrun":  # an output whose memory ends early
+        short = runtime.allocate(out.nbytes // 2)
+        out = DeviceArray.at(short.address, out.nbytes, None).view(dtype).reshape(shape)
+    if fault == "unwritten":  # a picture that nobody wrote
+        x = runtime.empty(inputs.x.shape, inputs.x.dtype)
+    prepared = plan.prepare(None if inputs.w is None else runtime.upload(inputs.w))
+    plan(x, prepared, inputs.operands.on(runtime), out)
+    runtime.synchronize()
+    if not fault:
+        verdict = Judge(problem, inputs).verdict(algorithm.precision, runtime.download(out))
+        if not verdict.ok:
+            sys.exit(verdict.message)
+
+
+def main() -> None:
+    """Run every method; with the name of a fault, one method with that fault."""
+    runtime = Exact()
+    methods = [a for a in ON_DEVICE if a.backend == "cuda"]
+    if len(sys.argv) > 1:
+        fault = sys.argv[1]
+        if fault not in FAULTS:
+            sys.exit(f"{fault!r} is no fault to plant; there are {', '.join(FAULTS)}")
+        run(runtime, methods[0], PROBLEMS["conv2d"][0], fault)
+        return
+    for algorithm in methods:
+        for text in PROBLEMS[algorithm.operation]:
+            run(runtime, algorithm, text)
+            print(f"{algorithm.name} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Sizes beyond what one grid or 32 bits hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu.present import gpu, need_gpu
+from tests.judged import judge_of, named
+
+from convforge.algorithms import ON_DEVICE, refusal
+from convforge.check import check_plan
+from convforge.problem import parse_problem
+
+need_gpu()
+
+CONVOLUTIONS = [a for a in ON_DEVICE if a.backend == "cuda" and a.operation == "conv2d"]
+# More planes than a grid has blocks along y or z: a batch of 70,000; channels of their own; filters.
+MANY_PLANES = ("n70000c1h3w4_k1r3s3_p1_f32_nchw", "n1c70000h3w4_k70000r3s3_p1_g70000_f32_nchw",
+               "n1c1h3w4_k70000r3s3_p1_f32_nhwc")  # fmt: skip
+# 2^31 elements and more, in x and in the output.
+SIDE = 46400
+# x and the output in float16, what the methods take beside them, and as much again to be safe.
+NEEDED_BYTES = 24 << 30
+
+
+@pytest.mark.parametrize("text", MANY_PLANES)
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS, ids=named)
+def test_more_planes_than_a_grid_has_blocks(algorithm: Any, text: str) -> None:
+    runtime, problem = gpu(), parse_problem(text)
+    assert refusal(algorithm, problem, runtime.facts) is None
+    plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+    verdict = check_plan(plan, judge_of(text, "integers"))
+    assert verdict.ok, verdict.message
+
+
+def test_a_row_of_more_blocks_than_65535() -> None:
+    runtime, text = gpu(), "n1c1h2200000w3_k1r3s3_p1_f32_nchw"
+    problem = parse_problem(text)
+    for algorithm in CONVOLUTIONS:
+        plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+        verdict = check_plan(plan, judge_of(text, "integers"))
+        assert verdict.ok, verdict.message
+
+
+@pytest.mark.large
+@pytest.mark.skipif(
+    gpu().facts.memory_bytes < NEEDED_BYTES,
+    reason=f"needs {NEEDED_BYTES >> 30} GiB of GPU memory; there are {gpu().facts.memory_bytes >> 30}",
+)
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS, ids=named)
+def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
+    """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared."""
+    runtime = gpu()
+    problem: Any = parse_problem(f"n1c1h{SIDE}w{SIDE}_k1r3s3_p1_f16_nchw")
+    assert problem.h * problem.w > 2**31
+    x = _picture()
+    w = np.arange(1, 10, dtype=np.float16).reshape(1, 1, 3, 3)
+    plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+    there, out = runtime.upload(x.reshape(problem.x_shape)), runtime.empty(problem.out_shape, np.float16)
+    runtime.fill(out, 0xFF)
+    plan(there, plan.prepare(runtime.upload(w)), None, out)
+    runtime.synchronize()
+    wide = 2**31 // SIDE
+    for row in (0, 1, SIDE // 2, wide - 1, wide, wide + 1, SIDE - 2, SIDE - 1):
+        expected = _row_of_output(x, w[0, 0].astype(np.float32), row)
+        got = runtime.download(out[0, 0, row])
+        assert np.array_equal(got, expected.astype(np.float16)), f"{algorithm.name}: row {row}"
+
+
+def _picture() -> Any:
+    """Whole numbers from -8 to 8, no two rows alike nearby."""
+    columns = np.arange(SIDE)
+    return np.stack([((columns * 7 + row * 13 + row // 17) % 17 - 8).astype(np.float16) for row in range(SIDE)])
+
+
+def _row_of_output(x: Any, w: Any, row: int) -> Any:
+    """One row of the 3x3 correlation with a padding of 1, in float32, where these sums are exact."""
+    total = np.zeros(SIDE, np.float32)
+    for r in range(3):
+        if 0 <= row + r - 1 < SIDE:
+            padded = np.pad(x[row + r - 1].astype(np.float32), 1)
+            for s in range(3):
+                total += w[r, s] * padded[s : s + SIDE]
+    return total

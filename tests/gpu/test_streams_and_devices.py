@@ -1,0 +1,97 @@
+"""Plans on the caller's stream and on every GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu.present import gpu, gpu_count, need_gpu
+from tests.judged import judge_of, named
+
+from convforge.algorithms import ON_DEVICE
+from convforge.check import check_plan, make_inputs
+from convforge.problem import parse_problem
+
+need_gpu()
+
+METHODS = [a for a in ON_DEVICE if a.backend == "cuda"]
+# A problem of every operation, of several launches where a method has them.
+PROBLEMS = {"conv2d": "n2c3h40w41_k5r3s3_p1_f32_nchw", "gemm": "m130n70k90_f32",
+            "max_pool2d": "max_n2c3h40w41_r3s3_st2_p1_f32_nchw", "relu": "relu5000_f32"}  # fmt: skip
+# Written again and again, so that the stream is busy for milliseconds while the host goes on.
+BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=named)
+def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
+    """x and w arrive late, on that stream alone: work and preparation on any other find NaN."""
+    from cuda.core import Device
+
+    runtime, problem = gpu(), parse_problem(PROBLEMS[algorithm.operation])
+    device = Device(runtime.device)
+    device.set_current()
+    stream = device.create_stream()
+    inputs = make_inputs(problem)
+    plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+    sources = [runtime.upload(array) for array in (inputs.x, inputs.w) if array is not None]
+    late = [runtime.empty(array.shape, array.dtype) for array in sources]
+    judge = judge_of(str(problem), "normal")
+    out = runtime.empty(judge.truth.value.shape, inputs.x.dtype)
+    busy = runtime.allocate(BUSY_BYTES)
+    for array in (*late, out):
+        runtime.fill(array, 0xFF)
+    runtime.synchronize()
+
+    for _ in range(BUSY_TIMES):
+        runtime.fill(busy, 0, stream)
+    for array, source in zip(late, sources, strict=True):
+        runtime.copy(array.address, source.address, source.nbytes, stream)
+    prepared = plan.prepare(late[1] if len(late) > 1 else None, stream)
+    plan(late[0], prepared, None, out, None, stream)
+    runtime.synchronize(stream)
+    verdict = judge.verdict(algorithm.precision, runtime.download(out))
+    assert verdict.ok, verdict.message
+
+
+def test_two_streams_at_once_do_not_race() -> None:
+    """Two filters of one plan, each on a stream of its own, many times over: neither sees the other's."""
+    from cuda.core import Device
+
+    runtime = gpu()
+    device = Device(runtime.device)
+    device.set_current()
+    streams = [device.create_stream() for _ in range(2)]
+    problem: Any = parse_problem("n1c3h256w256_k8r3s3_p1_f32_nchw")
+    sets = [make_inputs(problem, "integers", seed) for seed in range(2)]
+    for algorithm in (a for a in METHODS if a.operation == "conv2d"):
+        plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+        alone, calls = [], []
+        for inputs in sets:
+            x, prepared = runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w))
+            out = runtime.empty(problem.out_shape, np.float32)
+            plan(x, prepared, None, out)
+            runtime.synchronize()
+            alone.append(np.array(runtime.download(out)))
+            calls.append((x, prepared, runtime.empty(problem.out_shape, np.float32)))
+        assert not np.array_equal(*alone)
+        for _ in range(20):
+            for (x, prepared, out), stream in zip(calls, streams, strict=True):
+                plan(x, prepared, None, out, None, stream)
+        for (_, _, out), stream, expected in zip(calls, streams, alone, strict=True):
+            runtime.synchronize(stream)
+            assert np.array_equal(runtime.download(out), expected), algorithm.name
+
+
+@pytest.mark.skipif(gpu_count() < 2, reason=f"needs two GPUs; the driver sees {gpu_count()}")
+@pytest.mark.parametrize("algorithm", METHODS, ids=named)
+def test_every_gpu_in_turn(algorithm: Any) -> None:
+    text = PROBLEMS[algorithm.operation]
+    problem = parse_problem(text)
+    plans = []
+    for device in range(gpu_count()):
+        runtime = gpu(device)
+        plans.append(algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime))
+    for plan in (*plans, *plans):  # back to the first after the last was used
+        verdict = check_plan(plan, judge_of(text, "normal"))
+        assert verdict.ok, verdict.message

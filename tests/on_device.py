@@ -1,0 +1,107 @@
+"""What the tests on GPUs and on the emulator share: the same methods, the same cases, another runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tests.cases import WORKED, Case, worked_inputs
+from tests.judged import allowed, judge_of
+
+from convforge.algorithms import refusal
+from convforge.algorithms.contract import Operands
+from convforge.check import Inputs, check_plan, make_inputs, truth
+from convforge.check.bounds import error_bound
+from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
+
+OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
+
+
+def in_the_other_layout(text: str) -> str | None:
+    """The same problem with its channels at the other end; None for problems without channels."""
+    problem = parse_problem(text)
+    if isinstance(problem, Conv2dProblem):
+        return str(problem.replace(x_layout=OTHER[problem.x_layout], out_layout=OTHER[problem.out_layout]))
+    if isinstance(problem, Pool2dProblem):
+        return str(dataclasses.replace(problem, layout=OTHER[problem.layout]))
+    return None
+
+
+def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", every_config: bool = False) -> None:
+    """A method's plans on a case, or on `text` with the case's kinds of inputs: right, or refused in a sentence."""
+    text = text or case.text
+    problem = allowed(parse_problem(text), algorithm)
+    if (reason := refusal(algorithm, problem, runtime.facts)) is not None:
+        assert len(reason) > 10, f"{algorithm.name} refuses {text} with {reason!r}"
+        return
+    configs = algorithm.configs(problem, runtime.facts)
+    for config in configs if every_config and case.every_config else configs[:1]:
+        plan = algorithm.plan(problem, config, runtime)
+        for kind in case.kinds:
+            verdict = check_plan(plan, judge_of(text, kind))
+            assert verdict.ok, verdict.message
+
+
+def check_worked_values(algorithm: Any, runtime: Any, configs: int = 4) -> None:
+    """The results that were worked out by hand, by a method's first configs."""
+    for worked in WORKED:
+        problem: Any = parse_problem(worked.text)
+        inputs = worked_inputs(worked)
+        for config in algorithm.configs(problem, runtime.facts)[:configs]:
+            plan = algorithm.plan(problem, config, runtime)
+            out = runtime.empty(problem.out_shape, problem.out_dtype)
+            plan(runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w)), inputs.operands, out)
+            assert runtime.download(out).tolist() == worked.expected
+
+
+def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """The bits of the nearest bfloat16 numbers, ties to even; of NaN a NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The numbers that bfloat16 bits stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def check_bfloat16(algorithm: Any, text: str, kind: str, runtime: Any) -> None:
+    """A convolution stored in bfloat16 and summed in float32.
+
+    NumPy has no such type: arrays of 16-bit words carry it. The truth is that of the same numbers in float32. Each
+    output must lie between the truth less its bound and the truth plus it, both rounded to bfloat16; for whole numbers
+    the bound is zero.
+    """
+    stored: Any = parse_problem(text)
+    assert stored.x_dtype == stored.w_dtype == stored.out_dtype == "bfloat16"
+    wide: Any = stored.replace(x_dtype="float32", w_dtype="float32", out_dtype="float32")
+    inputs = make_inputs(wide, kind)
+    assert inputs.w is not None
+    x, w = to_bfloat16(inputs.x), to_bfloat16(inputs.w)
+    operands = inputs.operands
+    seen = Inputs(from_bfloat16(x), from_bfloat16(w), operands, kind)
+    exact = truth(wide, seen)
+    bound = error_bound(wide, "strict", exact, seen)
+
+    plan = algorithm.plan(stored, algorithm.configs(stored, runtime.facts)[0], runtime)
+    out = runtime.empty(stored.out_shape, np.uint16)
+    runtime.fill(out, 0xFF)  # a NaN
+    there = Operands(operands.scale, operands.bias, None).on(runtime)
+    plan(runtime.upload(x), plan.prepare(runtime.upload(w)), there, out)
+    runtime.synchronize()
+    got = from_bfloat16(np.ascontiguousarray(runtime.download(out)))
+    low, high = (from_bfloat16(to_bfloat16(exact.value + sign * bound)) for sign in (-1, 1))
+    wrong = ~((low <= got) & (got <= high))
+    assert not wrong.any(), f"{algorithm.name} {text}: {wrong.sum()} of {wrong.size}, first {np.argwhere(wrong)[0]}"
+    if kind == "integers":
+        assert np.array_equal(got, low), "exact sums, rounded once"
+
+
+BFLOAT16 = (
+    "n2c3h9w21_k5r3s3_p1_bf16_nchw",
+    "n2c3h9w21_k5r3s3_st2_p1_bf16_nhwc_+bias+relu",
+    "n1c16h10w12_k16r3s3_p1_g2_d2_reflect_bf16_nchw",
+    "n1c8h7w8_k16r1s1_bf16_nhwc",
+)
