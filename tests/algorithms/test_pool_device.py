@@ -71,6 +71,8 @@ def test_every_config_in_several_orders_of_threads(text: str) -> None:
         "max_n1c2h19w24_r5s3_st3x1_p2x1x0x2_f32_nhwc",
         "max_n1c2h21w28_r3s3_st2_p2_d2_f32_nchw",
         "max_n1c4h21w28_r3s3_st3x2_p2_d3x2_f32_nhwc",
+        "max_n1c2h21w29_r3s3_st1x3_p2_d2_f32_nchw",
+        "max_n1c3h21w29_r3s3_st3x1_p2_d2_f32_nhwc",
         "max_n1c2h20w24_r3s3_st2_p1_f32_nchw_ceil",
         "max_n1c2h23w24_r4s4_st5_p0_f32_nchw_ceil",
         "max_n1c2h5w64_r1s1_st1_p0_f32_nchw",
