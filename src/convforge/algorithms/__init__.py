@@ -13,6 +13,7 @@ from convforge.algorithms.contract import Algorithm, precision_refusal
 from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
+from convforge.algorithms.elementwise import device as elementwise
 from convforge.algorithms.fft import Fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm import device as gemm
@@ -22,6 +23,7 @@ from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.pool import MaxPoolRows
+from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
 from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
@@ -52,6 +54,7 @@ _ON_DEVICE: tuple[type[OnDevice[Any, Any]], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),
+    *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
     method(backend) for backend in ("cuda", "emulator") for method in _ON_DEVICE

@@ -15,7 +15,7 @@ from convforge.problem import Conv2dProblem, Problem
 _ORDER = {
     "conv2d": ("direct_rows", "direct_tiled", "implicit_gemm", "im2col", "direct_naive"),
     "gemm": ("gemm_blas", "gemm_blocked", "gemm_loops", "gemm_warp_tiled", "gemm_vectorised", "gemm_naive"),
-    "max_pool2d": ("max_pool_rows",),
+    "max_pool2d": ("max_pool_rows", "max_pool"),
     "relu": ("relu",),
 }
 
@@ -71,7 +71,11 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
     """Names in order of preference, each with the rule that puts it there."""
     order = [(name, "the general method that comes next") for name in _ORDER[problem.operation]]
     if not isinstance(problem, Conv2dProblem):
-        return [(name, "the fastest of its operation in the bench's results") for name, _ in order]
+        one = backend != "cpu" and problem.operation in ("max_pool2d", "relu")
+        why = (
+            "the one method of its operation on GPUs" if one else "the fastest of its operation in the bench's results"
+        )
+        return [(name, why) for name, _ in order]
     first: list[tuple[str, str]] = []
     if backend != "cpu":
         if problem.c_per_group > 8 and problem.k_per_group >= 8:

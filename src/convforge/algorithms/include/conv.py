@@ -28,8 +28,8 @@ TYPES = {
     "int32": "int",
 }
 # Declared in every prelude, as its types may name them; types.cuh says what they are.
-_DECLARED = ("struct half_t;", "struct bfloat16_t;")
-_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
+DECLARED = ("struct half_t;", "struct bfloat16_t;")
+NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
 MOST_BLOCKS = 65535
@@ -50,7 +50,7 @@ def conv_struct(acc: str, ends: str) -> type[ctypes.Structure]:
     pointers = [(name, ctypes.c_void_p) for name in ("x", "w", "out", "scale", "bias", "residual")]
     strides = [(f"{name}_strides", Strides) for name in ("x", "out", "residual")]
     sizes = [(name, ctypes.c_int) for name in ("N", "H", "W", "P", "Q", "top", "left")]
-    numbers = [("outside", _NUMBERS[acc]), ("zero", _NUMBERS[acc]), ("alpha", _NUMBERS[ends])]
+    numbers = [("outside", NUMBERS[acc]), ("zero", NUMBERS[acc]), ("alpha", NUMBERS[ends])]
     fields = [*pointers, *strides, *sizes, *numbers, ("scale_channels", ctypes.c_int)]
     return type("Conv", (ctypes.Structure,), {"_fields_": fields})
 
@@ -82,7 +82,7 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
         "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
         "operand_t": TYPES[problem.operand_dtype], "index_t": "long long" if needs_wide_index(problem) else "int",
     }  # fmt: skip
-    return (*_DECLARED, *constants(**numbers, **flags), *(f"using {name} = {value};" for name, value in types.items()))
+    return (*DECLARED, *constants(**numbers, **flags), *(f"using {name} = {value};" for name, value in types.items()))
 
 
 def needs_wide_index(problem: Conv2dProblem) -> bool:
@@ -112,15 +112,16 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
     """
     epilogue, operands = problem.epilogue, frame.operands
     conv.x, conv.out, conv.w = address(frame.x), address(frame.out), address(frame.prepared.tensors["w"])
-    conv.x_strides = _strides(frame.x, problem.x_layout, problem)
-    conv.out_strides = _strides(frame.out, problem.out_layout, problem)
+    wide = needs_wide_index(problem)
+    conv.x_strides = strides(frame.x, problem.x_layout, wide)
+    conv.out_strides = strides(frame.out, problem.out_layout, wide)
     if epilogue.scale != "none":
         conv.scale, conv.scale_channels = _operand(operands.scale, problem), int(epilogue.scale == "channel")
     if epilogue.bias:
         conv.bias = _operand(operands.bias, problem)
     if epilogue.residual:
         conv.residual = address(operands.residual)
-        conv.residual_strides = _strides(operands.residual, problem.out_layout, problem)
+        conv.residual_strides = strides(operands.residual, problem.out_layout, wide)
     conv.N, conv.H, conv.W, conv.P, conv.Q = problem.n, problem.h, problem.w, problem.p, problem.q
     conv.top, conv.left = problem.padding[0], problem.padding[2]
     number = float if not is_integer(problem.acc_dtype) else int
@@ -135,9 +136,21 @@ def _operand(array: Any, problem: Conv2dProblem) -> int:
     return address(array)
 
 
-def _strides(array: Any, layout: str, problem: Conv2dProblem) -> Strides:
+def strides(array: Any, layout: str, wide: bool) -> Strides:
+    """Strides of a picture or an output whose axes are in this order.
+
+    Parameters
+    ----------
+    wide : bool
+        Whether the kernel's places have 64 bits.
+
+    Raises
+    ------
+    ValueError
+        They have 32, and the array has gaps so large that these do not reach its end.
+    """
     steps = [step // array.itemsize for step in array.strides]
-    if not needs_wide_index(problem):
+    if not wide:
         reach = sum((size - 1) * abs(step) for size, step in zip(array.shape, steps, strict=True))
         if reach > WIDE:
             raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
@@ -175,7 +188,7 @@ class WeightPacker:
         self._dtype = dtype or problem.acc_dtype
         types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[self._dtype]};")
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", (*_DECLARED, *types), _Weights,
+            "algorithms/include/weights.cu", "pack_weights", (*DECLARED, *types), _Weights,
             "Weights",
         )  # fmt: skip
         self._kernel = runtime.compile(source)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from convforge.algorithms.contract import Algorithm, Config, P
+from convforge.algorithms.contract import Algorithm, Config, P, PreparedFilter
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
 
@@ -35,6 +35,16 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if facts.backend == "emulator" and "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-            return "the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32"
-        return None
+        return type_refusal(facts, problem.x_dtype, problem.w_dtype, problem.out_dtype)
+
+
+def type_refusal(facts: DeviceFacts, *dtypes: str) -> str | None:
+    """Why a device takes no arrays of these element types; None if it does."""
+    if facts.backend == "emulator" and "bfloat16" in dtypes:
+        return "the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32"
+    return None
+
+
+def no_weights(w: Any) -> PreparedFilter:
+    """What a plan without weights makes of them."""
+    return PreparedFilter({}, 0)

@@ -1,0 +1,122 @@
+"""Host side of relu.cu: which part of the arrays goes in vectors, and how large the grid is."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.include.conv import DECLARED, TYPES, address
+from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import ElementwiseProblem
+from convforge.problem.types import itemsize
+
+# Bytes of the widest load and store.
+VECTOR_BYTES = 16
+
+GRIDS = ("resident", "whole")
+
+# A grid has at most this many blocks along x.
+MOST_BLOCKS = 2**31 - 1
+
+# Threads, and vectors of each, that are worth comparing; the default is the first with enough blocks for the device.
+SHAPES = ((512, 4), (512, 2), (256, 1), (256, 4), (1024, 2), (256, 8))
+
+
+@dataclass(frozen=True, slots=True)
+class ReluConfig(Config):
+    """Block of :class:`Relu`, and what a thread has on its way.
+
+    Attributes
+    ----------
+    block : int
+        Threads, 32 to 1024.
+    vectors : int
+        Loads of 16 bytes that a thread asks for at once.
+    grid : str
+        "resident": as many blocks as the device holds at a time, which go on until all is done; "whole": a block for
+        every `block` times `vectors` vectors.
+    """
+
+    block: int = 512
+    vectors: int = 4
+    grid: str = "resident"
+
+
+class _Relu(ctypes.Structure):
+    """struct Relu of relu.cu."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p), ("out", ctypes.c_void_p),
+        *((name, ctypes.c_longlong) for name in ("x_step", "out_step", "size", "head", "vectors")),
+    )  # fmt: skip
+
+
+class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
+    """max(x, 0); x and out are arrays of one axis, of any stride, or one and the same array."""
+
+    name = "relu"
+    summary = "16-byte loads and stores, several on their way a thread"
+    operation = "relu"
+    sources = (
+        "algorithms/elementwise/relu.cu",
+        "algorithms/include/device/vector.cuh",
+        *OnDevice.headers,
+    )
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return type_refusal(facts, problem.dtype)
+
+    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[ReluConfig]:
+        """See :class:`Algorithm`. The default is the first with two blocks a multiprocessor, or the smallest run."""
+        found = [ReluConfig(*shape) for shape in SHAPES]
+        found += [ReluConfig(512, 4, "whole"), ReluConfig(256, 2, "whole")]
+        enough = [c for c in found[:3] if _runs(problem, c) >= 2 * facts.cores]
+        default = (enough or found[2:3])[0]
+        return [default, *(c for c in found if c != default)]
+
+    def plan(self, problem: ElementwiseProblem, config: ReluConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if not 32 <= config.block <= 1024:
+            raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
+        if not 1 <= config.vectors <= 16:
+            raise ValueError(f"vectors={config.vectors} must be 1 to 16: they wait in registers")
+        if config.grid not in GRIDS:
+            raise ValueError(f"grid={config.grid!r} must be one of {', '.join(GRIDS)}")
+        prelude = (
+            *DECLARED, f"using element_t = {TYPES[problem.dtype]};",
+            *constants(THREADS=config.block, VECTORS=config.vectors),
+        )  # fmt: skip
+        kernel = runtime.compile(KernelSource("algorithms/elementwise/relu.cu", "relu", prelude, _Relu, "Relu"))
+        blocks = min(_runs(problem, config), MOST_BLOCKS)
+        if config.grid == "resident":
+            blocks = min(blocks, runtime.facts.cores * max(runtime.facts.threads // config.block, 1))
+        info = runtime.describe(kernel, LaunchInfo("relu", (blocks,), (config.block,)))
+
+        def run(frame: Frame) -> None:
+            runtime.launch(kernel, info, _arguments(problem, frame.x, frame.out), frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=no_weights)
+
+
+def _runs(problem: ElementwiseProblem, config: ReluConfig) -> int:
+    """Runs of vectors, one a block at a time."""
+    return -(-problem.size * itemsize(problem.dtype) // (config.block * config.vectors * VECTOR_BYTES))
+
+
+def _arguments(problem: ElementwiseProblem, x: Any, out: Any) -> _Relu:
+    """The struct of one call. Vectors need neighbours side by side in both arrays, and 16 bytes cut both alike."""
+    size = itemsize(problem.dtype)
+    args = _Relu(address(x), address(out), x.strides[0] // size, out.strides[0] // size, problem.size)
+    source, target = args.x or 0, args.out or 0
+    head = -target % VECTOR_BYTES // size
+    alike = (source - target) % VECTOR_BYTES == 0
+    if alike and args.x_step == args.out_step == 1 and head < problem.size:
+        args.head, args.vectors = head, (problem.size - head) * size // VECTOR_BYTES
+    return args

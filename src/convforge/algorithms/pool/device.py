@@ -1,0 +1,187 @@
+"""Host side of max_pool.cu: the tile of a thread, and whether memory allows vectors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, WIDE, Strides, address, strides
+from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Pool2dProblem
+from convforge.problem.types import is_integer, itemsize, limits
+
+# Bytes of the widest load and store.
+VECTOR_BYTES = 16
+
+# A grid has at most this many blocks along x.
+MOST_BLOCKS = 2**31 - 1
+
+# Outputs that a thread may keep in registers.
+MOST_OUTPUTS = 64
+
+# Threads a multiprocessor below which the picture is small: then a thread takes fewer outputs.
+ENOUGH_THREADS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPoolConfig(Config):
+    """Block of :class:`MaxPool`, and the tile of a thread.
+
+    Attributes
+    ----------
+    block : int
+        Threads, 32 to 1024.
+    out_p, out_q : int
+        Rows and columns of outputs that a thread computes; in NHWC, of as many channels as 16 bytes hold.
+    """
+
+    block: int = 256
+    out_p: int = 2
+    out_q: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """Elements of a thread's channels, loads and stores, and how its tile lies: see max_pool.cu."""
+
+    channels: int
+    load: int
+    store: int
+    shift: int
+
+
+class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
+    """A thread finds a small tile of maxima, from rows of pixels that it loads in vectors."""
+
+    name = "max_pool"
+    summary = "a tile of outputs a thread, each pixel under it read once, 16-byte loads"
+    operation = "max_pool2d"
+    sources = (
+        "algorithms/pool/max_pool.cu",
+        "algorithms/include/device/vector.cuh",
+        *OnDevice.headers,
+    )
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return type_refusal(facts, problem.dtype)
+
+    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[MaxPoolConfig]:
+        """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""
+        if problem.layout == "NHWC":
+            shapes = [(2, 1), (1, 1), (4, 1), (2, 2), (1, 2)]
+        else:  # as many columns as make a load of 16 bytes
+            wide = min(max(VECTOR_BYTES // (itemsize(problem.dtype) * problem.stride[1]), 1), 8)
+            shapes = [(2, wide), (1, wide), (4, wide), (2, 2 * wide), (1, 1)]
+        tiles = [(out_p if problem.p > 1 else 1, out_q if problem.q > 1 else 1) for out_p, out_q in shapes]
+        found = list(dict.fromkeys(MaxPoolConfig(256, *tile) for tile in tiles))
+        enough = ENOUGH_THREADS * facts.cores
+        default = next((c for c in found if _tiles(problem, c) >= enough), max(found, key=lambda c: _tiles(problem, c)))
+        others = [MaxPoolConfig(block, default.out_p, default.out_q) for block in (128, 512)]
+        return [default, *(c for c in found if c != default), *others]
+
+    def plan(self, problem: Pool2dProblem, config: MaxPoolConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if not 32 <= config.block <= 1024:
+            raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
+        if (reason := _config_refusal(problem, config.out_p, config.out_q)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        vectors, wide = _vectors(problem, config), _needs_wide_index(problem)
+        value = "int32" if is_integer(problem.dtype) else "float64" if problem.dtype == "float64" else "float32"
+        struct = _struct(value)
+        source = KernelSource(
+            "algorithms/pool/max_pool.cu", "max_pool", _prelude(problem, config, vectors, value, wide), struct, "Pool"
+        )
+        kernel = runtime.compile(source)
+        tiles = _tiles(problem, config)
+        info = LaunchInfo("max_pool", (min(-(-tiles // config.block), MOST_BLOCKS),), (config.block,))
+        info = runtime.describe(kernel, info)
+        outside = limits(problem.dtype)[0] if is_integer(problem.dtype) else -math.inf
+
+        def run(frame: Frame) -> None:
+            args = struct(
+                x=address(frame.x), out=address(frame.out), x_strides=strides(frame.x, problem.layout, wide),
+                out_strides=strides(frame.out, problem.layout, wide), tiles=tiles, N=problem.n, C=problem.c,
+                H=problem.h, W=problem.w, P=problem.p, Q=problem.q, top=problem.padding[0], left=problem.padding[2],
+                outside=outside,
+            )  # fmt: skip
+            args.x_vectors = _lies_in_vectors(frame.x, vectors.load)
+            args.out_vectors = _lies_in_vectors(frame.out, vectors.store)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=no_weights)
+
+
+@cache
+def _struct(value: str) -> type[ctypes.Structure]:
+    """struct Pool of max_pool.cu where values are compared in this type."""
+    sizes = [(name, ctypes.c_int) for name in ("N", "C", "H", "W", "P", "Q", "top", "left", "x_vectors", "out_vectors")]
+    fields = [
+        ("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("x_strides", Strides), ("out_strides", Strides),
+        ("tiles", ctypes.c_longlong), *sizes, ("outside", NUMBERS[value]),
+    ]  # fmt: skip
+    return type("Pool", (ctypes.Structure,), {"_fields_": fields})
+
+
+def _prelude(
+    problem: Pool2dProblem, config: MaxPoolConfig, vectors: _Vectors, value: str, wide: bool
+) -> tuple[str, ...]:
+    numbers = constants(
+        R=problem.r, S=problem.s, STRIDE_H=problem.stride[0], STRIDE_W=problem.stride[1],
+        DILATION_H=problem.dilation[0], DILATION_W=problem.dilation[1], CHANNELS_LAST=problem.layout == "NHWC",
+        THREADS=config.block, OUT_P=config.out_p, OUT_Q=config.out_q, CHANNELS=vectors.channels, LOAD=vectors.load,
+        STORE=vectors.store, SHIFT=vectors.shift,
+    )  # fmt: skip
+    types = {
+        "element_t": TYPES[problem.dtype], "value_t": TYPES[value], "index_t": "long long" if wide else "int",
+        "count_t": "unsigned long long" if wide else "unsigned",
+    }  # fmt: skip
+    return (*DECLARED, *numbers, *(f"using {name} = {kind};" for name, kind in types.items()))
+
+
+def _vectors(problem: Pool2dProblem, config: MaxPoolConfig) -> _Vectors:
+    most = VECTOR_BYTES // itemsize(problem.dtype)
+    if problem.layout == "NHWC":
+        channels = math.gcd(problem.c, most)
+        return _Vectors(channels, channels, channels, 0)
+    load = math.gcd(config.out_q * problem.stride[1], most)
+    return _Vectors(1, load, math.gcd(config.out_q, most), -problem.padding[2] % load)
+
+
+def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> str | None:
+    """Why a thread cannot have this tile; None if it can."""
+    if min(out_p, out_q) < 1:
+        return "a thread computes at least one row and one column"
+    channels = _vectors(problem, MaxPoolConfig(32, out_p, out_q)).channels
+    if (outputs := out_p * out_q * channels) > MOST_OUTPUTS:
+        return f"a thread would keep {outputs} outputs in registers; {MOST_OUTPUTS} are to be had"
+    return None
+
+
+def _tiles(problem: Pool2dProblem, config: MaxPoolConfig) -> int:
+    channels = problem.c // _vectors(problem, config).channels
+    return problem.n * channels * -(-problem.p // config.out_p) * -(-problem.q // config.out_q)
+
+
+def _needs_wide_index(problem: Pool2dProblem) -> bool:
+    """Whether a place in x or the output may exceed 32 bits. Arrays with gaps are seen when they come."""
+    return problem.n * problem.c * max(problem.h * problem.w, problem.p * problem.q) > WIDE
+
+
+def _lies_in_vectors(array: Any, vector: int) -> bool:
+    """Whether elements lie side by side along the last axis, whole vectors fill it, and all of them are aligned.
+
+    The stride of an axis of one element does not matter.
+    """
+    *outer, inner = (step // array.itemsize for step in array.strides)
+    aligned = all(size <= 1 or step % vector == 0 for size, step in zip(array.shape[:-1], outer, strict=True))
+    filled = inner == 1 and array.shape[-1] % vector == 0
+    return aligned and filled and address(array) % (vector * array.itemsize) == 0

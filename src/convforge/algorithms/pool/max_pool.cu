@@ -1,0 +1,189 @@
+// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the picture never.
+//
+// Tile      of a thread: OUT_P rows by OUT_Q columns of outputs, of one channel in NCHW, of CHANNELS neighbours in NHWC.
+//           Every row of pixels under it is read once: its maxima along the window go to each output row above it.
+// Threads   THREADS a block, in one dimension. Thread i takes tile i, counted along q, p, c, n in NCHW and along c, q, p,
+//           n in NHWC: neighbours in memory, and no thread idles beside a narrow picture. Where there are more tiles
+//           than threads of a grid, a thread goes on in steps of the grid.
+// Vectors   of LOAD and STORE elements, up to 16 bytes: along a row in NCHW, along the channels in NHWC, where the host
+//           finds that memory is cut so; elsewhere elements come one by one. In NCHW left padding decides how a tile lies
+//           against whole vectors of its row, so the host gives at compile time that it begins SHIFT elements behind one.
+// Border    loads go to the nearest place inside the picture, so that none waits for a test and all are on their way at
+//           once; then what is outside is replaced by the least value. A vector lies inside as a whole, or outside.
+// Needs     OUT_Q * STRIDE_W a multiple of LOAD, so that all tiles lie alike; a pixel in every window, as the problem
+//           promises, or the least value would be a result.
+// NaN       from sm_80 on a float's maximum is one instruction, which gives the canonical NaN whatever NaN was there.
+// Limit     memory: every pixel is read once, and (extent - stride) / (OUT_P * stride) of them once more from a cache.
+//           Large windows: R * S / OUT_P comparisons an output.
+#include "vector.cuh"
+
+__device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
+
+// Pixels under a tile, and from one that some window takes to the next.
+constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int STEP_W = OUT_Q > 1 ? gcd(STRIDE_W, DILATION_W) : DILATION_W;
+constexpr int STEP_H = OUT_P > 1 ? gcd(STRIDE_H, DILATION_H) : DILATION_H;
+
+// Loops are unrolled while the code stays small: a row, and all rows where their loads of V elements are so few that all
+// may wait in registers at once.
+constexpr int UNROLL_W = COLUMNS <= 32 ? COLUMNS : 1;
+template <int V>
+constexpr int UNROLL_H = ROWS * COLUMNS * CHANNELS <= 24 * V ? ROWS : 1;
+
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(CHANNELS_LAST ? LOAD == CHANNELS && STORE == CHANNELS : CHANNELS == 1, "vectors in NHWC are channels");
+static_assert(CHANNELS_LAST || OUT_Q * STRIDE_W % LOAD == 0, "all tiles must lie alike against the vectors");
+static_assert(CHANNELS_LAST || OUT_Q % STORE == 0, "stores must fill whole vectors");
+
+// Strides of an array in elements.
+struct Strides {
+    long long n, c, h, w;
+};
+
+struct Pool {
+    const element_t *x;
+    element_t *out;
+    Strides x_strides, out_strides;
+    long long tiles;
+    int N, C, H, W, P, Q;
+    int top, left;               // padding
+    int x_vectors, out_vectors;  // whether memory allows vectors of LOAD and STORE elements
+    value_t outside;             // the least value
+};
+
+using Maxima = value_t[OUT_P][OUT_Q][CHANNELS];
+
+// A tile's picture, first channel and first output.
+struct Tile {
+    int n, c, p, q;
+};
+
+// Tile i. Unsigned 32-bit divisions are the cheapest; longer ones are for arrays that need them.
+__device__ inline Tile tile_of(const Pool &pool, long long i) {
+    count_t rest = i;
+    const auto next = [&rest](int size) {
+        const count_t whole = rest / size;
+        const int place = rest - whole * size;
+        rest = whole;
+        return place;
+    };
+    Tile tile;
+    if constexpr (CHANNELS_LAST) tile.c = next(pool.C / CHANNELS) * CHANNELS;
+    tile.q = next((pool.Q + OUT_Q - 1) / OUT_Q) * OUT_Q;
+    tile.p = next((pool.P + OUT_P - 1) / OUT_P) * OUT_P;
+    if constexpr (!CHANNELS_LAST) tile.c = next(pool.C);
+    tile.n = rest;
+    return tile;
+}
+
+__device__ inline index_t place(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
+    return n * static_cast<index_t>(strides.n) + c * static_cast<index_t>(strides.c) +
+           h * static_cast<index_t>(strides.h) + w * static_cast<index_t>(strides.w);
+}
+
+template <class T>
+__device__ inline T larger(T a, T b) { return a >= b || a != a ? a : b; }
+#if __CUDA_ARCH__ >= 800
+__device__ inline float larger(float a, float b) {
+    float most;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+    return most;
+}
+#endif
+
+// Whether the window that begins at `first` takes place i, both counted from the tile's first pixel.
+__device__ inline bool takes(int first, int i, int dilation, int taps) {
+    const int beyond = i - first;
+    return beyond >= 0 && beyond % dilation == 0 && beyond / dilation < taps;
+}
+
+// The maxima of one row of pixels for each column of outputs, from loads of V elements. The row may lie outside.
+template <int V>
+__device__ inline void along_row(const Pool &pool, value_t (&maxima)[OUT_Q][CHANNELS], const element_t *row, int w0,
+                                 bool row_inside) {
+    constexpr int WIDTH = CHANNELS_LAST ? 1 : V;  // columns of a load
+    constexpr int BEFORE = WIDTH > 1 ? SHIFT : 0, STEP = WIDTH > 1 ? WIDTH : STEP_W;
+    const index_t step_c = pool.x_strides.c, step_w = pool.x_strides.w;
+#pragma unroll UNROLL_W
+    for (int first = -BEFORE; first < COLUMNS; first += STEP) {
+        const int w = w0 + first, near = min(max(w, 0), pool.W - WIDTH);
+        const bool inside = row_inside && w == near;
+#pragma unroll
+        for (int e = 0; e < WIDTH * CHANNELS; e += V) {
+            const auto values = load_vector<V>(row + near * step_w + e * step_c);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                const int column = CHANNELS_LAST ? first : first + i, c = CHANNELS_LAST ? e + i : 0;
+                const value_t value = inside ? static_cast<value_t>(widen(values.at[i])) : pool.outside;
+#pragma unroll
+                for (int q = 0; q < OUT_Q; q++)
+                    if (takes(q * STRIDE_W, column, DILATION_W, S)) maxima[q][c] = larger(maxima[q][c], value);
+            }
+        }
+    }
+}
+
+// The maxima of a tile, row by row of its pixels.
+template <int V>
+__device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) {
+    const int h0 = tile.p * STRIDE_H - pool.top, w0 = tile.q * STRIDE_W - pool.left;
+    const element_t *plane = pool.x + place(pool.x_strides, tile.n, tile.c, 0, 0);
+#pragma unroll UNROLL_H<V>
+    for (int i = 0; i < ROWS; i += STEP_H) {
+        const int h = h0 + i, near = min(max(h, 0), pool.H - 1);
+        value_t across[OUT_Q][CHANNELS];
+#pragma unroll
+        for (int e = 0; e < OUT_Q * CHANNELS; e++) across[e / CHANNELS][e % CHANNELS] = pool.outside;
+        along_row<V>(pool, across, plane + near * static_cast<index_t>(pool.x_strides.h), w0, h == near);
+#pragma unroll
+        for (int p = 0; p < OUT_P; p++) {
+            if (!takes(p * STRIDE_H, i, DILATION_H, R)) continue;
+#pragma unroll
+            for (int e = 0; e < OUT_Q * CHANNELS; e++) {
+                value_t &most = maxima[p][e / CHANNELS][e % CHANNELS];
+                most = larger(most, across[e / CHANNELS][e % CHANNELS]);
+            }
+        }
+    }
+}
+
+// Store a tile, V elements at a time; what lies beyond the last row or column is nobody's.
+template <int V>
+__device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile &tile) {
+#pragma unroll
+    for (int p = 0; p < OUT_P; p++) {
+        if (tile.p + p >= pool.P) continue;
+        element_t *row = pool.out + place(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
+#pragma unroll
+        for (int e = 0; e < OUT_Q * CHANNELS; e += V) {
+            const int q = e / CHANNELS, c = e % CHANNELS;
+            if (tile.q + q >= pool.Q) continue;
+            Vector<element_t, V> values;
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                values.at[i] = stored<element_t>::of(maxima[p][(e + i) / CHANNELS][(e + i) % CHANNELS]);
+            store_vector(row + place(pool.out_strides, 0, c, 0, q), values);
+        }
+    }
+}
+
+// One block a multiprocessor is all that is asked for: else the compiler saves registers, and loads wait in line.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) max_pool(const __grid_constant__ Pool pool) {
+    const long long step = static_cast<long long>(gridDim.x) * THREADS;
+    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i < pool.tiles; i += step) {
+        const Tile tile = tile_of(pool, i);
+        Maxima maxima;
+#pragma unroll
+        for (int e = 0; e < OUT_P * OUT_Q * CHANNELS; e++)
+            maxima[e / (OUT_Q * CHANNELS)][e / CHANNELS % OUT_Q][e % CHANNELS] = pool.outside;
+        if (LOAD > 1 && pool.x_vectors)
+            find<LOAD>(pool, maxima, tile);
+        else
+            find<1>(pool, maxima, tile);
+        if (STORE > 1 && pool.out_vectors)
+            store<STORE>(pool, maxima, tile);
+        else
+            store<1>(pool, maxima, tile);
+    }
+}

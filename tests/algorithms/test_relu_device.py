@@ -1,0 +1,170 @@
+"""ReLU's CUDA kernel: on the emulator by value, by NVRTC for what the machine code takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.compiling import H200, Compiling, compiled
+from tests.backends.emulated import needs_emulator
+
+import convforge
+from convforge.algorithms import find
+from convforge.algorithms.elementwise import device
+from convforge.algorithms.elementwise.device import Relu, ReluConfig
+from convforge.backends.emulator import emulator_runtime
+from convforge.backends.emulator.facts import emulator_facts
+from convforge.check import check_nan_spread, check_plan
+from convforge.problem import ElementwiseProblem, parse_problem
+
+RELU = Relu("emulator")
+# NumPy's name of a type, and of the bits that stand for it where NumPy has no such type.
+TYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "uint16", "int16", "int32"]
+RANDOM = np.random.default_rng(7)
+
+
+def plan_of(size: int, dtype: str = "float32", config: ReluConfig | None = None, order: str = "forward") -> Any:
+    """A plan on the emulator; also of bfloat16, whose bits uint16 holds."""
+    runtime, problem = emulator_runtime(order), ElementwiseProblem(size=size, dtype=dtype)
+    return RELU.plan(problem, config or RELU.configs(problem, runtime.facts)[0], runtime)
+
+
+def numbers(size: int, dtype: str) -> Any:
+    """Both signs, NaN, infinities and zeros; bfloat16 as the upper halves of float32."""
+    if dtype not in ("float16", "float32", "float64", "bfloat16"):
+        limits = np.iinfo(dtype)
+        return RANDOM.integers(limits.min, limits.max, size, dtype=dtype, endpoint=True)
+    x = RANDOM.normal(size=size).astype("float32" if dtype == "bfloat16" else dtype)
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0, -1e-5], x.dtype)
+    x[: special.size] = special[:size]
+    return (x.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else x
+
+
+def expected(x: Any, dtype: str) -> Any:
+    """Zero where x is negative; NaN is not."""
+    values = (x.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else x
+    return np.where(values < 0, x.dtype.type(0), x)
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", ["relu40007_f32", "relu9001_f16", "relu5003_f64", "relu70001_i8"])
+def test_every_config_in_several_orders_of_threads(text: str) -> None:
+    problem = parse_problem(text)
+    configs = RELU.configs(problem, H200)
+    assert len(set(configs)) == len(configs) > 1
+    for i, config in enumerate(configs):
+        runtime = emulator_runtime(("forward", "backward", "shuffled")[i % 3])
+        verdict = check_plan(RELU.plan(problem, config, runtime))
+        assert verdict.ok, verdict.message
+
+
+@needs_emulator
+@pytest.mark.parametrize("dtype", TYPES)
+def test_bits_of_every_type(dtype: str) -> None:
+    x = numbers(4001, dtype)
+    out, plan = np.full_like(x, 77), plan_of(x.size, dtype)
+    plan(x, plan.prepare(None), None, out)
+    np.testing.assert_array_equal(out.view(np.uint8), expected(x, dtype).view(np.uint8))
+
+
+@needs_emulator
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
+def test_a_few_elements_at_every_alignment(dtype: str) -> None:
+    for size in (1, 3, 16, 37):
+        plan = plan_of(size, dtype)
+        for ahead in range(0, 17, 3):
+            for behind in (ahead, ahead + 1):  # the output alike against 16 bytes, and not
+                x = np.zeros(size + 40, dtype)[ahead : ahead + size]
+                x[...] = numbers(size, dtype)
+                whole = np.full(size + 40, 55, dtype)
+                plan(x, plan.prepare(None), None, whole[behind : behind + size])
+                np.testing.assert_array_equal(whole[behind : behind + size], expected(x, dtype))
+                assert (whole[:behind] == 55).all()
+                assert (whole[behind + size :] == 55).all()
+
+
+@needs_emulator
+def test_strides_of_any_kind_and_in_place() -> None:
+    x = numbers(999, "float32")
+    plan = plan_of(x.size)
+    views = [np.s_[::1], np.s_[::-1], np.s_[::3]]
+    for from_view in views:
+        for to_view in views:
+            source, target = (np.full(x.size * 3, 5, np.float32)[view][: x.size] for view in (from_view, to_view))
+            source[...] = x
+            plan(source, plan.prepare(None), None, target)
+            np.testing.assert_array_equal(target, expected(x, "float32"))
+    for config in RELU.configs(ElementwiseProblem(size=x.size), H200):
+        own = x.copy()
+        plan_of(x.size, config=config, order="shuffled")(own, plan.prepare(None), None, own)
+        np.testing.assert_array_equal(own, expected(x, "float32"))
+
+
+@needs_emulator
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_nan_stays_where_it_is(kind: str) -> None:
+    verdict = check_nan_spread(plan_of(3001), kind)
+    assert verdict.ok, verdict.message
+
+
+@needs_emulator
+def test_a_grid_smaller_than_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "MOST_BLOCKS", 2)
+    for config in (ReluConfig(32, 1, "whole"), ReluConfig(64, 2, "resident")):
+        plan = plan_of(5001, config=config)
+        assert plan.launches[0].grid == (2,)
+        verdict = check_plan(plan)
+        assert verdict.ok, verdict.message
+
+
+def test_small_arrays_get_small_runs() -> None:
+    assert RELU.configs(ElementwiseProblem(size=1 << 30), H200)[0] == ReluConfig(512, 4, "resident")
+    assert RELU.configs(ElementwiseProblem(size=1000), H200)[0] == ReluConfig(256, 1, "resident")
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (ReluConfig(16), "block=16: a block has 32 to 1024 threads"),
+        (ReluConfig(512, 17), "vectors=17 must be 1 to 16"),
+        (ReluConfig(512, 4, "half"), "grid='half' must be one of resident, whole"),
+    ],
+)
+def test_a_config_that_cannot_be_says_why(config: ReluConfig, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        plan_of(9, config=config)
+
+
+@needs_emulator
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4, 5), (1001,)])
+def test_users_reach_it_by_naming_the_device(shape: tuple[int, ...]) -> None:
+    x = RANDOM.normal(size=shape).astype(np.float32)
+    result = convforge.relu(x, device="emulator")
+    assert result.shape == shape
+    np.testing.assert_array_equal(result, np.maximum(x, 0))
+    for view in (x, x.T):
+        own = view.copy()
+        assert convforge.relu(own, device="emulator", out=own) is own
+        np.testing.assert_array_equal(own, np.maximum(view, 0))
+
+
+def test_bfloat16_is_for_gpus() -> None:
+    problem = parse_problem("relu64_bf16")
+    assert find("relu", "cuda", "relu").refuses(problem, H200) is None
+    reason = RELU.refuses(problem, emulator_facts())
+    assert reason is not None
+    assert "no bfloat16" in reason
+
+
+@compiled
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("text", ["relu67108864_f32", "relu67108864_bf16", "relu67108864_u8", "relu9000000000_f16"])
+def test_no_kernel_spills(architecture: str, text: str) -> None:
+    problem = parse_problem(text)
+    runtime: Any = Compiling(architecture)
+    for config in RELU.configs(problem, runtime.facts)[:2]:
+        (launch,) = RELU.plan(problem, config, runtime).launches
+        assert launch.spills == 0, f"{config}: {launch}"
+        assert runtime.kernels["relu"].stack_bytes == 0
