@@ -4,9 +4,8 @@
 then seen in the diff. The record covers the default config of every method on the problems below, on a card of each
 architecture; no GPU is needed.
 
-A few defaults spill: direct_tiled's 128 registers, which let 512 threads share a multiprocessor, are four too few for
-its tested loads on sm_61, sm_70 and sm_80 to sm_89, and gemm_vectorised's on sm_61 and sm_70. A thread stores and loads
-these words once or a few times among hundreds of multiply-adds; a quarter of the threads less would cost more.
+A few defaults spill some words a thread, among hundreds of multiply-adds: direct_tiled, whose 128 registers let 512
+threads share a multiprocessor, in its tested loads (sm_61, sm_70, sm_80 to sm_89); gemm_vectorised on sm_61 and sm_70.
 """
 
 from __future__ import annotations
