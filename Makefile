@@ -10,7 +10,7 @@ PARTS ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format clean
+.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format registers clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
@@ -43,6 +43,10 @@ gpu-bench: $(VENV)/.gpu
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+# What tests/algorithms/test_compiled.py holds every kernel's machine code against, after a change of kernels.
+registers: $(VENV)/.dev
+	$(BIN)/python -m tests.algorithms.registers
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

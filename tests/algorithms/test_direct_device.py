@@ -1,4 +1,4 @@
-"""The direct ladder of CUDA kernels: on the emulator by value, by NVRTC for what the machine code takes."""
+"""The direct ladder of CUDA kernels: on the emulator, by value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms.compiling import H200
 
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import (
@@ -21,21 +22,13 @@ from convforge.algorithms.direct.device import (
     SharedConfig,
     TiledConfig,
 )
-from convforge.backends.cuda.absent import why_no_compiler
-from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.emulator import emulator_runtime, why_absent
-from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource
-from convforge.backends.runtime import LaunchInfo
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 
 METHODS = [DirectNaive("emulator"), DirectConstant("emulator"), DirectShared("emulator"), DirectTiled("emulator")]
 ANY = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 emulated = pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
-compiled = pytest.mark.skipif(why_no_compiler() is not None, reason=str(why_no_compiler()))
-
-H200 = DeviceFacts("cuda", "H200", 132, 0, 60 << 20, 0, 141 << 30, 16, "sm_90", 232448, 233472, 65536, 2048)
 
 
 def problem_of(text: str) -> Conv2dProblem:
@@ -259,41 +252,3 @@ def test_a_window_beyond_the_registers_is_refused() -> None:
 def test_a_config_that_cannot_be_says_why(method: Any, config: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         method.plan(problem_of("n1c3h32w32_k1r3s3_p1_f32_nchw"), config, emulator_runtime())
-
-
-# Machine code.
-
-
-class Compiling:
-    """Stands in for a runtime where kernels are only compiled."""
-
-    def __init__(self, architecture: str) -> None:
-        self.facts = dataclasses.replace(H200, architecture=architecture)
-        self.kernels: dict[str, Compiled] = {}
-
-    def compile(self, kernel: KernelSource) -> Compiled:
-        self.kernels[kernel.name] = compile_kernel(kernel, self.facts.architecture)
-        return self.kernels[kernel.name]
-
-    def describe(self, kernel: Compiled, info: LaunchInfo) -> LaunchInfo:
-        return dataclasses.replace(info, registers=kernel.registers, spills=kernel.spill_bytes)
-
-
-@compiled
-@ANY
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("text", ["n1c3h1024w1024_k3r3s3_p1_f32_nchw", "n1c3h1024w1024_k3r3s3_st2_p1_f32_nhwc"])
-def test_no_kernel_spills(method: Any, architecture: str, text: str) -> None:
-    problem, runtime = problem_of(text), Compiling(architecture)
-    config = method.configs(problem, runtime.facts)[0]
-    (launch,) = method.plan(problem, config, runtime).launches
-    assert launch.spills == 0, f"{config}: {launch}"
-    assert runtime.kernels[method.name].stack_bytes == 0
-
-
-@compiled
-@ANY
-def test_large_arrays_compile_with_wide_places(method: Any) -> None:
-    problem, runtime = problem_of("n1c3h40000w40000_k3r3s3_p1_f32_nchw"), Compiling("sm_90")
-    (launch,) = method.plan(problem, method.configs(problem, H200)[0], runtime).launches
-    assert launch.spills == 0

@@ -12,6 +12,7 @@ from tests.backends.emulated import ORDERS, Args, in_every_order, needs_emulator
 
 from convforge.algorithms.direct.naive import PARTITIONS, DirectNaive, NaiveConfig
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
+from convforge.backends.emulator.compiler import knows_poison
 from convforge.backends.runtime import LaunchInfo
 from convforge.check import Judge, make_inputs
 from convforge.check.plans import check_plan
@@ -210,6 +211,18 @@ def test_shared_memory_is_poisoned_before_every_block(tmp_path: Path) -> None:
     """
     for got in in_every_order(source(tmp_path, body), X, 640, blocks=10, dynamic=256):
         assert np.isnan(got).all()
+
+
+def test_variables_are_poisoned(tmp_path: Path) -> None:
+    if not knows_poison():
+        pytest.skip("this g++ cannot poison variables; g++ 12 can")
+    body = """
+        float sum, squares[4];
+        for (int i = 0; i < 4; i++) sum += args.x[i], squares[i] += args.x[i] * args.x[i];
+        args.out[threadIdx.x] = threadIdx.x % 2 ? sum : squares[threadIdx.x % 4];
+    """
+    for got in in_every_order(source(tmp_path, body), X, 64):
+        assert (got < -1e38).all()
 
 
 def test_atomics_across_blocks(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Tests, bench, report, command line and tables take the methods from this list.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,6 @@ from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
-from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -50,7 +50,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 )
 
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
-_ON_DEVICE: tuple[type[OnDevice[Any, Any]], ...] = (
+_ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from convforge.backends.cache import DiskCache
 from convforge.backends.cuda.absent import CudaUnavailable, why_no_compiler
@@ -70,24 +72,41 @@ def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | No
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
+    return kept(source, architecture, compiler_version(), _nvrtc, disk)
+
+
+def kept(
+    source: KernelSource,
+    architecture: str,
+    version: str,
+    compile_: Callable[[KernelSource, str], Compiled],
+    disk: DiskCache | None = None,
+) -> Compiled:
+    """What this version of a compiler made of a kernel before, from the disk; else what it makes now."""
     disk = DiskCache() if disk is None else disk
-    key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), compiler_version())
+    key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
     if (found := disk.load(key)) is not None:
         about, code = found
         return Compiled(code=code, **about)
-    compiled = _nvrtc(source, architecture)
+    compiled = compile_(source, architecture)
     about = asdict(compiled)
     disk.store(key, about, about.pop("code"))
     return compiled
 
 
+def program_options(source: KernelSource, architecture: str) -> Any:
+    """How NVRTC is to compile a kernel: a ``cuda.core.ProgramOptions``."""
+    from cuda.core import ProgramOptions
+
+    return ProgramOptions(name=source.file.name, arch=architecture, include_path=str(HEADERS), **OPTIONS)
+
+
 def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
-    from cuda.core import Program, ProgramOptions
+    from cuda.core import Program
 
     log = io.StringIO()
-    options = ProgramOptions(name=source.file.name, arch=architecture, include_path=str(HEADERS), **OPTIONS)
     try:
-        binary = Program(source.text(), "c++", options).compile("cubin", logs=log)
+        binary = Program(source.text(), "c++", program_options(source, architecture)).compile("cubin", logs=log)
     except Exception as fault:  # the library raises its own kinds; the log is what a reader needs
         raise CompileError(f"{source.path} for {architecture}: {fault}\n{log.getvalue()}") from fault
     code = binary.code
@@ -95,12 +114,12 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
         source.name,
         architecture,
         code if isinstance(code, bytes) else bytes(code),
-        **_resources(log.getvalue(), source.name),
+        **resources(log.getvalue(), source.name),
     )
 
 
-def _resources(log: str, name: str) -> dict[str, int]:
-    """What ptxas -v says about a kernel."""
+def resources(log: str, name: str) -> dict[str, int]:
+    """What ptxas -v says about a kernel: the last fields of :class:`Compiled`."""
     start = log.find(f"Compiling entry function '{name}'")
     part = log[start:] if start >= 0 else log
 

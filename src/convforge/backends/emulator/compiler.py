@@ -25,6 +25,9 @@ FLAGS = (
 )  # fmt: skip
 # Indices of arrays and alignment of addresses are checked in kernels; cuda.h has the handlers.
 KERNEL_FLAGS = ("-fsanitize=bounds,alignment,object-size",)
+# Variables hold poison (0xFE in every byte) before they are written, or else a forgotten `= 0` is often 0 by luck.
+# Older versions of g++ do not know the flag.
+POISON_FLAG, POISON_SINCE = "-ftrivial-auto-var-init=pattern", 12
 LIBRARIES = ("-x", "none", "-lm", "-ldl", "-lpthread", "-lc", "-lgcc")
 
 
@@ -42,6 +45,8 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
     CompileError
         It refuses the kernel.
     """
+    if (reason := why_absent()) is not None:
+        raise EmulatorUnavailable(reason)
     body = source.text()
     if re.search(r"\bextern\s+__shared__", body):
         raise CompileError(f'{source.path}: "extern __shared__" must be DYNAMIC_SHARED(type, name) of device.cuh')
@@ -50,7 +55,8 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
         f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
     )
     text = f'#include "cuda.h"\n{body}{enter}'
-    return _library(text, source.digest(), (*FLAGS, *KERNEL_FLAGS, f"-I{HEADERS}"), source.path, disk)
+    flags = (*FLAGS, *KERNEL_FLAGS, *([POISON_FLAG] if knows_poison() else []), f"-I{HEADERS}")
+    return _library(text, source.digest(), flags, source.path, disk)
 
 
 def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> bytes:
@@ -94,6 +100,12 @@ def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
         if done.returncode:
             raise CompileError(f"{name}: {done.stderr.strip()}")
         return out.read_bytes()
+
+
+def knows_poison() -> bool:
+    """Whether this g++ can poison variables."""
+    major = re.search(r" (\d+)\.\d", compiler_version())
+    return major is not None and int(major[1]) >= POISON_SINCE
 
 
 @cache

@@ -1,0 +1,235 @@
+"""The table of planted faults: for every kernel, changes of its text that make it wrong, each of which must be noticed.
+
+A fault replaces a piece of text that stands in its file exactly once, and says what to run: small problems that no tile
+divides, with P and Q unequal. A kernel has one for each of its barriers.
+
+What nobody can notice is not in the table: a read beyond an input array whose value reaches no output. The emulator
+checks arrays in shared and local memory, and the check has guards around what is written; inputs have none. So
+gemm_shared may read beyond A's last row, whose sums are not stored, and implicit_gemm beyond its last column. Nor does
+the emulator see the device half of device.cuh, which is PTX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
+from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig
+from convforge.algorithms.im2col.device import Im2colConfig
+from convforge.algorithms.implicit_gemm.device import ImplicitGemmConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to run: a method, a problem, a config (by default the method's own)."""
+
+    method: str
+    problem: str
+    config: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `file` is within ``algorithms/``; `old` stands in it exactly once."""
+
+    file: str
+    name: str
+    old: str
+    new: str
+    run: Run
+
+    def __str__(self) -> str:
+        return f"{self.file.removeprefix('include/device/')}: {self.name}"
+
+
+# Several channels and filters, more than one block.
+PLAIN, STRIDED = "n2c3h9w37_k4r3s3_p1_f32_nchw", "n2c3h17w37_k4r3s3_st2_p1_f32_nchw"
+GROUPED, TALL = "n1c4h9w37_k4r3s3_p1_g2_f32_nchw", "n1c3h80w40_k2r3s3_p1_f32_nchw"
+TALL_FILTER = "n1c2h9w37_k3r3s2_p1_f32_nchw"
+PRODUCT, WHOLE = "m45n37k21_f32", "m64n64k32_f32"
+
+NAIVE = Run("direct_naive", PLAIN, NaiveConfig(32, 2))
+CONSTANT = Run("direct_constant", PLAIN, ConstantConfig(32, 2))
+SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
+TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
+IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
+IMPLICIT = Run("implicit_gemm", PLAIN, ImplicitGemmConfig(16, 128, 8, 16, 32, 4, 4))
+GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
+GEMM_SHARED = Run("gemm_shared", PRODUCT, SquareConfig(8))
+TILE_1D = Run("gemm_tile_1d", PRODUCT, TileConfig(32, 32, 8, 4))
+TILE_2D = Run("gemm_tile_2d", PRODUCT, TileConfig(32, 32, 8, 2, 2))
+VECTORISED = Run("gemm_vectorised", PRODUCT, TileConfig(32, 32, 8, 4, 4))
+WARP_TILED = Run("gemm_warp_tiled", "m45n37k37_f32", WarpConfig(32, 64, 8, 16, 32, 4, 4, 3))
+
+
+def _with(run: Run, problem: str) -> Run:
+    return Run(run.method, problem, run.config)
+
+
+def _of(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:
+    """Faults of one file: name, old text, new text, and what to run where that is not `run`."""
+    for name, old, new, *other in faults:
+        yield Fault(file, name, old, new, other[0] if other else run)
+
+
+SYNC = "__syncthreads();"
+
+FAULTS = [
+    *_of("direct/naive.cu", NAIVE,
+        ("last row left out", "p0 + args.per_p, conv.P)", "p0 + args.per_p, conv.P - 1)"),
+        ("height for width", "args.per_q, conv.Q)", "args.per_q, conv.P)"),
+        ("no check at the ragged edge", "min(q0 + args.per_q, conv.Q)", "q0 + args.per_q"),
+        ("one filter for all outputs", "static_cast<index_t>(k) * TAPS", "static_cast<index_t>(0) * TAPS"),
+    ),
+    *_of("include/device/window.cuh", NAIVE,
+        ("no border above", "if (h0 >= 0 && w0 >= 0", "if (w0 >= 0"),
+        ("off by one at the border", "w0 + EXTENT_W <= conv.W", "w0 + EXTENT_W <= conv.W + 1"),
+        ("height for width", "h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W",
+         "h0 + EXTENT_H <= conv.W && w0 + EXTENT_W <= conv.H"),
+        ("stride 1 for stride 2", "w0 = q * STRIDE_W", "w0 = q", _with(NAIVE, STRIDED)),
+        ("uninitialised accumulator", "acc_t sum = 0;", "acc_t sum;"),
+        ("first group's channels for all", "c0 = k / K_GROUP * C_GROUP", "c0 = 0", _with(NAIVE, GROUPED)),
+        ("dilation left out inside", "DILATION_W * conv.x_strides.w", "conv.x_strides.w",
+         _with(NAIVE, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
+    ),
+    *_of("include/device/border.cuh", NAIVE,
+        ("off by one at the border", "i < size) return i;", "i <= size) return i;"),
+        ("edge pixel repeated", "i : period - i;", "i : period - 1 - i;",
+         _with(NAIVE, "n1c2h9w37_k3r3s3_p1_reflect_f32_nchw")),
+        ("channel left out at the border", "place(conv.x_strides, n, c, h, w)", "place(conv.x_strides, n, 0, h, w)"),
+    ),
+    *_of("include/device/conv.cuh", NAIVE,
+        ("step of columns for rows", "h * static_cast<index_t>(strides.h)", "h * static_cast<index_t>(strides.w)"),
+    ),
+    *_of("include/device/ends.cuh", NAIVE,
+        ("one bias for all outputs", "conv.bias[k]", "conv.bias[0]", _with(NAIVE, PLAIN + "_+bias")),
+        ("place of the input for the residual's", "place(conv.residual_strides, n, k", "place(conv.x_strides, n, k",
+         _with(NAIVE, PLAIN + "_+residual")),
+    ),
+    *_of("include/device/types.cuh", NAIVE,
+        ("integers wrap round", "return static_cast<T>(whole > limits<T>::high ? limits<T>::high : whole);",
+         "return static_cast<T>(static_cast<long long>(whole));",
+         _with(NAIVE, "n1c1h9w37_k1r3s3_p1_u8-f32-u8-f32_nchw")),
+    ),
+    *_of("include/weights.cu", NAIVE,
+        ("filter not flipped", "args.R - 1 - r : r", "r : r", _with(NAIVE, PLAIN.replace("_f32", "_flip_f32"))),
+        ("height for width", "r = i / args.S % args.R", "r = i / args.R % args.S", _with(NAIVE, TALL_FILTER)),
+    ),
+    *_of("direct/constant.cu", CONSTANT,
+        ("last row left out", "p < conv.P;", "p < conv.P - 1;"),
+        ("height for width", "q >= conv.Q", "q >= conv.P"),
+        ("no check at the ragged edge", "if (q >= conv.Q) return;", ""),
+        ("one filter for all outputs", "weights + k * TAPS", "weights"),
+    ),
+    *_of("direct/shared.cu", SHARED,
+        ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
+        ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
+        ("stride-1 tile for stride 2", "(TILE_P - 1) * STRIDE_H", "(TILE_P - 1)", _with(SHARED, STRIDED)),
+        ("off by one at the border", "h0 >= 0 && w0 >= 0", "h0 >= -1 && w0 >= -1", _with(SHARED, TALL)),
+        ("height for width", "h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W",
+         "h0 + TILE_H <= conv.W && w0 + TILE_W <= conv.H", _with(SHARED, TALL)),
+        ("no barrier before the next slice", f"{SYNC}  // the slice before", "// the slice before"),
+        ("no barrier after the copy", f"w0);\n                {SYNC}", "w0);"),
+        ("uninitialised accumulators", "sums[TILE_K][PER_P] = {};", "sums[TILE_K][PER_P];"),
+        ("no check at the ragged edge", "p < conv.P && q < conv.Q)", "p < conv.P)"),
+        ("first group's channels for all", "g * C_GROUP + c,", "c,", _with(SHARED, GROUPED)),
+    ),
+    *_of("include/device/weights.cuh", SHARED,
+        ("one filter for all outputs", "((k * C_GROUP + c) * R", "((0 * C_GROUP + c) * R"),
+        ("transposed filter", "+ c) * R + r) * S + s];", "+ c) * S + s) * R + r];", _with(SHARED, TALL_FILTER)),
+        ("one filter for all outputs, in global memory", "static_cast<index_t>(k) * TAPS", "static_cast<index_t>(0)",
+         Run("direct_shared", "n1c128h4w5_k15r3s3_p1_f32_nchw")),
+    ),
+    *_of("direct/tiled.cu", TILED,
+        ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
+        ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q", _with(TILED, STRIDED)),
+        ("off by one at the border", "h0 + ROWS <= conv.H", "h0 + ROWS <= conv.H + 1",
+         Run("direct_tiled", "n2c2h8w200_k1r3s3_p1_f32_nchw", TILED.config)),
+        ("height for width", "last <= conv.W * CHUNK", "last <= conv.H * CHUNK",
+         Run("direct_tiled", "n1c1h80w64_k1r3s3_p1_f32_nchw", TiledConfig(32, 1, 1, 1, 1))),
+        ("uninitialised accumulators", "sums[OUT_K][OUT_P][OUT_Q] = {};", "sums[OUT_K][OUT_P][OUT_Q];"),
+        ("no check at the ragged edge", "&& tile.q + q < conv.Q)", ")"),
+        ("one filter for all outputs", "min(tile.k + k, K - 1), c + ch", "0, c + ch"),
+    ),
+    *_of("im2col/im2col.cu", IM2COL,
+        ("height for width", "r * DILATION_H, conv.H)", "r * DILATION_H, conv.W)"),
+        ("stride 1 for stride 2", "column.q * STRIDE_W", "column.q", _with(IM2COL, STRIDED)),
+        ("no border beside", "const bool there = h >= 0 && w >= 0;", "const bool there = h >= 0;"),
+        ("no check at the ragged edge", "if (i >= args.count) return;", ""),
+        ("every chunk the first", "static_cast<index_t>(args.first + i)", "static_cast<index_t>(i)"),
+        ("first group's columns for all", "(group * C_GROUP * R * S + c % C_GROUP)", "(c % C_GROUP)",
+         Run("im2col", "n1c32h6w7_k8r3s3_p1_g2_f32_nhwc", IM2COL.config)),
+    ),
+    *_of("include/device/columns.cuh", IM2COL,
+        ("height for width", "static_cast<unsigned>(i) / conv.Q, n = row / conv.P;",
+         "static_cast<unsigned>(i) / conv.P, n = row / conv.Q;"),
+    ),
+    *_of("implicit_gemm/implicit_gemm.cu", IMPLICIT,
+        ("no barrier after the corners", f"min(tile.n + n, product.N - 1));\n    {SYNC}",
+         "min(tile.n + n, product.N - 1));", _with(IMPLICIT, PLAIN.replace("nchw", "nhwc"))),
+        ("no barrier after the first tiles", f"columns.store(memory->b[0]);\n    {SYNC}",
+         "columns.store(memory->b[0]);"),
+        ("no barrier in a step", f"        }}\n        {SYNC}", "        }"),
+        ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
+        ("height for width", "tap / S * DILATION_H, conv.H)", "tap / S * DILATION_H, conv.W)"),
+        ("stride 1 for stride 2", "column.q * STRIDE_W", "column.q", _with(IMPLICIT, STRIDED)),
+        ("one tap for all channels", "seen_by(conv, corner, k / C_GROUP);", "seen_by(conv, corner, k0 / C_GROUP);"),
+    ),
+    *_of("gemm/naive.cu", GEMM_NAIVE,
+        ("uninitialised accumulator", "acc_t sum = 0;", "acc_t sum;"),
+        ("no check at the ragged edge", "m >= args.M || n >= args.N", "m >= args.M"),
+        ("B transposed", "b_column += b.deep;", "b_column += b.along;"),
+        ("rows for columns", "tile.m + threadIdx.y, n = tile.n + threadIdx.x",
+         "tile.m + threadIdx.x, n = tile.n + threadIdx.y"),
+    ),
+    *_of("gemm/shared.cu", GEMM_SHARED,
+        ("no barrier after the copy", f": 0;\n        {SYNC}", ": 0;"),
+        ("no barrier before the next tiles", f"{SYNC}  // all have read", "// all have read"),
+        ("uninitialised accumulator", "acc_t sum = 0;", "acc_t sum;"),
+        ("no check at the ragged edge", "if (tile.m + y < args.M && tile.n + x < args.N)", "if (tile.m + y < args.M)"),
+        ("B transposed", "b_tile[k][x]", "b_tile[x][k]"),
+    ),
+    *_of("gemm/tile_1d.cu", TILE_1D,
+        ("no barrier after the copy", f"{SYNC}\n#pragma unroll", "#pragma unroll"),
+        ("no barrier before the next tiles", f"        }}\n        {SYNC}", "        }"),
+        ("uninitialised accumulators", "sums[THREAD_M] = {};", "sums[THREAD_M];"),
+        ("no check at the ragged edge", "if (tile.n + n >= args.N) return;", ""),
+    ),
+    *_of("gemm/tile_2d.cu", TILE_2D,
+        ("no barrier after the copy", f"{SYNC}\n#pragma unroll", "#pragma unroll"),
+        ("no barrier before the next tiles", f"        }}\n        {SYNC}", "        }"),
+        ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
+        ("no check at the ragged edge", "if (column >= args.N) continue;", ""),
+        ("step of columns for rows", "a_tile[k][m + i * ROWS]", "a_tile[k][m + i * COLUMNS * 2]"),
+    ),
+    *_of("gemm/vectorised.cu", VECTORISED,
+        ("no barrier after the first tiles", f"next_b.store(b_tile[0]);\n    {SYNC}", "next_b.store(b_tile[0]);"),
+        ("no barrier in a step", f"        }}\n        {SYNC}", "        }"),
+        ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
+        ("the same tiles every step", "now ^= 1;", ""),
+    ),
+    *_of("gemm/warp_tiled.cu", WARP_TILED,
+        ("no wait for the copies", "copy_async_wait<STAGES - 2>();", ""),
+        ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();"),
+        ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
+        ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
+        ("no check at the ragged edge", "there ? place : from.data, there);", "place);"),
+    ),
+    *_of("include/device/gemm.cuh", TILE_2D,
+        ("no check at the ragged edge", "there ? first[step] : 0;", "first[step];"),
+        ("rows for columns", "rest % columns * BLOCK_N", "rest / columns * BLOCK_N"),
+        ("no check at the ragged edge of squares", "if (u < rows && v < columns) starts[v]",
+         "if (v < columns) starts[v]", VECTORISED),
+        ("A neighbour's square", "&b_tile[k][n + j / 4 * step_n", "&b_tile[k][n + j / 4 * step_m + 4", VECTORISED),
+        ("first group's operand for all", "operand.data += group * operand.group;", "", _with(IMPLICIT, GROUPED)),
+    ),
+    *_of("include/device/warp_tile.cuh", WARP_TILED,
+        ("lanes that do the same", "lane / 2 % LANES_N", "lane / 4 % LANES_N"),
+    ),
+    *_of("include/device/vector.cuh", _with(VECTORISED, WHOLE),
+        ("vector that is not aligned", "*>(from);", "*>(from + 1);"),
+    ),
+]  # fmt: skip

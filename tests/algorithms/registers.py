@@ -1,0 +1,187 @@
+"""What the machine code of every kernel takes on every architecture, and its record, registers.csv.
+
+``make registers`` writes the record anew: after a change of a kernel, a default config or NVRTC. What has changed is
+then seen in the diff. The record covers the default config of every method on the problems below, on a card of each
+architecture; no GPU is needed.
+
+A few defaults spill some words a thread, among hundreds of multiply-adds: direct_tiled, whose 128 registers let 512
+threads share a multiprocessor, in its tested loads (sm_61, sm_70, sm_80 to sm_89); gemm_vectorised on sm_61 and sm_70.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.algorithms import nvrtc12
+from tests.algorithms.compiling import H200, Compiling
+
+from convforge.algorithms import ON_DEVICE, refusal
+from convforge.backends.cuda import compiler
+from convforge.backends.cuda.compiler import Compiled
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.problem import parse_problem
+
+RECORD = Path(__file__).with_name("registers.csv")
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def _card(
+    architecture: str, name: str, cores: int, l2: int, memory: int, block_shared: int, shared: int, threads: int
+) -> DeviceFacts:
+    return DeviceFacts(
+        "cuda", name, cores, 0, l2 * MIB, 0, memory * GIB, 16, architecture, block_shared * KIB, shared * KIB, 65536,
+        threads,
+    )  # fmt: skip
+
+
+# A card of each architecture: multiprocessors, MiB of L2, GiB of memory; KiB of shared memory that a block may ask for
+# and that a multiprocessor has, and its threads (CUDA C++ Programming Guide, technical specifications).
+CARDS = {
+    card.architecture: card
+    for card in (
+        _card("sm_61", "GeForce GTX 1080", 20, 2, 8, 48, 96, 2048),
+        _card("sm_70", "V100", 80, 6, 16, 96, 96, 2048),
+        _card("sm_75", "T4", 40, 4, 16, 64, 64, 1024),
+        _card("sm_80", "A100", 108, 40, 40, 163, 164, 2048),
+        _card("sm_86", "GeForce RTX 3090", 82, 6, 24, 99, 100, 1536),
+        _card("sm_89", "GeForce RTX 4090", 128, 72, 24, 99, 100, 1536),
+        H200,
+        _card("sm_100", "B200", 148, 126, 180, 227, 228, 2048),
+        _card("sm_120", "GeForce RTX 5090", 170, 96, 32, 99, 100, 1536),
+    )
+}
+# The architectures that NVRTC 13 no longer compiles for.
+OLD = ("sm_61", "sm_70")
+
+# On every architecture: a picture in both layouts and a layer; a large product and a small one.
+EVERYWHERE = {
+    "conv2d": (
+        "n1c3h1024w1024_k1r3s3_p1_f32_nchw", "n1c3h1024w1024_k1r3s3_p1_f32_nhwc", "n32c64h56w56_k64r3s3_p1_f32_nchw",
+    ),
+    "gemm": ("m4096n4096k4096_f32", "m256n256k256_f32"),
+    "max_pool2d": ("max_n32c64h56w56_r3s3_st2_p1_f32_nchw", "max_n32c64h56w56_r3s3_st2_p1_f32_nhwc"),
+    "relu": ("relu16777216_f32",),
+}  # fmt: skip
+
+# On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
+# need 64 bits, transposed operands.
+ONCE = {
+    "conv2d": (
+        "n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c3h1024w1024_k3r3s3_st2_p1_f32_nchw",
+        "n32c64h56w56_k64r3s3_p1_f16_nchw", "n1c3h1024w1024_k1r3s3_p1_f16_nhwc", "n1c3h1024w1024_k1r3s3_p1_f64_nchw",
+        "n32c64h56w56_k64r3s3_p1_f32_nchw_+bias+residual+relu",
+        "n1c3h1024w1024_k3r3s3_p1_reflect_u8-f32-u8-f32_nhwc", "n1c3h40000w40000_k3r3s3_p1_f32_nchw",
+    ),
+    "gemm": ("m4096n4096k4096_f64", "m4096n4096k4096_ta_f32", "m4096n4096k4096_tb_f32"),
+    "max_pool2d": ("max_n32c64h56w56_r3s3_st2_p1_f16_nchw",),
+    "relu": ("relu16777216_f16",),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel, compiled.
+
+    Attributes
+    ----------
+    architecture, kernel, problem, config : str
+        Which. Kernels that prepare weights have no config.
+    nvrtc : str
+        The version that compiled it.
+    registers, spill_bytes, stack_bytes : int
+        Of a thread.
+    shared_bytes : int
+        Static shared memory of a block.
+    """
+
+    architecture: str
+    kernel: str
+    problem: str
+    config: str
+    nvrtc: str
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What is compiled."""
+        return (self.architecture, self.kernel, self.problem, self.config)
+
+
+class _Compiling(Compiling):
+    """As a card of an architecture, by the NVRTC that knows it."""
+
+    def __init__(self, architecture: str) -> None:
+        self.facts, self.kernels = CARDS[architecture], {}
+
+    def compile(self, kernel: KernelSource) -> Compiled:
+        if self.facts.architecture not in OLD:
+            return super().compile(kernel)
+        self.kernels[kernel.name] = nvrtc12.compile_kernel(kernel, self.facts.architecture)
+        return self.kernels[kernel.name]
+
+
+def version_for(architecture: str) -> str:
+    """The version of the NVRTC that compiles for an architecture."""
+    return nvrtc12.compiler_version() if architecture in OLD else compiler.compiler_version()
+
+
+def methods() -> list[Any]:
+    """Every method that runs on NVIDIA GPUs."""
+    return [method for method in ON_DEVICE if method.backend == "cuda"]
+
+
+def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
+    """What a method is compiled for."""
+    return EVERYWHERE[method.operation] + (ONCE[method.operation] if architecture == "sm_90" else ())
+
+
+def rows_of(method: Any, architecture: str) -> list[Row]:
+    """Compile the default config of a method for all its problems; those that it refuses are left out."""
+    found = []
+    for text in problems_of(method, architecture):
+        problem, runtime = parse_problem(text), _Compiling(architecture)
+        if refusal(method, problem, runtime.facts) is not None:
+            continue
+        config = method.configs(problem, runtime.facts)[0]
+        plan = method.plan(problem, config, runtime)
+        launched = {launch.kernel: launch.scratch_bytes for launch in plan.launches}
+        for name, kernel in runtime.kernels.items():
+            room, dynamic = runtime.facts.block_shared_bytes, launched.get(name, 0)
+            assert kernel.shared_bytes + dynamic <= room, f"{name} [{config}] takes {dynamic} of {room} bytes"
+            made_by, tiles = version_for(architecture), str(config) if name in launched else ""
+            takes = (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.shared_bytes)
+            found.append(Row(architecture, name, str(problem), tiles, made_by, *takes))
+    return found
+
+
+def compiled_rows(architecture: str) -> dict[tuple[str, ...], Row]:
+    """All of an architecture, by key: what several methods share is there once."""
+    return {row.key: row for method in methods() for row in rows_of(method, architecture)}
+
+
+def read_record() -> dict[tuple[str, ...], Row]:
+    """The record, by key."""
+    numbers = ("registers", "spill_bytes", "stack_bytes", "shared_bytes")
+    with RECORD.open(encoding="utf-8", newline="") as file:
+        rows = [Row(**{**line, **{name: int(line[name]) for name in numbers}}) for line in csv.DictReader(file)]
+    return {row.key: row for row in rows}
+
+
+def write_record(rows: Iterable[Row]) -> None:
+    """Write the record anew."""
+    with RECORD.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(dataclasses.asdict(row) for row in rows)
+
+
+if __name__ == "__main__":
+    write_record(row for architecture in CARDS for row in compiled_rows(architecture).values())

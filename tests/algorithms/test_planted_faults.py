@@ -1,0 +1,115 @@
+"""Faults planted in copies of the kernels: the emulator and the check must notice every one.
+
+A copy is the kernel's file with the fault in it or in one of its headers; such a header stands in the copy itself, in
+the place where it is included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.algorithms.faults import FAULTS, Fault, Run
+from tests.backends.emulated import needs_emulator
+from tests.judged import judge_of
+
+from convforge.algorithms import ON_DEVICE, find
+from convforge.backends.emulator import EmulatorError, EmulatorRuntime
+from convforge.backends.emulator.library import EmulatorKernel
+from convforge.backends.kernel import HEADERS, PACKAGE, KernelSource, included
+from convforge.check import check_plan
+from convforge.problem import parse_problem
+
+ALGORITHMS = PACKAGE / "algorithms"
+ORDERS = ("forward", "backward", "shuffled")
+
+
+def copy_with(fault: Fault, file: Path, folder: Path) -> Path:
+    """A copy of a kernel's file with a fault in it or in a header of it; the file itself where it is neither."""
+    faulty = ALGORITHMS / fault.file
+    if faulty != file and faulty not in included(file):
+        return file
+    pasted: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        text = path.read_text(encoding="utf-8")
+        if path == faulty:
+            assert text.count(fault.old) == 1, f"{fault}: {fault.old!r} must stand in {path.name} once"
+            text = text.replace(fault.old, fault.new)
+        return re.sub(r'^#include "([^"]+)"$', paste, text, flags=re.MULTILINE)
+
+    def paste(line: re.Match[str]) -> str:
+        header = HEADERS / line[1]
+        if header != faulty and faulty not in included(header):
+            return line[0]
+        if header in pasted:
+            return ""
+        pasted.add(header)
+        return text_of(header)
+
+    copy = folder / file.name
+    copy.write_text(text_of(file), encoding="utf-8")
+    return copy
+
+
+class Faulty(EmulatorRuntime):
+    """An emulator whose kernels have a fault planted in them."""
+
+    def __init__(self, fault: Fault, folder: Path, order: str) -> None:
+        super().__init__(order)
+        self.fault, self.folder, self.planted = fault, folder, False
+
+    def compile(self, kernel: KernelSource) -> EmulatorKernel:
+        copy = copy_with(self.fault, kernel.file, self.folder)
+        self.planted |= copy != kernel.file
+        return super().compile(dataclasses.replace(kernel, path=str(copy)))
+
+
+def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
+    """What the emulator or the check has to say of a run; None where it is right."""
+    problem = parse_problem(run.problem)
+    method = find(problem.operation, "emulator", run.method)
+    config = run.config if run.config is not None else method.configs(problem, runtime.facts)[0]
+    try:
+        verdict = check_plan(method.plan(problem, config, runtime), judge_of(run.problem, "normal"))
+    except EmulatorError as error:
+        return str(error)
+    return None if verdict.ok else verdict.message
+
+
+@cache
+def what_is_wrong_without(run: Run) -> list[Any]:
+    """The same of the kernels as they are, in every order."""
+    return [what_is_wrong(run, EmulatorRuntime(order)) for order in ORDERS]
+
+
+@needs_emulator
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    assert what_is_wrong_without(fault.run) == [None] * len(ORDERS)
+    for order in ORDERS:
+        runtime = Faulty(fault, tmp_path, order)
+        if what_is_wrong(fault.run, runtime) is not None:
+            assert runtime.planted
+            return
+    pytest.fail(f"{fault}: nobody noticed, in any order of the threads")
+
+
+def test_every_kernel_has_a_fault() -> None:
+    files = {str(path.relative_to(ALGORITHMS)) for path in ALGORITHMS.rglob("*.cu")}
+    headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - {"include/device/device.cuh"}
+    assert len(files) > 10
+    assert files | headers == {fault.file for fault in FAULTS}
+    ours = {(a.operation, a.name) for a in ON_DEVICE}
+    assert ours == {(parse_problem(fault.run.problem).operation, fault.run.method) for fault in FAULTS}
+
+
+@pytest.mark.parametrize("file", sorted(ALGORITHMS.rglob("*.cu")), ids=lambda path: path.stem)
+def test_every_barrier_has_a_fault(file: Path) -> None:
+    barriers = file.read_text(encoding="utf-8").count("__syncthreads();")
+    mine = [fault for fault in FAULTS if ALGORITHMS / fault.file == file and "__syncthreads();" in fault.old]
+    assert len(mine) == barriers
