@@ -45,6 +45,6 @@ def type_refusal(facts: DeviceFacts, *dtypes: str) -> str | None:
     return None
 
 
-def no_weights(w: Any) -> PreparedFilter:
+def no_weights(w: Any, stream: Any = None) -> PreparedFilter:
     """What a plan without weights makes of them."""
     return PreparedFilter({}, 0)
