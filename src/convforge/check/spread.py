@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Plan
 from convforge.check.bounds import error_bound
 from convforge.check.inputs import make_inputs, output_dtype, output_shape
+from convforge.check.plans import upload_inputs
 from convforge.check.truth import truth
 from convforge.check.verdict import Verdict, reproduction, within
 from convforge.problem import Conv2dProblem, Pool2dProblem, Problem
@@ -39,8 +40,10 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
         return Verdict(True, 0.0, 0.0, 0.0)
     inputs = make_inputs(problem, kind, seed)
     right = truth(problem, inputs)
-    got = np.full(output_shape(problem), 7, output_dtype(problem))
-    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, got)
+    runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
+    out = runtime.upload(np.full(output_shape(problem), 7, output_dtype(problem)))
+    plan(there.x, plan.prepare(there.w), there.operands, out)
+    got = runtime.download(out)
 
     bound = error_bound(problem, plan.algorithm.precision, right, inputs)
     good = within(problem, plan.algorithm.precision, got.astype(np.float64), right, bound)

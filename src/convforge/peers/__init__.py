@@ -9,10 +9,20 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm
 from convforge.peers.contract import PeerPlan
+from convforge.peers.cublas import Cublas, CublasTf32
 from convforge.peers.cudnn import Cudnn, CudnnTf32
+from convforge.peers.cudnn_legacy import CudnnLegacy, CudnnLegacyFft, CudnnLegacyTf32, CudnnLegacyWinograd
+from convforge.peers.cupy import CupyNdimage
 from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
 from convforge.peers.scipy import ScipyNdimage, ScipyOaconvolve
 from convforge.peers.torch import TorchConv2d, TorchConv2dChannelsLast, TorchConv2dPacked
+from convforge.peers.torch_cuda import (
+    TorchConv2dCuda,
+    TorchConv2dCudaChannelsLast,
+    TorchConv2dCudaChannelsLastTf32,
+    TorchConv2dCudaTf32,
+)
+from convforge.peers.torch_cuda_parts import TorchMatmulCuda, TorchMatmulCudaTf32, TorchMaxPool2dCuda, TorchReluCuda
 from convforge.peers.torch_parts import TorchMatmul, TorchMaxPool2d, TorchRelu
 
 PEERS: tuple[Algorithm[Any, Any], ...] = (
@@ -29,6 +39,21 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchRelu(),
     Cudnn(),
     CudnnTf32(),
+    CudnnLegacy(),
+    CudnnLegacyTf32(),
+    CudnnLegacyWinograd(),
+    CudnnLegacyFft(),
+    TorchConv2dCuda(),
+    TorchConv2dCudaTf32(),
+    TorchConv2dCudaChannelsLast(),
+    TorchConv2dCudaChannelsLastTf32(),
+    CupyNdimage(),
+    TorchMaxPool2dCuda(),
+    Cublas(),
+    CublasTf32(),
+    TorchMatmulCuda(),
+    TorchMatmulCudaTf32(),
+    TorchReluCuda(),
 )
 
 __all__ = ["PEERS", "PeerPlan"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.algorithms.include.conv import address
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
@@ -124,6 +125,22 @@ class PeerPlan(Plan):
             return super().__call__(x, prepared, operands, out, workspace, stream)
         workspace = self.enough_workspace(workspace, stream)
         return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
+
+
+def packed_address(array: Any, library: str) -> int:
+    """Where an array lies in its device's memory, for a library that is told no strides.
+
+    Raises
+    ------
+    ValueError
+        Its elements do not lie side by side.
+    """
+    if not array.is_contiguous:
+        raise ValueError(
+            f"{library} takes arrays whose elements lie side by side; one of shape {array.shape} has strides of "
+            f"{array.strides} bytes: copy it first"
+        )
+    return address(array)
 
 
 def nothing_to_prepare(w: Any, stream: Any = None) -> PreparedFilter:

@@ -12,7 +12,7 @@ from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, Pl
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.peers.contract import PeerPlan, absence, version
+from convforge.peers.contract import PeerPlan, absence, packed_address, version
 from convforge.problem import Conv2dProblem
 
 # Samples by which the fastest plan is found, each of so many calls.
@@ -47,7 +47,7 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cudnn.py",)
+    sources = ("peers/cudnn.py", "peers/contract.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -162,8 +162,9 @@ class _Graph:
 
         with self._lock:
             cudnn.set_stream(handle=self._handle, stream=runtime.stream_handle(frame.stream))
-            w = address(frame.prepared.tensors["w"])
-            places = {self._x: address(frame.x), self._w: w, self._out: address(frame.out)}
+            w = packed_address(frame.prepared.tensors["w"], "cuDNN")
+            places = {self._x: packed_address(frame.x, "cuDNN"), self._w: w,
+                      self._out: packed_address(frame.out, "cuDNN")}  # fmt: skip
             workspace = 0 if frame.workspace is None else address(frame.workspace)
             self._graph.execute_plan_at_index(places, workspace, number, self._handle)
 

@@ -81,14 +81,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if reason := missing() or dtype_refusal(problem):
-            return reason
-        epilogue = problem.epilogue
-        if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point:
-            return f"conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}"
-        if is_integer(problem.acc_dtype) and not epilogue.is_identity:
-            return f"integer sums are taken as floats here, and have no epilogue {epilogue}"
-        return None
+        return missing() or dtype_refusal(problem) or epilogue_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""
@@ -141,13 +134,13 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
             (held,) = carve(frame.workspace, parts)
             nhwc = self.channels_last or problem.x_layout == "NHWC"
             x = tensor(logical(held, "NHWC" if nhwc else "NCHW")).copy_(x)
-        x, padding = _padded(problem, x)
+        x, padding = padded(problem, x)
         bias = None
         if problem.epilogue.bias:
             bias = tensor(np.ascontiguousarray(frame.operands.bias, sums_dtype(problem)))
         with torch.inference_mode():
             y = self._conv2d(problem, x, frame.prepared.tensors["w"], bias, padding)
-            y = _activated(problem, y)
+            y = activated(problem, y)
         return _stored(problem, y, frame.out)
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, padding: tuple[int, int]) -> Any:
@@ -208,7 +201,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
         plain = torch.from_numpy(correlation_filter(problem, w, "float32"))
         (top, _, left, _), size = problem.padding, (problem.n, problem.c, problem.h, problem.w)
-        if _explicit(problem):
+        if explicit_padding(problem):
             top = left = 0
             size = (problem.n, problem.c, problem.padded_h, problem.padded_w)
         packed = torch.ops.mkldnn._reorder_convolution_weight(
@@ -224,25 +217,41 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         )
 
 
-def _explicit(problem: Conv2dProblem) -> bool:
+def epilogue_refusal(problem: Conv2dProblem) -> str | None:
+    """What stands behind the sums that PyTorch's conv2d has not; None where it has all."""
+    epilogue = problem.epilogue
+    if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point:
+        return f"conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}"
+    if is_integer(problem.acc_dtype) and not epilogue.is_identity:
+        return f"integer sums are taken as floats here, and have no epilogue {epilogue}"
+    return None
+
+
+def explicit_padding(problem: Conv2dProblem) -> bool:
     """Whether the padding must be written out first: conv2d itself pads with zeros, the same on either side."""
     top, bottom, left, right = problem.padding
     zeros = problem.padding_mode == "zeros" or (problem.padding_mode == "constant" and problem.padding_value == 0)
     return any(problem.padding) and not (zeros and top == bottom and left == right)
 
 
-def _padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
+def pad_mode(problem: Conv2dProblem) -> str | None:
+    """The mode of ``torch.nn.functional.pad`` that pads so; None where it has none, or not so wide."""
+    top, bottom, left, right = problem.padding
+    # Widest padding that it takes: a mirror holds one pixel less than the picture.
+    room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
+    fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
+    return PAD_MODES.get(problem.padding_mode) if fits else None
+
+
+def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
     """x, padded where conv2d cannot, and the padding that is left to it."""
     import torch
 
     top, bottom, left, right = problem.padding
-    if not _explicit(problem):
+    if not explicit_padding(problem):
         return x, (top, left)
-    # Widest padding that torch.nn.functional.pad takes: a mirror holds one pixel less than the picture.
-    room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
-    fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
-    mode = PAD_MODES.get(problem.padding_mode)
-    if mode is not None and fits and x.shape[0]:
+    mode = pad_mode(problem)
+    if mode is not None and x.shape[0]:
         value = problem.padding_value if mode == "constant" else None
         return torch.nn.functional.pad(x, (left, right, top, bottom), mode, value), (0, 0)
     for axis, size, before, after in ((2, problem.h, top, bottom), (3, problem.w, left, right)):
@@ -251,7 +260,7 @@ def _padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
     return x, (0, 0)
 
 
-def _activated(problem: Conv2dProblem, y: Any) -> Any:
+def activated(problem: Conv2dProblem, y: Any) -> Any:
     """The activation, in place where PyTorch has it so."""
     import torch
 
@@ -269,17 +278,25 @@ def _activated(problem: Conv2dProblem, y: Any) -> Any:
     return torch.nn.functional.gelu(y) if name == "gelu" else y
 
 
+def rounded(problem: Conv2dProblem, y: Any) -> Any:
+    """Sums as an integer output holds them, still floats: nearest, ties to even, saturated, NaN to 0; in place."""
+    import torch
+
+    if not is_integer(problem.out_dtype):
+        return y
+    limits = np.iinfo(problem.out_dtype)
+    with torch.inference_mode():
+        if not is_integer(problem.x_dtype):
+            y = y.nan_to_num_(0.0, math.inf, -math.inf)
+        return y.round_().clamp_(limits.min, limits.max)
+
+
 def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
     """The result in the problem's layout and type: in `out`, or PyTorch's own where it is None."""
     import torch
 
     dtype = getattr(torch, problem.out_dtype)
-    if is_integer(problem.out_dtype):
-        limits = np.iinfo(problem.out_dtype)
-        with torch.inference_mode():
-            if not is_integer(problem.x_dtype):
-                y = y.nan_to_num_(0.0, math.inf, -math.inf)
-            y = y.round_().clamp_(limits.min, limits.max)
+    y = rounded(problem, y)
     y = y if problem.out_layout == "NCHW" else y.permute(0, 2, 3, 1)
     if out is None and y.dtype == dtype and y.is_contiguous():
         return y.numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,30 +42,14 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         """See :class:`Algorithm`."""
-        torch = ready(runtime.facts)
-        top, bottom, left, right = problem.padding
-        # PyTorch pads either side alike, by at most half a window; other padding is written out, up to the last window.
-        own = top == bottom <= problem.r // 2 and left == right <= problem.s // 2
-        over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top
-        over_w = (problem.q - 1) * problem.stride[1] + problem.extent_w - problem.w - left
-        pads = (left, max(right, over_w), top, max(bottom, over_h))
-        lowest = np.iinfo(problem.dtype).min if is_integer(problem.dtype) else -math.inf
-        window = {
-            "kernel_size": (problem.r, problem.s),
-            "stride": problem.stride,
-            "padding": (top, left) if own else 0,
-            "dilation": problem.dilation,
-            "ceil_mode": problem.ceil_mode and own,
-        }
+        ready(runtime.facts)
+        pool = pooling(problem)
 
         def compute(frame: Frame) -> Any:
             x = tensor(logical(frame.x, problem.layout))
             if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the pictures' own type
                 x = x.contiguous()
-            with torch.inference_mode():
-                if not own:
-                    x = torch.nn.functional.pad(x, pads, "constant", lowest)
-                y = torch.nn.functional.max_pool2d(x, **window)[:, :, : problem.p, : problem.q]
+            y = pool(x)
             y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
             return y.numpy()
 
@@ -83,6 +67,36 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     def versions(self) -> dict[str, str]:
         """PyTorch's version."""
         return {"torch": version("torch")}
+
+
+def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
+    """``max_pool2d`` of a tensor with axes N, C, H, W.
+
+    PyTorch pads either side alike, by at most half a window; other padding is written out, up to the last window.
+    """
+    import torch
+
+    top, bottom, left, right = problem.padding
+    own = top == bottom <= problem.r // 2 and left == right <= problem.s // 2
+    over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top
+    over_w = (problem.q - 1) * problem.stride[1] + problem.extent_w - problem.w - left
+    pads = (left, max(right, over_w), top, max(bottom, over_h))
+    lowest = np.iinfo(problem.dtype).min if is_integer(problem.dtype) else -math.inf
+    window = {
+        "kernel_size": (problem.r, problem.s),
+        "stride": problem.stride,
+        "padding": (top, left) if own else 0,
+        "dilation": problem.dilation,
+        "ceil_mode": problem.ceil_mode and own,
+    }
+
+    def pool(x: Any) -> Any:
+        with torch.inference_mode():
+            if not own:
+                x = torch.nn.functional.pad(x, pads, "constant", lowest)
+            return torch.nn.functional.max_pool2d(x, **window)[:, :, : problem.p, : problem.q]
+
+    return pool
 
 
 class TorchMatmul(Algorithm[GemmProblem, Config]):

@@ -75,6 +75,9 @@ _MORE: tuple[tuple[tuple[str, str], str], ...] = (
 _TORCH = ("#7a5c4d", "#c2a795")
 _OPENCV = ("#3f4a56", "#d3dae2")
 _SCIPY = ("#85898f", "#8d939b")
+_CUDNN = ("#5c6b3f", "#b9c79d")
+_CUBLAS = ("#5f5873", "#bdb5d3")
+_CUPY = ("#4f6a63", "#a3bdb6")
 _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "torch_conv2d": (_TORCH, "circle", (7, 3)),
     "torch_conv2d_channels_last": (_TORCH, "diamond", (7, 3, 2, 3)),
@@ -87,6 +90,18 @@ _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "opencv_sepfilter2d": (_OPENCV, "cross", (4, 4)),
     "scipy_ndimage": (_SCIPY, "diamond", (8, 3, 2, 3)),
     "scipy_oaconvolve": (_SCIPY, "triangle-down", (5, 3)),
+    "torch_conv2d_tf32": (_TORCH, "square", (7, 3)),
+    "torch_conv2d_channels_last_tf32": (_TORCH, "cross", (7, 3, 2, 3)),
+    "torch_matmul_tf32": (_TORCH, "square", (7, 3)),
+    "cudnn": (_CUDNN, "circle", (6, 3)),
+    "cudnn_tf32": (_CUDNN, "square", (6, 3)),
+    "cudnn_legacy": (_CUDNN, "triangle-up", (3, 3)),
+    "cudnn_legacy_tf32": (_CUDNN, "cross", (3, 3)),
+    "cudnn_legacy_winograd": (_CUDNN, "diamond", (6, 2, 2, 2)),
+    "cudnn_legacy_fft": (_CUDNN, "triangle-down", (2, 2)),
+    "cublas": (_CUBLAS, "circle", (6, 3)),
+    "cublas_tf32": (_CUBLAS, "square", (6, 3)),
+    "cupy_ndimage": (_CUPY, "diamond", (8, 3, 2, 3)),
 }
 _MORE_PEERS: tuple[tuple[tuple[str, str], str, tuple[int, ...]], ...] = (
     (("#4f6a63", "#a3bdb6"), "triangle-up", (5, 2)),

@@ -24,8 +24,8 @@ GRIDS = ("resident", "whole")
 # A grid has at most this many blocks along x.
 MOST_BLOCKS = 2**31 - 1
 
-# Threads, and vectors of each, that are worth comparing; the default is the first with enough blocks for the device.
-SHAPES = ((512, 4), (512, 2), (256, 1), (256, 4), (1024, 2), (256, 8))
+# What is worth comparing, the default first: as blocks start in order, what is under way lies close together in memory.
+CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "resident"), (512, 4, "resident"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class ReluConfig(Config):
         every `block` times `vectors` vectors.
     """
 
-    block: int = 512
-    vectors: int = 4
-    grid: str = "resident"
+    block: int = 256
+    vectors: int = 1
+    grid: str = "whole"
 
 
 class _Relu(ctypes.Structure):
@@ -74,12 +74,8 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
         return type_refusal(facts, problem.dtype)
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[ReluConfig]:
-        """See :class:`Algorithm`. The default is the first with two blocks a multiprocessor, or the smallest run."""
-        found = [ReluConfig(*shape) for shape in SHAPES]
-        found += [ReluConfig(512, 4, "whole"), ReluConfig(256, 2, "whole")]
-        enough = [c for c in found[:3] if _runs(problem, c) >= 2 * facts.cores]
-        default = (enough or found[2:3])[0]
-        return [default, *(c for c in found if c != default)]
+        """See :class:`Algorithm`."""
+        return [ReluConfig(*choice) for choice in CHOICES]
 
     def plan(self, problem: ElementwiseProblem, config: ReluConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""

@@ -270,11 +270,11 @@ class WarpConfig(Config):
 
 
 WARP_TILES = (
-    WarpConfig(128, 128, 8, 64, 64, 8, 16, 4),
-    WarpConfig(128, 256, 8, 64, 64, 8, 16, 4),
-    WarpConfig(128, 128, 16, 64, 64, 8, 16, 3),
+    WarpConfig(128, 128, 32, 32, 64, 8, 8, 2),
+    WarpConfig(128, 128, 16, 64, 64, 16, 8, 3),
     WarpConfig(128, 128, 8, 32, 64, 8, 8, 4),
-    WarpConfig(64, 128, 16, 32, 64, 8, 8, 3),
+    WarpConfig(64, 128, 32, 32, 64, 8, 8, 2),
+    WarpConfig(64, 128, 16, 32, 64, 8, 8, 2),
     WarpConfig(64, 64, 16, 32, 32, 8, 4, 3),
     WarpConfig(32, 64, 16, 16, 32, 4, 4, 4),
     WarpConfig(16, 128, 8, 16, 32, 4, 4, 4),

@@ -43,7 +43,7 @@ class MaxPoolConfig(Config):
         Rows and columns of outputs that a thread computes; in NHWC, of as many channels as 16 bytes hold.
     """
 
-    block: int = 256
+    block: int = 128
     out_p: int = 2
     out_q: int = 2
 
@@ -82,10 +82,10 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
             wide = min(max(VECTOR_BYTES // (itemsize(problem.dtype) * problem.stride[1]), 1), 8)
             shapes = [(2, wide), (1, wide), (4, wide), (2, 2 * wide), (1, 1)]
         tiles = [(out_p if problem.p > 1 else 1, out_q if problem.q > 1 else 1) for out_p, out_q in shapes]
-        found = list(dict.fromkeys(MaxPoolConfig(256, *tile) for tile in tiles))
+        found = list(dict.fromkeys(MaxPoolConfig(128, *tile) for tile in tiles))
         enough = ENOUGH_THREADS * facts.cores
         default = next((c for c in found if _tiles(problem, c) >= enough), max(found, key=lambda c: _tiles(problem, c)))
-        others = [MaxPoolConfig(block, default.out_p, default.out_q) for block in (128, 512)]
+        others = [MaxPoolConfig(block, default.out_p, default.out_q) for block in (256, 512)]
         return [default, *(c for c in found if c != default), *others]
 
     def plan(self, problem: Pool2dProblem, config: MaxPoolConfig, runtime: Runtime) -> Plan:

@@ -1,0 +1,249 @@
+"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in float32, float64 and TF32.
+
+cuBLAS reads matrices column by column, as Fortran does; here they lie row by row. Nothing need be transposed for that.
+A row-major matrix read column by column is its transpose, so what cuBLAS must leave in C's memory is::
+
+    C^T = (op(A) op(B))^T = op(B)^T op(A)^T
+
+which is a column-major product in itself, of N by M, whose first factor is B and whose second is A. B as it lies, read
+column by column, already is B^T: where B is stored as (K, N) the flag is "no transpose", where it is stored as (N, K)
+it is "transpose", and likewise for A. So the rule is: hand over B first and A second, exchange M and N, and keep the
+flags. A leading dimension is then what it always was here: the elements from one row to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import c_int, c_size_t, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.include.conv import address
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan
+from convforge.peers.libraries import missing_library, shared_library, signature
+from convforge.problem import GemmProblem
+
+# What cuBLAS asks for on Hopper (its documentation, cublasSetWorkspace); with a smaller one it has fewer algorithms.
+WORKSPACE_BYTES = 32 << 20
+
+# cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use tensor cores of
+# float64; pedantic keeps to the textbook's algorithm.
+MATH = {"default": 0, "pedantic": 2, "tf32": 3}
+OPERATION = {"N": 0, "T": 1}
+_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+_CALLS = {"float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2"}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMajor:
+    """Arguments of a column-major gemm, ``first`` and ``second`` named by our operands.
+
+    Attributes
+    ----------
+    first, second : {"a", "b"}
+        Which of our matrices each factor is.
+    op_first, op_second : {"N", "T"}
+    m, n, k : int
+        Rows and columns of the column-major product, and products in an element.
+    ld_first, ld_second, ld_out : int
+        Leading dimensions, in elements.
+    """
+
+    first: str
+    second: str
+    op_first: str
+    op_second: str
+    m: int
+    n: int
+    k: int
+    ld_first: int
+    ld_second: int
+    ld_out: int
+
+
+def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> ColumnMajor:
+    """The column-major gemm that leaves a row-major product: the factors exchanged, the flags kept.
+
+    Parameters
+    ----------
+    problem : GemmProblem
+    ld_a, ld_b, ld_out : int
+        Elements from one row of A, B and C, as they are stored, to the next.
+
+    Examples
+    --------
+    >>> call = column_major(GemmProblem(m=2, n=3, k=4, transpose_b=True), 4, 4, 3)
+    >>> call.first, call.op_first, call.op_second, (call.m, call.n, call.k)
+    ('b', 'T', 'N', (3, 2, 4))
+    """
+    return ColumnMajor(
+        first="b",
+        second="a",
+        op_first="T" if problem.transpose_b else "N",
+        op_second="T" if problem.transpose_a else "N",
+        m=problem.n,
+        n=problem.m,
+        k=problem.k,
+        ld_first=ld_b,
+        ld_second=ld_a,
+        ld_out=ld_out,
+    )
+
+
+def leading_dimension(array: Any, name: str) -> int:
+    """Elements from one row to the next.
+
+    Raises
+    ------
+    ValueError
+        The elements of a row do not lie side by side, or rows overlap or run backwards.
+    """
+    rows, columns = array.shape
+    step = int(array.strides[0] // array.itemsize if rows > 1 else columns)
+    if (columns > 1 and array.strides[1] != array.itemsize) or step < columns or array.strides[0] % array.itemsize:
+        raise ValueError(
+            f"cuBLAS takes rows whose elements lie side by side; {name} of shape {array.shape} has strides of "
+            f"{array.strides} bytes: copy it first"
+        )
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class CublasConfig(Config):
+    """How cuBLAS may compute.
+
+    Attributes
+    ----------
+    math : str
+        A key of :data:`MATH`.
+    """
+
+    math: str = "default"
+
+
+class Cublas(Algorithm[GemmProblem, CublasConfig]):
+    """``cublasSgemm`` and ``cublasDgemm``, into the caller's array, with the caller's workspace."""
+
+    name = "cublas"
+    summary = "cuBLAS, float32 and float64 as they are"
+    operation = "gemm"
+    backend = "cuda"
+    ours = False
+    sources = ("peers/cublas.py", "peers/libraries.py", "peers/contract.py")
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if not problem.m * problem.n * problem.k:
+            return "cuBLAS is asked for products that sum at least one number"
+        if max(problem.m, problem.n, problem.k) > 2**31 - 1:
+            return "cuBLAS is called with sizes of 32 bits"
+        return missing_library("cublas", "cublasSetWorkspace_v2", _CALLS[problem.dtype])
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
+        """See :class:`Algorithm`."""
+        return [CublasConfig("default"), CublasConfig("pedantic")]
+
+    def plan(self, problem: GemmProblem, config: CublasConfig, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        handle = _handle(getattr(runtime, "device", 0))
+
+        def compute(frame: Frame) -> Any:
+            out = runtime.empty((problem.m, problem.n), problem.dtype) if frame.out is None else frame.out
+            handle.gemm(problem, MATH[config.math], frame, out, runtime)
+            return out
+
+        plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b,
+                        kernel=_CALLS[problem.dtype], workspace_bytes=WORKSPACE_BYTES)  # fmt: skip
+        plan.takes_gaps = False
+        return plan
+
+    def versions(self) -> dict[str, str]:
+        """cuBLAS's version."""
+        library = shared_library("cublas")
+        if library is None:
+            return {"cublas": "unknown"}
+        ask, parts = signature(library, "cublasGetProperty", c_int, ctypes.POINTER(c_int)), [c_int() for _ in range(3)]
+        for i, part in enumerate(parts):
+            ask(i, ctypes.byref(part))
+        return {"cublas": ".".join(str(part.value) for part in parts)}
+
+
+class CublasTf32(Cublas):
+    """The same on tensor cores: the factors are rounded to TF32, the sums are float32's."""
+
+    name = "cublas_tf32"
+    summary = "cuBLAS, factors rounded to TF32"
+    since = "cublas"
+    precision = "tf32"
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return "TF32 is about float32" if problem.dtype != "float32" else super().refuses(problem, facts)
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
+        """See :class:`Algorithm`."""
+        return [CublasConfig("tf32")]
+
+
+class _Handle:
+    """cuBLAS's state on one GPU. Its stream, workspace and math mode belong to the handle, so calls take turns."""
+
+    def __init__(self, device: int) -> None:
+        _make_current(device)
+        library = shared_library("cublas")
+        self._lock = threading.Lock()
+        self._handle = c_void_p()
+        self._name = signature(library, "cublasGetStatusString", c_int, result=ctypes.c_char_p)
+        self._set_stream = signature(library, "cublasSetStream_v2", c_void_p, c_void_p)
+        self._set_workspace = signature(library, "cublasSetWorkspace_v2", c_void_p, c_void_p, c_size_t)
+        self._set_math = signature(library, "cublasSetMathMode", c_void_p, c_int)
+        sizes = [c_void_p, c_int, c_int, c_int, c_int, c_int]
+        matrices = [c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p, c_int]
+        self._gemm = {dtype: signature(library, name, *sizes, *matrices) for dtype, name in _CALLS.items()}
+        self._check("cublasCreate", signature(library, "cublasCreate_v2", c_void_p)(ctypes.byref(self._handle)))
+
+    def gemm(self, problem: GemmProblem, math: int, frame: Frame, out: Any, runtime: Any) -> None:
+        """out = op(A) op(B) on the frame's stream, in its workspace."""
+        a, b, workspace = frame.x, frame.prepared.tensors["b"], frame.workspace
+        call = column_major(
+            problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
+        )
+        number = _NUMBERS[problem.dtype]
+        one, zero = number(1), number(0)
+        matrices = {"a": address(a), "b": address(b)}
+        with self._lock:
+            # The workspace comes after the stream: with a new stream cuBLAS goes back to a workspace of its own, which
+            # it would have to allocate while a graph is captured.
+            self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(frame.stream)))
+            self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
+            self._check("cublasSetMathMode", self._set_math(self._handle, math))
+            status = self._gemm[problem.dtype](
+                self._handle, OPERATION[call.op_first], OPERATION[call.op_second], call.m, call.n, call.k,
+                ctypes.byref(one), matrices[call.first], call.ld_first, matrices[call.second], call.ld_second,
+                ctypes.byref(zero), address(out), call.ld_out,
+            )  # fmt: skip
+            self._check(_CALLS[problem.dtype], status)
+
+    def _check(self, call: str, status: int) -> None:
+        if status:
+            raise RuntimeError(f"{call} says {self._name(status).decode()}")
+
+
+def _make_current(device: int) -> None:
+    """Make a GPU the one that cuBLAS sees."""
+    from cuda.core import Device
+
+    Device(device).set_current()
+
+
+@cache
+def _handle(device: int) -> _Handle:
+    """The handle of one GPU, one a process."""
+    return _Handle(device)

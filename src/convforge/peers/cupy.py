@@ -1,0 +1,193 @@
+"""CuPy's ndimage on NVIDIA GPUs: pictures filtered plane by plane, as SciPy does on the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, version
+from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
+
+# Ours -> the border of CuPy's filters, and of cupy.pad where the output reaches beyond the picture. Its "wrap" is an
+# interpolation's, whose period is a pixel shorter, in some functions; "grid-wrap" is ours in all.
+BORDERS = {
+    "zeros": "constant",
+    "constant": "constant",
+    "reflect": "mirror",
+    "symmetric": "reflect",
+    "replicate": "nearest",
+    "circular": "grid-wrap",
+}
+PADS = {
+    "zeros": "constant",
+    "constant": "constant",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+    "replicate": "edge",
+    "circular": "wrap",
+}
+
+
+class CupyNdimage(Algorithm[Conv2dProblem, Config]):
+    """``cupyx.scipy.ndimage.correlate``: one kernel a plane, every tap read from memory where its weight is not zero.
+
+    The outputs of every plane are as many as its pixels: with a stride, all are computed and every stride-th is kept.
+    Sums over channels are added up plane by plane. A border comes with the kernel; one that reaches beyond the filter
+    is written out first. Integer weights are summed in float64, which holds every int32 sum exactly.
+    """
+
+    name = "cupy_ndimage"
+    summary = "CuPy's ndimage.correlate, plane by plane"
+    operation = "conv2d"
+    backend = "cuda"
+    ours = False
+    sources = ("peers/cupy.py", "peers/planes.py", "peers/contract.py")
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := absence("cupy", "CuPy", "cupy-cuda13x") or dtype_refusal(problem):
+            return reason
+        if not problem.epilogue.is_identity:
+            return f"cupyx.scipy.ndimage.correlate has no epilogue {problem.epilogue}"
+        calls = problem.n * problem.k * problem.c_per_group
+        if not 0 < calls <= MOST_FILTERINGS:
+            return f"cupyx.scipy.ndimage.correlate filters planes: {calls} calls are not in 1 to {MOST_FILTERINGS}"
+        if problem.acc_dtype == "float64" and sums_type(problem) != "float64":
+            return f"CuPy sums {problem.x_dtype} in {sums_type(problem)}, not in float64"
+        return None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        where = placement(problem, list(BORDERS))
+
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
+            import cupy
+
+            with current_stream(runtime, None):
+                packed = _filter(problem, cupy.asarray(w))
+            return PreparedFilter({"w": packed, "owner": w}, int(packed.nbytes))
+
+        def compute(frame: Frame) -> Any:
+            import cupy
+
+            out = runtime.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
+            with current_stream(runtime, frame.stream):
+                x, target = cupy.asarray(frame.x), cupy.asarray(out)
+                if problem.x_layout == "NHWC":
+                    x = x.transpose(0, 3, 1, 2)
+                if problem.out_layout == "NHWC":
+                    target = target.transpose(0, 3, 1, 2)
+                for picture, result in zip(x, target, strict=True):
+                    _picture(problem, where, picture, frame.prepared.tensors["w"], result)
+            return out
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare,
+                        kernel="cupyx.scipy.ndimage.correlate")  # fmt: skip
+
+    def versions(self) -> dict[str, str]:
+        """CuPy's version, by whichever of its packages is installed."""
+        return {"cupy": version("cupy-cuda13x", "cupy-cuda12x", "cupy")}
+
+
+def sums_type(problem: Conv2dProblem) -> str:
+    """The type that CuPy's filters sum in: float64 for integer weights, else the wider of x's and float32."""
+    if is_integer(problem.w_dtype):
+        return "float64"
+    return str(np.promote_types(problem.x_dtype, np.float32))
+
+
+class _Stream:
+    """A handle of a stream, as libraries hand streams to each other."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+
+def current_stream(runtime: Any, stream: Any) -> Any:
+    """A context in which CuPy works on a stream of the caller's."""
+    import cupy
+
+    handle = runtime.stream_handle(stream)
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Stream(handle))
+    return cupy.cuda.ExternalStream(handle)
+
+
+def _filter(problem: Conv2dProblem, w: Any) -> Any:
+    """(K, C, R, S) filters in cross-correlation order, zeros between dilated taps; the caller's own where it is so."""
+    import cupy
+
+    if problem.mode == "convolution":
+        w = w[:, :, ::-1, ::-1]
+    dtype = w.dtype if is_integer(problem.w_dtype) else sums_type(problem)
+    if problem.dilation == (1, 1):
+        return cupy.ascontiguousarray(w, dtype)
+    spread = cupy.zeros((*w.shape[:2], problem.extent_h, problem.extent_w), dtype)
+    spread[:, :, :: problem.dilation[0], :: problem.dilation[1]] = w
+    return spread
+
+
+def _picture(problem: Conv2dProblem, where: Placement, picture: Any, w: Any, result: Any) -> None:
+    """All output channels of one picture: (C, H, W) -> (K, P, Q)."""
+    import cupy
+
+    if where.pads:
+        top, bottom, left, right = problem.padding
+        mode = PADS[problem.padding_mode]
+        values = {"constant_values": problem.padding_value} if mode == "constant" else {}
+        picture = cupy.pad(picture, ((0, 0), (top, bottom), (left, right)), mode, **values)
+    correlate = functools.partial(_correlate, problem, where)
+    direct = problem.c_per_group == 1 and where.whole and not is_integer(problem.out_dtype)
+    for k in range(problem.k):
+        first = k // problem.k_per_group * problem.c_per_group
+        if direct:
+            correlate(picture[first], w[k, 0], result[k])
+            continue
+        total = cupy.empty(where.shape, sums_type(problem))
+        correlate(picture[first], w[k, 0], total)
+        part = cupy.empty(where.shape, sums_type(problem)) if problem.c_per_group > 1 else None
+        for c in range(1, problem.c_per_group):
+            correlate(picture[first + c], w[k, c], part)
+            total += part
+        kept = total[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
+        result[k] = _rounded(problem, kept)
+
+
+def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any, target: Any) -> None:
+    """Filter one plane into `target`, of the same size."""
+    from cupyx.scipy import ndimage
+
+    mode = "constant" if where.pads else BORDERS[problem.padding_mode]
+    origin = tuple(at - size // 2 for at, size in zip(where.anchor, kernel.shape, strict=True))
+    ndimage.correlate(plane, kernel, output=target, mode=mode, cval=problem.padding_value, origin=origin)
+
+
+def _rounded(problem: Conv2dProblem, sums: Any) -> Any:
+    """Sums as the output's type holds them: integers nearest, ties to even, saturated, NaN to 0.
+
+    All of it by kernels with plain numbers as arguments: ``cupy.nan_to_num`` would wait for the GPU, which it must not
+    on a stream that is being captured.
+    """
+    import cupy
+
+    if not is_integer(problem.out_dtype):
+        return sums
+    if not is_integer(problem.x_dtype):
+        sums = cupy.where(cupy.isnan(sums), sums.dtype.type(0), sums)
+    limits = np.iinfo(problem.out_dtype)
+    return cupy.clip(cupy.rint(sums), limits.min, limits.max).astype(problem.out_dtype)

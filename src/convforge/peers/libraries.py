@@ -1,0 +1,64 @@
+"""NVIDIA's libraries, opened where they lie: in the wheels that PyTorch brings, in conda's folders or the system's."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Name of a library -> what a person calls it, and the wheel that brings it.
+PACKAGES = {"cublas": ("cuBLAS", "nvidia-cublas"), "cudnn": ("cuDNN", "nvidia-cudnn-cu13")}
+
+
+@cache
+def shared_library(name: str) -> ctypes.CDLL | None:
+    """One of :data:`PACKAGES`, opened; None where it is not installed."""
+    if name == "cudnn":  # cuda.pathfinder does not look for it, and it opens cuBLAS by name
+        shared_library("cublas")
+        return _first_that_opens([*_in_wheels(name), "libcudnn.so.9", "libcudnn.so"])
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError:
+        return None
+    try:
+        found = load_nvidia_dynamic_lib(name).abs_path
+    except DynamicLibNotFoundError:
+        return None
+    return None if found is None else ctypes.CDLL(found)
+
+
+def missing_library(name: str, *symbols: str) -> str | None:
+    """Why a library cannot be used: it is absent, or has none of these functions any more. None if it can."""
+    title, package = PACKAGES[name]
+    library = shared_library(name)
+    if library is None:
+        return f"{title} is not installed: pip install {package}"
+    gone = [symbol for symbol in symbols if not hasattr(library, symbol)]
+    if gone:
+        return f"the {title} that is installed has no {gone[0]} any more: install an older one to measure it"
+    return None
+
+
+def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_int) -> Any:
+    """A function of a library with the types of its arguments; most return a status."""
+    function = getattr(library, name)
+    function.argtypes, function.restype = arguments, result
+    return function
+
+
+def _in_wheels(name: str) -> list[str]:
+    """Files of a library in the wheels' common folder ``nvidia``, the newest first."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    return sorted((str(file) for folder in folders for file in Path(folder).glob(f"*/lib/lib{name}.so*")), reverse=True)
+
+
+def _first_that_opens(files: list[str]) -> ctypes.CDLL | None:
+    for file in files:
+        try:
+            return ctypes.CDLL(file)
+        except OSError:  # not there, or what it needs is not
+            continue
+    return None

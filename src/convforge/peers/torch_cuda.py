@@ -1,0 +1,237 @@
+"""PyTorch's eager convolution on NVIDIA GPUs: cuDNN as PyTorch chooses it, in the layout as it comes or channels_last.
+
+Our arrays are seen as tensors without a copy, through ``__cuda_array_interface__``, and work goes to the caller's
+stream. PyTorch's flags belong to the process: for the time of a call they say what is asked for here (cuDNN's search
+for its fastest algorithm, TF32 or not), and are then as they were. Other threads that use PyTorch meanwhile see them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, PreparedFilter
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, version
+from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
+from convforge.problem import Conv2dProblem
+
+_FLAGS = threading.RLock()
+
+
+def missing_cuda() -> str | None:
+    """Why PyTorch cannot be used on a GPU; None if it can."""
+    if reason := missing():
+        return reason
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return (
+            f"PyTorch {torch.__version__} was built without CUDA: "
+            "pip install torch --index-url https://download.pytorch.org/whl/cu130"
+        )
+    if not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} finds no GPU that its CUDA {torch.version.cuda} can use"
+    return None
+
+
+def tensor(array: Any) -> Any:
+    """An array in a GPU's memory as a tensor that shares it."""
+    import torch
+
+    return torch.as_tensor(array, device="cuda")
+
+
+def device_array(found: Any) -> DeviceArray:
+    """A contiguous tensor as an array of ours that shares its memory and keeps it."""
+    dtype = str(found.dtype).removeprefix("torch.")
+    flat = DeviceArray.at(found.data_ptr(), found.numel() * found.element_size(), found)
+    return flat.view(dtype).reshape(*found.shape)
+
+
+@contextmanager
+def flags(tf32: bool) -> Iterator[None]:
+    """PyTorch's flags for one call: cuDNN's search on, TF32 as asked; then as they were.
+
+    Calls of ours take turns meanwhile, so that none runs under the flags of another.
+    """
+    import torch
+
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    with _FLAGS:
+        before = (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
+        try:
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = True, tf32, tf32
+            yield
+        finally:
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+@contextmanager
+def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
+    """PyTorch on a stream of the caller's, under :func:`flags`, recording nothing for gradients."""
+    import torch
+
+    device = torch.device("cuda", runtime.device)
+    outside = torch.cuda.ExternalStream(runtime.stream_handle(stream), device=device)
+    with torch.inference_mode(), flags(tf32), torch.cuda.device(device), torch.cuda.stream(outside):
+        yield
+
+
+class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
+    """``torch.nn.functional.conv2d`` on the layout as it comes.
+
+    PyTorch searches for the fastest of cuDNN's algorithms (or takes a kernel of its own for depthwise filters) when a
+    shape first comes by; that is before any timing, as a plan is called once when it is made. Nothing keeps it from
+    Winograd's transforms: where its error is then larger than strict arithmetic allows, it fails the check. Where
+    factors and output are float16, the sums are float32's; other types are cast first, inside the time.
+    """
+
+    name = "torch_conv2d"
+    summary = "PyTorch's conv2d on the layout as it comes"
+    operation = "conv2d"
+    backend = "cuda"
+    ours = False
+    sources = ("peers/torch_cuda.py", "peers/torch.py", "peers/contract.py")
+    channels_last: ClassVar[bool] = False
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing() or dtype_refusal(problem) or epilogue_refusal(problem):
+            return reason
+        if "uint16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
+            return "PyTorch converts no uint16 on a GPU; cast to float32"
+        if explicit_padding(problem) and pad_mode(problem) is None:
+            return f"PyTorch's pad has no {problem.padding_mode} border of {problem.padding} on {problem.h}x{problem.w}"
+        if not problem.n:
+            return "PyTorch is asked for no empty batch"
+        return missing_cuda()
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        dtype = compute_dtype(problem)
+        keeps = problem.x_layout if not self.channels_last else "NHWC"  # the layout that conv2d's own result has
+        same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
+
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
+            with running(runtime, None):
+                packed = self._filter(problem, tensor(w), dtype)
+            return PreparedFilter({"w": packed, "owner": w}, packed.nbytes)
+
+        def compute(frame: Frame) -> Any:
+            with running(runtime, frame.stream, self.precision == "tf32"):
+                bias = tensor(frame.operands.bias) if problem.epilogue.bias else None
+                y = self._conv2d(problem, tensor(frame.x), frame.prepared.tensors["w"], bias, dtype)
+                if frame.out is None:
+                    return device_array(y.to(_torch_type(problem.out_dtype)).contiguous())
+                tensor(frame.out).copy_(y)
+                return frame.out
+
+        plan = PeerPlan(
+            self, problem, config, runtime, compute=compute, prepare=prepare, kernel="torch.nn.functional.conv2d",
+            allocates=same and problem.out_dtype == dtype,
+        )  # fmt: skip
+        _first_call(plan, problem, runtime)
+        return plan
+
+    def versions(self) -> dict[str, str]:
+        """Versions of PyTorch and of the cuDNN beside it."""
+        return {"torch": version("torch"), "cudnn": version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")}
+
+    def _filter(self, problem: Conv2dProblem, w: Any, dtype: str) -> Any:
+        """The filter in cross-correlation order; the caller's own memory where nothing is to be changed."""
+        import torch
+
+        w = w.flip(2, 3) if problem.mode == "convolution" else w
+        last = self.channels_last or problem.x_layout == "NHWC"
+        return w.to(_torch_type(dtype)).contiguous(
+            memory_format=torch.channels_last if last else torch.contiguous_format
+        )
+
+    def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, dtype: str) -> Any:
+        """The result in the order of the problem's output axes; a view where they are not PyTorch's."""
+        import torch
+
+        x = logical_tensor(x, problem.x_layout).to(_torch_type(dtype))
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x, padding = padded(problem, x)
+        bias = None if bias is None else bias.to(_torch_type(dtype))
+        y = torch.nn.functional.conv2d(x, w, bias, problem.stride, padding, problem.dilation, problem.groups)
+        y = rounded(problem, activated(problem, y))
+        return y if problem.out_layout == "NCHW" else y.permute(0, 2, 3, 1)
+
+
+class TorchConv2dCudaTf32(TorchConv2dCuda):
+    """The same with TF32 allowed."""
+
+    name = "torch_conv2d_tf32"
+    summary = "PyTorch's conv2d, factors rounded to TF32"
+    since = "torch_conv2d"
+    precision = "tf32"
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return "TF32 is about float32" if problem.x_dtype != "float32" else super().refuses(problem, facts)
+
+
+class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
+    """The same with input and weights in PyTorch's channels_last memory format.
+
+    An NHWC problem is seen so without a copy. Of an NCHW problem, x is turned and the result turned back, inside the
+    time.
+    """
+
+    name = "torch_conv2d_channels_last"
+    summary = "PyTorch's conv2d in the channels_last memory format"
+    since = "torch_conv2d"
+    channels_last = True
+
+
+class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
+    """channels_last with TF32 allowed."""
+
+    name = "torch_conv2d_channels_last_tf32"
+    summary = "PyTorch's conv2d in the channels_last memory format, factors rounded to TF32"
+    since = "torch_conv2d_channels_last"
+    channels_last = True
+
+
+def compute_dtype(problem: Conv2dProblem) -> str:
+    """The type that conv2d is called with: float16 where nothing follows it that would round twice, else the sums'."""
+    halves = {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float16"} and problem.acc_dtype == "float32"
+    if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
+        return "float16"
+    return sums_dtype(problem)
+
+
+def logical_tensor(x: Any, layout: str) -> Any:
+    """A tensor with its axes in the order N, C, H, W; a view."""
+    return x if layout == "NCHW" else x.permute(0, 3, 1, 2)
+
+
+def _torch_type(dtype: str) -> Any:
+    import torch
+
+    return getattr(torch, dtype)
+
+
+def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> None:
+    """Call a plan once on some numbers: PyTorch searches for its algorithm, which a captured graph must not hold."""
+    x, w = runtime.empty(problem.x_shape, problem.x_dtype), runtime.empty(problem.w_shape, problem.w_dtype)
+    for array in (x, w):
+        runtime.fill(array, 0x3C)  # some number, the same everywhere
+    bias = None
+    if problem.epilogue.bias:
+        bias = runtime.empty((problem.k,), problem.operand_dtype)
+        runtime.fill(bias, 0)
+    plan(x, plan.prepare(w), Operands(bias=bias), runtime.empty(problem.out_shape, problem.out_dtype))
+    runtime.synchronize()

@@ -1,0 +1,160 @@
+"""PyTorch's other operations on NVIDIA GPUs: max pooling, matrix product, ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
+from convforge.peers.torch import missing
+from convforge.peers.torch_cuda import device_array, logical_tensor, missing_cuda, running, tensor
+from convforge.peers.torch_parts import pooling
+from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
+from convforge.problem.types import is_integer
+
+_SOURCES = ("peers/torch_cuda_parts.py", "peers/torch_cuda.py", "peers/torch_parts.py", "peers/contract.py")
+
+
+class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
+    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+
+    name = "torch_max_pool2d"
+    summary = "PyTorch's max_pool2d"
+    operation = "max_pool2d"
+    backend = "cuda"
+    ours = False
+    sources = _SOURCES
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing():
+            return reason
+        if is_integer(problem.dtype) or problem.dtype == "bfloat16":
+            return f"max_pool2d of PyTorch takes no array of {problem.dtype} on a GPU; cast to float32"
+        return missing_cuda() if problem.n else "PyTorch is asked for no empty batch"
+
+    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        pool = pooling(problem)
+
+        def compute(frame: Frame) -> Any:
+            with running(runtime, frame.stream):
+                y = pool(logical_tensor(tensor(frame.x), problem.layout))
+                y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
+                if frame.out is None:
+                    return device_array(y.contiguous())
+                tensor(frame.out).copy_(y)
+                return frame.out
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare,
+                        kernel="torch.nn.functional.max_pool2d", allocates=True)  # fmt: skip
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}
+
+
+class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
+    """``torch.matmul`` into the caller's array: cuBLAS, or cuBLASLt, as PyTorch chooses it."""
+
+    name = "torch_matmul"
+    summary = "PyTorch's matmul"
+    operation = "gemm"
+    backend = "cuda"
+    ours = False
+    sources = _SOURCES
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if not problem.m * problem.n * problem.k:
+            return "PyTorch is asked for products that sum at least one number"
+        return missing_cuda()
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        import torch
+
+        def compute(frame: Frame) -> Any:
+            with running(runtime, frame.stream, self.precision == "tf32"):
+                a, b = tensor(frame.x), tensor(frame.prepared.tensors["b"])
+                a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
+                if frame.out is None:
+                    return device_array(torch.matmul(a, b))
+                out = tensor(frame.out)
+                if out.is_contiguous():
+                    torch.matmul(a, b, out=out)
+                else:
+                    out.copy_(torch.matmul(a, b))
+                return frame.out
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
+
+    def versions(self) -> dict[str, str]:
+        """Versions of PyTorch and of the cuBLAS beside it."""
+        return {"torch": version("torch"), "cublas": version("nvidia-cublas", "nvidia-cublas-cu12")}
+
+
+class TorchMatmulCudaTf32(TorchMatmulCuda):
+    """The same with TF32 allowed."""
+
+    name = "torch_matmul_tf32"
+    summary = "PyTorch's matmul, factors rounded to TF32"
+    since = "torch_matmul"
+    precision = "tf32"
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return "TF32 is about float32" if problem.dtype != "float32" else super().refuses(problem, facts)
+
+
+class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
+    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+
+    name = "torch_relu"
+    summary = "PyTorch's clamp_min at 0"
+    operation = "relu"
+    backend = "cuda"
+    ours = False
+    sources = _SOURCES
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if reason := missing():
+            return reason
+        if problem.dtype in ("bfloat16", "uint16"):
+            return f"clamp_min of PyTorch takes no array of {problem.dtype} on a GPU; cast to float32"
+        return missing_cuda() if problem.size else "PyTorch is asked for no empty array"
+
+    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        import torch
+
+        def compute(frame: Frame) -> Any:
+            with running(runtime, frame.stream):
+                if frame.out is None:
+                    return device_array(torch.clamp_min(tensor(frame.x), 0))
+                torch.clamp_min(tensor(frame.x), 0, out=tensor(frame.out))
+                return frame.out
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare,
+                        kernel="torch.clamp_min")  # fmt: skip
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version."""
+        return {"torch": version("torch")}

@@ -1,0 +1,292 @@
+"""A GPU's runtime whose memory is the host's, and NVIDIA's libraries played by NumPy: what the GPU peers are told.
+
+Every argument goes through the same ctypes signatures and the same addresses as on a GPU; only the arithmetic is
+NumPy's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms import find
+from convforge.backends.cpu import cpu_facts
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.check import Judge, check_plan, make_inputs
+from convforge.peers import cublas as cublas_peer
+from convforge.peers import cudnn_library, libraries
+from convforge.problem import parse_problem
+
+FACTS = dataclasses.replace(cpu_facts(), backend="cuda", name="a GPU played by the host")
+STREAM = 7
+WORKSPACE_BYTES = 512
+
+
+class HostRuntime:
+    """What plans ask of a runtime; arrays are the GPU's kind, at addresses of the host."""
+
+    facts = FACTS
+    device = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        return DeviceArray(np.empty(shape, dtype), None)
+
+    def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
+        return self.empty((nbytes,), np.uint8)
+
+    def upload(self, array: Any) -> DeviceArray:
+        return DeviceArray(np.array(array, order="C", copy=True), None)
+
+    def download(self, array: DeviceArray) -> Any:
+        return array._seen.copy()
+
+    def fill(self, array: DeviceArray, byte: int) -> None:
+        ctypes.memset(array.address, byte, array.nbytes)
+
+    def writable(self, out: Any) -> Any:
+        return out
+
+    def synchronize(self, stream: Any = None) -> None:
+        pass
+
+    def stream_handle(self, stream: Any) -> int:
+        return STREAM if stream is None else int(stream)
+
+    def time(self, run: Any, repeats: int) -> float:
+        for _ in range(repeats):
+            run()
+        return 1e-6 * repeats
+
+
+def memory(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The host's memory at an address."""
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * count).from_address(address), dtype).reshape(shape)
+
+
+def column_major_gemm(
+    ta: int, tb: int, m: int, n: int, k: int, a: Any, lda: int, b: Any, ldb: int, ldc: int
+) -> tuple[Any, Any, Any]:
+    """Indices of the BLAS: where op(A)[i, p], op(B)[p, j] and C[i, j] lie in flat memory, column by column."""
+    i, p, j = np.arange(m), np.arange(k), np.arange(n)
+    at_a = i[:, None] * lda + p[None, :] if ta else i[:, None] + p[None, :] * lda
+    at_b = p[:, None] * ldb + j[None, :] if tb else p[:, None] + j[None, :] * ldb
+    return at_a, at_b, i[:, None] + j[None, :] * ldc
+
+
+def cublas(said: list[Any]) -> SimpleNamespace:
+    """cuBLAS: what was set is appended to `said`; a workspace that is older than the stream is lost, as in cuBLAS."""
+
+    def create(handle: Any) -> int:
+        handle._obj.value = 11
+        return 0
+
+    def of(name: str, keep: int) -> Any:
+        def call(*arguments: Any) -> int:
+            said.append((name, *(getattr(a, "value", a) for a in arguments[1 : 1 + keep])))
+            return 0
+
+        return call
+
+    def gemm(dtype: Any) -> Any:
+        def call(
+            handle: Any, ta: int, tb: int, m: int, n: int, k: int, alpha: Any, a: int, lda: int, b: int, ldb: int,
+            beta: Any, c: int, ldc: int,
+        ) -> int:  # fmt: skip
+            rows_a, rows_b = (m if ta else k), (k if tb else n)
+            if lda < (k if ta else m) or ldb < (n if tb else k) or ldc < m:
+                return 7
+            x = np.frombuffer((ctypes.c_char * _bytes(lda, rows_a, k if ta else m, dtype)).from_address(a), dtype)
+            y = np.frombuffer((ctypes.c_char * _bytes(ldb, rows_b, n if tb else k, dtype)).from_address(b), dtype)
+            z = np.frombuffer((ctypes.c_char * _bytes(ldc, n, m, dtype)).from_address(c), dtype)
+            at_a, at_b, at_c = column_major_gemm(ta, tb, m, n, k, x, lda, y, ldb, ldc)
+            assert (alpha._obj.value, beta._obj.value) == (1, 0)
+            z[at_c] = (x[at_a].astype(np.float64) @ y[at_b].astype(np.float64)).astype(dtype)
+            said.append(("gemm", np.dtype(dtype).name))
+            return 0
+
+        return call
+
+    def ask(which: int, into: Any) -> int:
+        into._obj.value = (13, 1, 0)[which]
+        return 0
+
+    return SimpleNamespace(
+        cublasCreate_v2=create, cublasGetStatusString=lambda status: b"CUBLAS_STATUS_INVALID_VALUE",
+        cublasSetStream_v2=of("stream", 1), cublasSetWorkspace_v2=of("workspace", 2), cublasSetMathMode=of("math", 1),
+        cublasSgemm_v2=gemm(np.float32), cublasDgemm_v2=gemm(np.float64), cublasGetProperty=ask,
+    )  # fmt: skip
+
+
+def _bytes(ld: int, columns: int, rows: int, dtype: Any) -> int:
+    return ((columns - 1) * ld + rows) * np.dtype(dtype).itemsize
+
+
+class Cudnn:
+    """cuDNN: descriptors are numbers, the convolution is NumPy's.
+
+    Parameters
+    ----------
+    refused : dict of int to bytes
+        Algorithms that it does not take, with what it says.
+    late : dict of int to bytes
+        Those that it refuses only when they are called.
+    """
+
+    def __init__(self, refused: dict[int, bytes] | None = None, late: dict[int, bytes] | None = None) -> None:
+        self.about: dict[int, tuple[Any, ...]] = {}
+        self.refused, self.late = refused or {}, late or {}
+        self.called: list[int] = []
+        self.destroyed: list[int] = []
+        self._said = b""
+        for kind in ("Tensor", "Filter", "Convolution"):
+            setattr(self, f"cudnnCreate{kind}Descriptor", lambda made: self._create(made))
+            setattr(self, f"cudnnDestroy{kind}Descriptor", lambda made: self.destroyed.append(made.value) or 0)
+        for name in ("SetTensor4d", "SetFilter4d", "SetConvolution2d"):
+            setattr(self, f"cudnn{name}Descriptor", lambda made, *a: self._set(made, a))
+        for name in ("GroupCount", "MathType"):
+            setattr(self, f"cudnnSetConvolution{name}", lambda made, value: self._add(made, value))
+        functions = {
+            "cudnnCreate": self._handle, "cudnnSetStream": self._stream, "cudnnGetErrorString": self._error_string,
+            "cudnnGetVersion": self._version, "cudnnGetConvolutionForwardWorkspaceSize": self._workspace_size,
+            "cudnnConvolutionForward": self._forward,
+        }  # fmt: skip
+        for name, method in functions.items():  # functions take argtypes, bound methods do not
+            setattr(self, name, lambda *a, method=method: method(*a))
+
+    def _create(self, made: Any) -> int:
+        made._obj.value = 100 + len(self.about)
+        self.about[made._obj.value] = ()
+        return 0
+
+    def _set(self, made: Any, arguments: tuple[Any, ...]) -> int:
+        self.about[made.value] = arguments
+        return 0
+
+    def _add(self, made: Any, value: int) -> int:
+        self.about[made.value] += (value,)
+        return 0
+
+    def _handle(self, handle: Any) -> int:
+        handle._obj.value = 1
+        return 0
+
+    def _stream(self, handle: Any, stream: int) -> int:
+        assert stream == STREAM
+        return 0
+
+    def _error_string(self, status: int) -> bytes:
+        return self._said
+
+    def _version(self) -> int:
+        return 91900
+
+    def _refuse(self, table: dict[int, bytes], algorithm: int) -> int:
+        self._said = table.get(algorithm, b"")
+        return 3000 if algorithm in table else 0
+
+    def _workspace_size(
+        self, handle: Any, x: Any, w: Any, convolution: Any, out: Any, algorithm: int, nbytes: Any
+    ) -> int:
+        nbytes._obj.value = WORKSPACE_BYTES * (algorithm == 1)
+        return self._refuse(self.refused, algorithm)
+
+    def _forward(
+        self, handle: Any, alpha: Any, x_about: Any, x: int, w_about: Any, w: int, convolution: Any, algorithm: int,
+        workspace: int | None, nbytes: int, beta: Any, out_about: Any, out: int,
+    ) -> int:  # fmt: skip
+        assert (workspace is not None) == (nbytes > 0) == (algorithm == 1)
+        if status := self._refuse(self.late, algorithm):
+            return status
+        self.called.append(algorithm)
+        pad_h, pad_w, u, v, dil_h, dil_w, mode, sums, groups, _ = self.about[convolution.value]
+        sums_type = (np.float32, np.float64)[sums]
+        form, kind, *sizes = self.about[x_about.value]
+        kind_w, form_w, *sizes_w = self.about[w_about.value]
+        assert (kind_w, form_w) == (kind, form)
+        source = self._tensor(x, form, kind, sizes).astype(np.float64)
+        weights = self._tensor(w, form, kind, sizes_w).astype(np.float64)
+        weights = weights if mode == 1 else weights[:, :, ::-1, ::-1]
+        target = self._tensor(out, *self.about[out_about.value][:2], self.about[out_about.value][2:])
+        source = np.pad(source, ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))
+        _, k, p, q = target.shape
+        per = k // groups
+        total = np.zeros(target.shape)
+        for r in range(weights.shape[2]):
+            for s in range(weights.shape[3]):
+                seen = source[:, :, r * dil_h :, s * dil_w :][:, :, ::u, ::v][:, :, :p, :q]
+                for g in range(groups):
+                    c = seen.shape[1] // groups
+                    total[:, g * per : (g + 1) * per] += np.einsum(
+                        "nchw,kc->nkhw", seen[:, g * c : (g + 1) * c], weights[g * per : (g + 1) * per, :, r, s]
+                    )
+        target[...] = total.astype(sums_type)
+        return 0
+
+    def _tensor(self, address: int, form: int, kind: int, sizes: Any) -> Any:
+        """Memory in a descriptor's format, seen as N, C, H, W (K, C, R, S)."""
+        n, c, h, w = sizes
+        dtype = (np.float32, np.float64, np.float16)[kind]
+        array = memory(address, (n, c, h, w) if form == 0 else (n, h, w, c), dtype)
+        return array if form == 0 else array.transpose(0, 3, 1, 2)
+
+
+def cupy() -> dict[str, Any]:
+    """CuPy by NumPy, its ndimage by SciPy's: modules by name."""
+    from scipy import ndimage
+
+    def asarray(array: Any) -> Any:
+        return array._seen if isinstance(array, DeviceArray) else np.asarray(array)
+
+    @contextlib.contextmanager
+    def from_external(stream: Any) -> Iterator[None]:
+        assert stream.__cuda_stream__() == (0, STREAM)
+        yield
+
+    names = ("pad", "empty", "zeros", "rint", "clip", "where", "isnan", "ascontiguousarray")
+    module = SimpleNamespace(asarray=asarray, **{name: getattr(np, name) for name in names})
+    module.cuda = SimpleNamespace(Stream=SimpleNamespace(from_external=from_external))
+    scipy = SimpleNamespace(ndimage=ndimage)
+    return {"cupy": module, "cupyx": SimpleNamespace(scipy=scipy), "cupyx.scipy": scipy}
+
+
+# What tests of GPU peers share.
+
+TEXTS = {"conv2d": "n1c3h9w8_k2r3s3_p1_f32_nchw", "gemm": "m4n5k6_f32", "relu": "relu4_f32",
+         "max_pool2d": "max_n1c1h4w4_r2s2_f32_nchw"}  # fmt: skip
+
+
+def asked(text: str, peer: Any) -> Any:
+    """The problem as it reads when it allows the peer's arithmetic."""
+    problem = parse_problem(text)
+    if peer.precision == "strict" or not hasattr(problem, "precision"):
+        return problem
+    return dataclasses.replace(problem, precision=peer.precision)
+
+
+def peer_of(operation: str, name: str) -> Any:
+    return find(operation, "cuda", name)
+
+
+def checked(peer: Any, problem: Any, config: Any = None, kind: str = "normal") -> None:
+    runtime: Any = HostRuntime()
+    config = peer.configs(problem, FACTS)[0] if config is None else config
+    plan = peer.plan(problem, config, runtime)
+    verdict = check_plan(plan, Judge(problem, make_inputs(problem, kind)))
+    assert verdict.ok, verdict.message
+
+
+def open_library(monkeypatch: Any, name: str, library: Any) -> None:
+    """Let `library` be the one that is installed."""
+
+    def shared(asked: str) -> Any:
+        return library if asked == name else None
+
+    for module in (libraries, cublas_peer, cudnn_library):
+        monkeypatch.setattr(module, "shared_library", shared)
