@@ -12,22 +12,37 @@ the emulator see the device half of device.cuh, which is PTX.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
+from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig
 from convforge.algorithms.im2col.device import Im2colConfig
 from convforge.algorithms.implicit_gemm.device import ImplicitGemmConfig
+from convforge.algorithms.pool.device import MaxPoolConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to run: a method, a problem, a config (by default the method's own)."""
+    """What to run, and how.
+
+    Attributes
+    ----------
+    method, problem : str
+    config : Config, optional
+        By default, the method's own.
+    kind : str
+        Of the inputs; "nan" asks how far the NaN among them comes.
+    ahead : int
+        Elements by which x and the output of an elementwise method begin behind a multiple of 16 bytes.
+    """
 
     method: str
     problem: str
     config: Any = None
+    kind: str = "normal"
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,7 @@ class Fault:
 
 # Several channels and filters, more than one block.
 PLAIN, STRIDED = "n2c3h9w37_k4r3s3_p1_f32_nchw", "n2c3h17w37_k4r3s3_st2_p1_f32_nchw"
+VECTORS = "n2c3h8w200_k4r3s3_p1_f32_nchw"  # rows of whole vectors
 GROUPED, TALL = "n1c4h9w37_k4r3s3_p1_g2_f32_nchw", "n1c3h80w40_k2r3s3_p1_f32_nchw"
 TALL_FILTER = "n1c2h9w37_k3r3s2_p1_f32_nchw"
 PRODUCT, WHOLE = "m45n37k21_f32", "m64n64k32_f32"
@@ -62,10 +78,12 @@ TILE_1D = Run("gemm_tile_1d", PRODUCT, TileConfig(32, 32, 8, 4))
 TILE_2D = Run("gemm_tile_2d", PRODUCT, TileConfig(32, 32, 8, 2, 2))
 VECTORISED = Run("gemm_vectorised", PRODUCT, TileConfig(32, 32, 8, 4, 4))
 WARP_TILED = Run("gemm_warp_tiled", "m45n37k37_f32", WarpConfig(32, 64, 8, 16, 32, 4, 4, 3))
+RELU = Run("relu", "relu301_f32", ReluConfig(32, 2, "whole"))
+POOL = Run("max_pool", "max_n2c3h9w13_r3s3_st2_p1_f32_nchw", MaxPoolConfig(32, 2, 2))
 
 
 def _with(run: Run, problem: str) -> Run:
-    return Run(run.method, problem, run.config)
+    return replace(run, problem=problem)
 
 
 def _of(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:
@@ -75,6 +93,13 @@ def _of(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:
 
 
 SYNC = "__syncthreads();"
+
+# Pooling: rows of whole vectors, channels in vectors, pixels that a window steps over, windows all of whose pixels may
+# be negative.
+POOL_VECTORS = _with(POOL, "max_n2c3h9w12_r3s3_st2_p1_f32_nchw")
+POOL_CHANNELS = _with(POOL, "max_n2c6h9w13_r3s3_st2_p1_f32_nhwc")
+POOL_DILATED = _with(POOL, "max_n1c2h9w13_r3s3_st1_p1_d2_f32_nchw")
+POOL_SMALL = _with(POOL, "max_n2c3h9w13_r2s2_st2_p0_f32_nchw")
 
 FAULTS = [
     *_of("direct/naive.cu", NAIVE,
@@ -131,10 +156,18 @@ FAULTS = [
         ("height for width", "h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W",
          "h0 + TILE_H <= conv.W && w0 + TILE_W <= conv.H", _with(SHARED, TALL)),
         ("no barrier before the next slice", f"{SYNC}  // the slice before", "// the slice before"),
-        ("no barrier after the copy", f"w0);\n                {SYNC}", "w0);"),
+        ("no barrier after the copy", f"{SYNC}\n                add_products", "add_products"),
         ("uninitialised accumulators", "sums[TILE_K][PER_P] = {};", "sums[TILE_K][PER_P];"),
         ("no check at the ragged edge", "p < conv.P && q < conv.Q)", "p < conv.P)"),
         ("first group's channels for all", "g * C_GROUP + c,", "c,", _with(SHARED, GROUPED)),
+        ("stride-1 tile for stride 2 along rows", "(BLOCK_X - 1) * STRIDE_W", "(BLOCK_X - 1)", _with(SHARED, STRIDED)),
+        ("columns beside the whole ones left out", "i < TILE_H * LEFT;", "i < 0;"),
+        ("rows beyond the tile", "if (y + BLOCK_Y <= TILE_H || y + threadIdx.y < TILE_H)", "",
+         Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 3, 2))),
+        ("a whole slice where fewer channels are left", "min(TILE_C, C_GROUP - c) : TILE_C", "TILE_C : TILE_C",
+         Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 2, 2))),
+        ("outputs of the next group", "k + j < (g + 1) * K_GROUP &&", "k + j < K &&",
+         _with(SHARED, "n1c4h9w37_k6r3s3_p1_g2_f32_nchw")),
     ),
     *_of("include/device/weights.cuh", SHARED,
         ("one filter for all outputs", "((k * C_GROUP + c) * R", "((0 * C_GROUP + c) * R"),
@@ -153,6 +186,12 @@ FAULTS = [
         ("uninitialised accumulators", "sums[OUT_K][OUT_P][OUT_Q] = {};", "sums[OUT_K][OUT_P][OUT_Q];"),
         ("no check at the ragged edge", "&& tile.q + q < conv.Q)", ")"),
         ("one filter for all outputs", "min(tile.k + k, K - 1), c + ch", "0, c + ch"),
+        ("vectors not shifted by the padding", "v * LOAD - SHIFT", "v * LOAD", _with(TILED, VECTORS)),
+        ("vectors of the first row for all", "tile.p + p, tile.q);", "tile.p, tile.q);", _with(TILED, VECTORS)),
+        ("vectors of the next group", "if (K_GROUP % OUT_K && (tile.k + k) / K_GROUP != tile.k / K_GROUP) continue;",
+         "", _with(TILED, "n1c4h8w200_k6r3s3_p1_g2_f32_nchw")),
+        ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
+         _with(TILED, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
     ),
     *_of("im2col/im2col.cu", IM2COL,
         ("height for width", "r * DILATION_H, conv.H)", "r * DILATION_H, conv.W)"),
@@ -230,6 +269,52 @@ FAULTS = [
         ("lanes that do the same", "lane / 2 % LANES_N", "lane / 4 % LANES_N"),
     ),
     *_of("include/device/vector.cuh", _with(VECTORISED, WHOLE),
-        ("vector that is not aligned", "*>(from);", "*>(from + 1);"),
+        ("load that is not aligned", "*>(from);", "*>(from + 1);"),
+        ("store that is not aligned", "*>(to) =", "*>(to + 1) =", RELU),
+    ),
+    *_of("elementwise/relu.cu", RELU,
+        ("ragged tail left out", "i < args.size - behind;", "i < args.head;"),
+        ("head taken for the tail", "i < args.head ? i : i + behind", "i + behind", replace(RELU, ahead=1)),
+        ("vectors from the first element on", "x = args.x + args.head", "x = args.x", replace(RELU, ahead=1)),
+        ("vectors to the first element on", "out = args.out + args.head", "out = args.out", replace(RELU, ahead=1)),
+        ("last run left out", "run * RUN < args.vectors", "(run + 1) * RUN < args.vectors"),
+        ("no check at the ragged edge", "if (first + v * THREADS >= args.vectors) continue;", ""),
+        ("a neighbour's vectors", "out + (first + v * THREADS)", "out + (first + v)"),
+        ("step of x for the output's", "place * args.out_step", "place * args.x_step"),
+        ("only the grid's first runs", "run += gridDim.x", "run = args.vectors",
+         Run("relu", "relu200001_i8", ReluConfig(1024, 1, "resident"))),
+        ("NaN lost", "widen(value) < 0 ? element_t{} : value", "widen(value) > 0 ? value : element_t{}",
+         replace(RELU, kind="nan")),
+    ),
+    *_of("pool/max_pool.cu", POOL,
+        ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
+        ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q"),
+        ("stride 1 for stride 2 within a tile", "takes(q * STRIDE_W,", "takes(q,"),
+        ("off by one at the border below", "pool.H - 1);", "pool.H);"),
+        ("off by one at the border beside", "pool.W - WIDTH);", "pool.W - WIDTH + 1);"),
+        ("height for width", "pool.W - WIDTH);", "pool.H - WIDTH);"),
+        ("edge pixels beside the picture", "row_inside && w == near", "row_inside", POOL_DILATED),
+        ("edge pixels above the picture", "w0, h == near);", "w0, true);", POOL_DILATED),
+        ("rows begin with zero", "across[e / CHANNELS][e % CHANNELS] = pool.outside;",
+         "across[e / CHANNELS][e % CHANNELS] = 0;", POOL_SMALL),
+        ("outputs begin with zero", "[e / CHANNELS % OUT_Q][e % CHANNELS] = pool.outside;",
+         "[e / CHANNELS % OUT_Q][e % CHANNELS] = 0;", POOL_SMALL),
+        ("uninitialised maxima", "across[e / CHANNELS][e % CHANNELS] = pool.outside;", ";",
+         _with(POOL, "max_n2c3h9w13_r2s2_st2_p0_i32_nchw")),
+        ("NaN lost", "a >= b || a != a ? a : b", "a >= b ? a : b", replace(POOL, kind="nan")),
+        ("dilation left out", "column, DILATION_W, S)", "column, 1, S)", POOL_DILATED),
+        ("columns between two windows' left out", "gcd(STRIDE_W, DILATION_W)", "DILATION_W", POOL_DILATED),
+        ("rows between two windows' left out", "gcd(STRIDE_H, DILATION_H)", "DILATION_H", POOL_DILATED),
+        ("no check at the last row", "if (tile.p + p >= pool.P) continue;", ""),
+        ("no check at the ragged edge", "if (tile.q + q >= pool.Q) continue;", ""),
+        ("columns counted as rows", "(pool.P + OUT_P - 1)", "(pool.Q + OUT_P - 1)"),
+        ("first picture for all", "plane = pool.x + place(pool.x_strides, tile.n,",
+         "plane = pool.x + place(pool.x_strides, 0,"),
+        ("last tile left out", "i < pool.tiles;", "i < pool.tiles - 1;"),
+        ("vectors not shifted by the padding", "WIDTH > 1 ? SHIFT : 0", "0", POOL_VECTORS),
+        ("a vector's first channel for all", "[(e + i) % CHANNELS]);", "[e % CHANNELS]);", POOL_CHANNELS),
+        ("vectors of channels that overlap", "next(pool.C / CHANNELS) * CHANNELS", "next(pool.C / CHANNELS)",
+         POOL_CHANNELS),
     ),
 ]  # fmt: skip

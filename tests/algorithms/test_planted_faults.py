@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.algorithms.faults import FAULTS, Fault, Run
 from tests.backends.emulated import needs_emulator
@@ -21,7 +22,7 @@ from convforge.algorithms import ON_DEVICE, find
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.emulator.library import EmulatorKernel
 from convforge.backends.kernel import HEADERS, PACKAGE, KernelSource, included
-from convforge.check import check_plan
+from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
 ALGORITHMS = PACKAGE / "algorithms"
@@ -56,7 +57,15 @@ def copy_with(fault: Fault, file: Path, folder: Path) -> Path:
     return copy
 
 
-class Faulty(EmulatorRuntime):
+class OneCore(EmulatorRuntime):
+    """The emulator as on a machine of one core, so that grids are the same everywhere."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__(order)
+        self.facts = dataclasses.replace(self.facts, cores=1)
+
+
+class Faulty(OneCore):
     """An emulator whose kernels have a fault planted in them."""
 
     def __init__(self, fault: Fault, folder: Path, order: str) -> None:
@@ -75,16 +84,36 @@ def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
     method = find(problem.operation, "emulator", run.method)
     config = run.config if run.config is not None else method.configs(problem, runtime.facts)[0]
     try:
-        verdict = check_plan(method.plan(problem, config, runtime), judge_of(run.problem, "normal"))
+        plan = method.plan(problem, config, runtime)
+        if run.ahead:
+            return what_is_wrong_ahead(plan, run)
+        verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, judge_of(run.problem, run.kind))
     except EmulatorError as error:
         return str(error)
+    return None if verdict.ok else verdict.message
+
+
+def what_is_wrong_ahead(plan: Any, run: Run) -> str | None:
+    """The same of an elementwise method, on arrays that begin behind a whole vector and have others around them."""
+    judge = judge_of(run.problem, run.kind)
+    x = judge.inputs.x
+    source, target = (np.full(x.size + 64, 77, x.dtype) for _ in range(2))
+    aligned = [-array.ctypes.data % 16 // x.itemsize + run.ahead for array in (source, target)]
+    seen = source[aligned[0] :][: x.size]
+    seen[...] = x
+    out = target[aligned[1] :][: x.size]
+    plan(seen, plan.prepare(None), None, out)
+    around = np.delete(target, np.s_[aligned[1] : aligned[1] + out.size])
+    if (around != 77).any():
+        return "writes outside its output"
+    verdict = judge.verdict(plan.algorithm.precision, out)
     return None if verdict.ok else verdict.message
 
 
 @cache
 def what_is_wrong_without(run: Run) -> list[Any]:
     """The same of the kernels as they are, in every order."""
-    return [what_is_wrong(run, EmulatorRuntime(order)) for order in ORDERS]
+    return [what_is_wrong(run, OneCore(order)) for order in ORDERS]
 
 
 @needs_emulator
