@@ -3,9 +3,6 @@
 ``make registers`` writes the record anew: after a change of a kernel, a default config or NVRTC. What has changed is
 then seen in the diff. The record covers the default config of every method on the problems below, on a card of each
 architecture; no GPU is needed.
-
-A few defaults spill some words a thread, among hundreds of multiply-adds: direct_tiled, whose 128 registers let 512
-threads share a multiprocessor, in its tested loads (sm_61, sm_70, sm_80 to sm_89); gemm_vectorised on sm_61 and sm_70.
 """
 
 from __future__ import annotations
@@ -68,8 +65,12 @@ EVERYWHERE = {
     "relu": ("relu16777216_f32",),
 }  # fmt: skip
 
+# The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
+# with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
+SPILLS = {"gemm_vectorised": ("sm_61", "sm_70")}
+
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
-# need 64 bits, transposed operands.
+# need 64 bits, transposed operands; other windows.
 ONCE = {
     "conv2d": (
         "n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c3h1024w1024_k3r3s3_st2_p1_f32_nchw",
@@ -78,8 +79,12 @@ ONCE = {
         "n1c3h1024w1024_k3r3s3_p1_reflect_u8-f32-u8-f32_nhwc", "n1c3h40000w40000_k3r3s3_p1_f32_nchw",
     ),
     "gemm": ("m4096n4096k4096_f64", "m4096n4096k4096_ta_f32", "m4096n4096k4096_tb_f32"),
-    "max_pool2d": ("max_n32c64h56w56_r3s3_st2_p1_f16_nchw",),
-    "relu": ("relu16777216_f16",),
+    "max_pool2d": (
+        *(f"max_n32c64h112w112_{what}_{layout}" for layout in ("nchw", "nhwc")
+          for what in ("r2s2_st2_p0_f32", "r3s3_st2_p1_f16", "r3s3_st1_p1_u8", "r9s9_st1_p4_f32")),
+        "max_n64c64h1024w1024_r3s3_st2_p1_f32_nchw", "max_n64c64h1024w1024_r2s2_st2_p0_bf16_nhwc",
+    ),
+    "relu": ("relu67108864_bf16", "relu67108864_u8", "relu9000000000_f16"),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from tests.algorithms.registers import (
     EVERYWHERE,
     OLD,
     ONCE,
+    SPILLS,
     Row,
     compiled_rows,
     methods,
@@ -91,6 +92,12 @@ def test_every_kernel_is_in_the_record() -> None:
         for kernel in kernels:
             found = {architecture for architecture, name, _, _ in read_record() if name == kernel}
             assert found == set(CARDS), f"{kernel} of {file.name}: {REFRESH}"
+
+
+def test_what_spills_is_known() -> None:
+    """A new record does not let a spill in unseen."""
+    found = {(row.kernel, row.architecture) for row in read_record().values() if row.spill_bytes or row.stack_bytes}
+    assert found == {(kernel, architecture) for kernel, which in SPILLS.items() for architecture in which}
 
 
 RIGHT = Row("sm_90", "kernel", "problem", "config", "13.5", 64, 0, 0, 1024)
