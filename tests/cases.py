@@ -181,7 +181,10 @@ GEMM = [
     Case("m33n40k21_ta_f32", FLOATS),
     Case("m33n40k21_tb_f32", FLOATS),
     Case("m33n40k21_ta_tb_f64", FLOATS),
+    Case("m132n136k20_ta_f32", FLOATS),
+    Case("m132n136k24_tb_f32", FLOATS),
     Case("m0n5k3_f32"),
+    Case("m4n0k3_f32"),
     Case("m4n5k0_f32"),
     Case("m130n600k140_f32", FLOATS, every_config=True),
 ]

@@ -18,7 +18,11 @@ from convforge.problem import parse_problem
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
-SPREADS = ("n2c3h13w14_k4r3s3_p1_f32_nchw", "n1c2h9w10_k3r2s3_st2_p1_reflect_f32_nhwc")
+SPREADS = (
+    "n2c3h13w14_k4r3s3_p1_f32_nchw", "n1c2h9w10_k3r2s3_st2_p1_reflect_f32_nhwc", "n2c16h13w12_k9r3s3_st2_p1_f32_nhwc",
+    "m37n21k19_f32", "max_n2c3h16w24_r3s3_st2_p1_f32_nchw", "max_n2c4h16w24_r3s3_st2_p1_f16_nhwc", "relu3001_f32",
+)  # fmt: skip
+SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if parse_problem(text).operation == a.operation]
 
 
 @needs_emulator
@@ -41,16 +45,14 @@ def test_every_case_is_accepted(algorithm: Any) -> None:
 
 
 @needs_emulator
-@pytest.mark.parametrize("text", SPREADS)
-@pytest.mark.parametrize("algorithm", METHODS, ids=named)
-def test_a_nan_spreads_as_far_as_the_method_says(algorithm: Any, text: str) -> None:
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+@pytest.mark.parametrize(("algorithm", "text"), SPREAD_PAIRS, ids=[f"{named(a)}-{text}" for a, text in SPREAD_PAIRS])
+def test_nan_and_inf_spread_as_declared(algorithm: Any, text: str, kind: str) -> None:
     from convforge.backends.emulator import emulator_runtime
 
     runtime, problem = emulator_runtime(), allowed(parse_problem(text), algorithm)
-    if algorithm.operation != problem.operation:
-        return
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
-    verdict = check_nan_spread(plan)
+    verdict = check_nan_spread(plan, kind)
     assert verdict.ok, verdict.message
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.algorithms.compiling import H200
+from tests.backends.emulated import needs_emulator
+from tests.judged import judge_of
 
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import (
@@ -22,13 +23,12 @@ from convforge.algorithms.direct.device import (
     SharedConfig,
     TiledConfig,
 )
-from convforge.backends.emulator import emulator_runtime, why_absent
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
+from convforge.backends.emulator import emulator_runtime
+from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 
 METHODS = [DirectNaive("emulator"), DirectConstant("emulator"), DirectShared("emulator"), DirectTiled("emulator")]
 ANY = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-emulated = pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
 
 
 def problem_of(text: str) -> Conv2dProblem:
@@ -37,22 +37,16 @@ def problem_of(text: str) -> Conv2dProblem:
     return problem
 
 
-def check(method: Any, text: str, config: Any = None, order: str = "forward") -> None:
+def check(method: Any, text: str, config: Any = None) -> None:
     """Run a plan on the emulator and hold it against the truth."""
     problem = problem_of(text)
-    runtime = emulator_runtime(order)
+    runtime = emulator_runtime()
     config = method.configs(problem, runtime.facts)[0] if config is None else config
-    verdict = check_plan(method.plan(problem, config, runtime), judge_of(text))
+    verdict = check_plan(method.plan(problem, config, runtime), judge_of(text, "normal"))
     assert verdict.ok, verdict.message
 
 
-@cache
-def judge_of(text: str, kind: str = "normal") -> Judge:
-    problem = problem_of(text)
-    return Judge(problem, make_inputs(problem, kind))
-
-
-@emulated
+@needs_emulator
 @ANY
 @pytest.mark.parametrize("text", ["n2c3h37w71_k5r3s3_st1_p1_f32_nchw", "n1c4h37w71_k6r3s3_st2_p1x2_d2_g2_f32_nhwc"])
 def test_every_config(method: Any, text: str) -> None:
@@ -62,33 +56,16 @@ def test_every_config(method: Any, text: str) -> None:
         check(method, text, config)
 
 
-@emulated
-@ANY
-@pytest.mark.parametrize("order", ["backward", "shuffled"])
-def test_the_order_of_threads_does_not_matter(method: Any, order: str) -> None:
-    check(method, "n1c3h17w31_k5r3s3_st2_p1_f32_nchw", order=order)
-
-
-@emulated
-@ANY
-def test_nan_spreads_no_further_than_its_windows(method: Any) -> None:
-    problem = problem_of("n2c2h24w25_k3r3s3_st1_p1_f32_nchw")
-    plan = method.plan(problem, method.configs(problem, emulator_runtime().facts)[0], emulator_runtime())
-    for kind in ("nan", "inf"):
-        verdict = check_nan_spread(plan, kind)
-        assert verdict.ok, verdict.message
-
-
 # Beyond the 65535 blocks that a grid has along y and z.
 
 
-@emulated
+@needs_emulator
 @ANY
 def test_more_planes_than_a_grid_has(method: Any) -> None:
     check(method, "n66000c1h1w2_k1r1s1_f32_nchw")
 
 
-@emulated
+@needs_emulator
 @pytest.mark.parametrize(
     ("method", "config"),
     [
@@ -124,7 +101,7 @@ VECTORS = [
 ]
 
 
-@emulated
+@needs_emulator
 @pytest.mark.parametrize("text", VECTORS)
 def test_rows_of_several_blocks(text: str) -> None:
     problem = problem_of(text)
@@ -132,7 +109,7 @@ def test_rows_of_several_blocks(text: str) -> None:
         check(METHODS[3], text, config)
 
 
-@emulated
+@needs_emulator
 @ANY
 def test_arrays_that_no_vector_fits(method: Any) -> None:
     problem = problem_of("n1c2h20w300_k2r3s3_p1_f32_nchw")
@@ -154,7 +131,7 @@ def test_arrays_that_no_vector_fits(method: Any) -> None:
 # Constant memory: a filter holds a module of its own.
 
 
-@emulated
+@needs_emulator
 @pytest.mark.parametrize("method", METHODS[1:], ids=lambda method: method.name)
 def test_prepared_filters_do_not_disturb_each_other(method: Any) -> None:
     problem = problem_of("n1c3h9w10_k4r3s3_p1_f32_nchw")
@@ -172,7 +149,7 @@ def test_prepared_filters_do_not_disturb_each_other(method: Any) -> None:
     np.testing.assert_allclose(results[2], 3 * results[0], rtol=1e-5, atol=1e-5)
 
 
-@emulated
+@needs_emulator
 def test_a_module_serves_the_next_filter_of_its_stream_alone() -> None:
     problem = problem_of("n1c3h9w10_k4r3s3_p1_f32_nchw")
     runtime = emulator_runtime()
@@ -205,7 +182,7 @@ def test_a_filter_beyond_constant_memory_is_refused_by_the_constant_step_alone()
     assert all(method.refuses(problem, H200) is None for method in (METHODS[0], METHODS[2], METHODS[3]))
 
 
-@emulated
+@needs_emulator
 @pytest.mark.parametrize("method", METHODS[2:], ids=lambda method: method.name)
 def test_a_filter_beyond_constant_memory_is_read_from_global_memory(method: Any) -> None:
     check(method, "n1c128h5w6_k15r3s3_p1_f32_nchw")
@@ -248,7 +225,7 @@ def test_a_window_beyond_the_registers_is_refused() -> None:
         (METHODS[3], TiledConfig(32, 4, 16, 16), "registers; 192 are to be had"),
     ],
 )
-@emulated
+@needs_emulator
 def test_a_config_that_cannot_be_says_why(method: Any, config: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         method.plan(problem_of("n1c3h32w32_k1r3s3_p1_f32_nchw"), config, emulator_runtime())

@@ -1,4 +1,4 @@
-"""Max pooling's CUDA kernel: on the emulator by value, by NVRTC for what the machine code takes."""
+"""Max pooling's CUDA kernel on the emulator: every window, type, alignment and stride."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.compiling import H200, Compiling, compiled
+from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 
 import convforge
@@ -16,7 +16,7 @@ from convforge.algorithms.pool import device
 from convforge.algorithms.pool.device import MaxPool, MaxPoolConfig
 from convforge.backends.emulator import emulator_runtime
 from convforge.backends.emulator.facts import emulator_facts
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
+from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Pool2dProblem, parse_problem
 
 POOL = MaxPool("emulator")
@@ -129,9 +129,6 @@ def test_nan_wins_over_all_and_reaches_its_windows_alone(dtype: str, layout: str
         assert np.isnan(out).any()
         assert np.isfinite(out).any()
         np.testing.assert_array_equal(out, by_cpu(problem, x))
-        for kind in ("nan", "inf"):
-            verdict = check_nan_spread(plan, kind)
-            assert verdict.ok, verdict.message
 
 
 @needs_emulator
@@ -244,6 +241,12 @@ def test_wide_places_give_the_same(layout: str, monkeypatch: pytest.MonkeyPatch)
     assert verdict.ok, verdict.message
 
 
+def test_places_are_wide_where_an_array_needs_it() -> None:
+    problem = problem_of("max_n64c64h1024w1024_r3s3_st2_p1_f32_nchw")
+    assert device._needs_wide_index(problem)
+    assert not device._needs_wide_index(dataclasses.replace(problem, n=16))
+
+
 @needs_emulator
 def test_an_array_beyond_narrow_places_says_so() -> None:
     problem = problem_of("max_n2c1h4w4_r2s2_st2_p0_u8_nchw")
@@ -300,32 +303,3 @@ def test_users_reach_it_by_naming_the_device() -> None:
     np.testing.assert_array_equal(
         convforge.max_pool2d(own, 3, 1, 1, device="emulator", out=own), convforge.max_pool2d(x, 3, 1, 1)
     )
-
-
-# Machine code.
-
-
-@compiled
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_no_kernel_spills(architecture: str, layout: str) -> None:
-    for what in ("r2s2_st2_p0_f32", "r3s3_st2_p1_f32", "r3s3_st2_p1_f16", "r3s3_st1_p1_u8", "r9s9_st1_p4_f32"):
-        problem = problem_of(f"max_n32c64h112w112_{what}_{layout}")
-        runtime: Any = Compiling(architecture)
-        config = POOL.configs(problem, runtime.facts)[0]
-        (launch,) = POOL.plan(problem, config, runtime).launches
-        assert launch.spills == 0, f"{problem} {config}: {launch}"
-        assert runtime.kernels["max_pool"].stack_bytes == 0
-
-
-@compiled
-@pytest.mark.parametrize(
-    "text", ["max_n64c64h1024w1024_r3s3_st2_p1_f32_nchw", "max_n64c64h1024w1024_r2s2_st2_bf16_nhwc"]
-)
-def test_large_arrays_compile_with_wide_places(text: str) -> None:
-    problem = problem_of(text)
-    runtime: Any = Compiling("sm_90")
-    assert device._needs_wide_index(problem)
-    assert not device._needs_wide_index(dataclasses.replace(problem, n=16))
-    (launch,) = POOL.plan(problem, POOL.configs(problem, H200)[0], runtime).launches
-    assert launch.spills == 0
