@@ -54,10 +54,10 @@ def test_what_nvbench_wrote_is_read(script: ModuleType) -> None:
 
 @pytest.mark.parametrize("ours, agrees", [(1.0, True), (1.049, True), (0.951, True), (1.06, False), (0.94, False)])
 def test_more_than_five_per_cent_is_apart(script: ModuleType, ours: float, agrees: bool) -> None:
-    found = script.compare(Timing((ours,) * 3), Timing((ours,) * 3), {script.COLD: 1.0})
+    found = script.compare(Timing((ours,) * 3), Timing((ours,) * 3), {script.COLD: 2.0, script.BATCH: 1.0})
     assert found["agrees"] is agrees
-    assert found["difference_cold"] == pytest.approx(ours - 1)
-    assert found["difference_batch"] is None
+    assert found["difference_batch"] == pytest.approx(ours - 1)
+    assert found["difference_cold"] == pytest.approx(ours / 2 - 1)
 
 
 def test_a_drift_between_our_two_times_shows(script: ModuleType) -> None:
@@ -70,6 +70,8 @@ def test_a_drift_between_our_two_times_shows(script: ModuleType) -> None:
 def test_a_time_that_is_missing_is_a_fault(script: ModuleType) -> None:
     with pytest.raises(ValueError, match="NVBench gave no nv/cold/time/gpu/median; it gave nothing"):
         script.compare(Timing((1.0,) * 3), Timing((1.0,) * 3), {})
+    with pytest.raises(ValueError, match="NVBench gave no nv/batch/time/gpu/mean; it gave nv/cold/time/gpu/median"):
+        script.compare(Timing((1.0,) * 3), Timing((1.0,) * 3), {script.COLD: 1.0})
 
 
 @needs_emulator
@@ -143,5 +145,5 @@ class MadeUp(ModuleType):
                     launch(SimpleNamespace(get_stream=lambda: "theirs"))
 
             made.run(SimpleNamespace(exec=run))
-            found.append(written(made.name, cold=1e-3 * (1.02 if at == 0 else 1.1), batch=1e-3))
+            found.append(written(made.name, cold=2e-3, batch=1e-3 * (1.02 if at == 0 else 1.1)))
         Path(argv[argv.index("--json") + 1]).write_text(json.dumps({"benchmarks": found}))

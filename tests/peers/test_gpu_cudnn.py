@@ -42,7 +42,7 @@ def played_cudnn(monkeypatch: Any) -> Iterator[Any]:
             assert (problem.mode, order) == ("cross-correlation", "KRSC")
             self.runtime = runtime
 
-        def __call__(self, w: DeviceArray) -> Any:
+        def __call__(self, w: DeviceArray, stream: Any = None) -> Any:
             packed = self.runtime.upload(w._seen.transpose(0, 2, 3, 1))
             return SimpleNamespace(tensors={"w": packed})
 

@@ -75,7 +75,7 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             import cupy
 
-            with current_stream(runtime, None):
+            with current_stream(runtime, stream):
                 packed = _filter(problem, cupy.asarray(w))
             return PreparedFilter({"w": packed, "owner": w}, int(packed.nbytes))
 

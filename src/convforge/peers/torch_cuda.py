@@ -122,7 +122,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
-            with running(runtime, None):
+            with running(runtime, stream):
                 packed = self._filter(problem, tensor(w), dtype)
             return PreparedFilter({"w": packed, "owner": w}, packed.nbytes)
 
