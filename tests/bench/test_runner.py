@@ -234,6 +234,46 @@ def test_a_prediction_comes_from_the_largest_row_so_far() -> None:
     assert forecast.predict(("gemm", "other"), small, probe) is None
 
 
+def test_a_prediction_that_would_refuse_is_made_again_from_a_larger_problem() -> None:
+    large = parse_problem("m4000n4000k4000_f32")
+    probed: list[Problem] = []
+
+    def probe(problem: Problem) -> float:  # the small one takes ten times as long as its size says
+        probed.append(problem)
+        return problem.flops * (1e-9 if len(probed) == 1 else 1e-10)
+
+    first = Forecast().predict(("truth",), large, probe)
+    assert first is not None
+    assert first[0] == pytest.approx(1e-9 * large.flops)
+    probed.clear()
+    again = Forecast().predict(("truth",), large, probe, most=20.0)
+    assert again is not None
+    assert again[0] == pytest.approx(1e-10 * large.flops)
+    assert probed[0].flops < probed[1].flops <= 16 * PROBE_FLOPS
+    probed.clear()
+    hopeless = Forecast().predict(("truth",), large, probe, most=0.1)
+    assert hopeless is not None
+    assert len(probed) == 1, "a larger problem would take too long itself"
+
+
+def test_what_a_case_took_is_forecast_for_the_next() -> None:
+    rows = _rows(400, 2000)
+    budget = Budget(200.0, rows, Forecast(), clock=lambda: 0.0)
+    assert budget.allows(rows[1])
+    budget.learn_case(rows[0], 8.0)
+    assert not budget.allows(rows[1]), "25 times the outputs, 200 s"
+
+
+def test_the_truth_of_a_case_may_take_what_its_rows_do_not_need() -> None:
+    rows = _rows(8, 9, 10, 11)
+    budget = Budget(100.0, rows, Forecast(), clock=lambda: 0.0)
+    assert budget.case_share(rows[:1]) == pytest.approx(max(25.0, budget.share(rows[0])))
+    for row in rows[:3]:
+        budget.done(row)
+        budget.final_share(row.case.name)
+    assert budget.case_share(rows[3:]) == pytest.approx(100.0)
+
+
 def test_without_an_earlier_row_a_smaller_problem_is_tried(tmp_path: Path) -> None:
     runtime = Telling(cpu_runtime().facts)
     (result,) = run_bench(tmp_path, cases(400), [fakes.Honest()], runtime=runtime).results

@@ -25,9 +25,10 @@ QUICK_ROW_CALLS = 10
 # What a method of medium speed reaches on one core: a guess, until a method was seen.
 NOMINAL_FLOPS_PER_S = 4e9
 NOMINAL_BYTES_PER_S = 4e9
-# What a case costs beside its rows: inputs, truth and limits for every output; and so many calls of its fastest
-# method in the final, which never takes longer than its limit.
+# What a case costs beside its rows: inputs, truth and limits for every output, on two cores of the host, until a case
+# was seen; and so many calls of its fastest method in the final, which never takes longer than its limit.
 CASE_S_PER_OUTPUT = 300e-9
+SEEN_OUTPUTS = 10**5
 FINAL_CALLS = 20
 # Costs are forecast roughly, and small rows go first: of what is left, this much is given away.
 CERTAIN = 0.8
@@ -74,6 +75,7 @@ class Budget:
         self._forecast = forecast
         self._calls = calls
         self._clock = clock
+        self._case_s_per_output = CASE_S_PER_OUTPUT
         self._end = None if total_s is None else clock() + total_s
         self._rows = {row.key: _Sizes.of(row) for row in rows if row.refusal is None}
         self._finals: dict[str, list[_Sizes]] = {}
@@ -106,6 +108,17 @@ class Budget:
         share = cost * max((CERTAIN * self.remaining_s - self._cases_s()) / max(costs, cost), 1.0)
         return min(share, self.remaining_s)
 
+    def case_share(self, rows: Sequence[Row]) -> float:
+        """Seconds that a case's truth may take: what its rows may, or its part of what is left where that is more."""
+        part = self.remaining_s / max(len(self._finals), 1)
+        return min(self.remaining_s, max(part, sum(self.share(row) for row in rows)))
+
+    def learn_case(self, row: Row, seconds: float) -> None:
+        """Inputs, truth and limits of a row's case took so long."""
+        outputs = _Sizes.of(row).outputs
+        if outputs >= SEEN_OUTPUTS:
+            self._case_s_per_output = seconds / outputs
+
     def final_share(self, case: str) -> float:
         """Seconds that the final of a case may take; it is then off the list."""
         cost = self._final_s(self._finals.pop(case, []))
@@ -136,7 +149,7 @@ class Budget:
     def _final_s(self, rows: Sequence[_Sizes]) -> float:
         if not rows:
             return 0.0
-        return ROW_S + CASE_S_PER_OUTPUT * rows[0].outputs + FINAL_CALLS * min(map(self._call_s, rows))
+        return ROW_S + self._case_s_per_output * rows[0].outputs + FINAL_CALLS * min(map(self._call_s, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +225,29 @@ class Forecast:
             self._seen[key] = (problem.flops, seconds, str(problem))
 
     def predict(
+        self,
+        key: tuple[str, ...],
+        problem: Problem,
+        probe: Callable[[Problem], float],
+        most: float = math.inf,
+    ) -> tuple[float, str] | None:
+        """Seconds of a call and what they were scaled up from; None for problems too small to matter.
+
+        A prediction of more than `most` seconds is made again from a probe sixteen times as large, if that should take
+        no more than a quarter of them: small problems keep few cores at work.
+        """
+        found = self._predict(key, problem, probe)
+        if found is not None and found[0] > most and key in self._seen:
+            flops, seconds, _ = self._seen[key]
+            larger = smaller(problem, 16 * flops)
+            if larger is not None and flops < larger.flops < problem.flops and 16 * seconds <= most / 4:
+                self._seen[key] = (larger.flops, probe(larger), str(larger))
+                return self._predict(key, problem, probe)
+        return found
+
+    def _predict(
         self, key: tuple[str, ...], problem: Problem, probe: Callable[[Problem], float]
     ) -> tuple[float, str] | None:
-        """Seconds of a call and what they were scaled up from; None for problems too small to matter."""
         if key not in self._seen:
             if problem.flops < 4 * PROBE_FLOPS:
                 return None

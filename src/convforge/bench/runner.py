@@ -220,12 +220,17 @@ class Runner:
             for row in able:
                 self._finish(row, row.result("skipped", reason), budget)
             return
+        begin = self._clock()
         try:
             material = Material(case, self.runtime, check)
         except MemoryError as fault:
             for row in able:
                 self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
             return
+        taken = self._clock() - begin
+        self._forecast.learn(_truth_key(case), case.problem, taken)
+        for row in able[:1]:
+            budget.learn_case(row, taken)
         for row in able:
             self._watch(self._done, len(self.rows), f"{case.name}: {row.algorithm.name}")
             results.append(self._finish(row, self._row(row, material, budget), budget))
@@ -290,8 +295,8 @@ class Runner:
             check.Judge(problem, inputs)
             return self._clock() - begin
 
-        predicted = self._forecast.predict((case.problem.operation, "truth", ""), case.problem, truth_time)
-        most = min(budget.remaining_s, sum(budget.share(row) for row in rows))
+        most = budget.case_share(rows)
+        predicted = self._forecast.predict(_truth_key(case), case.problem, truth_time, most)
         if predicted is not None and predicted[0] > most:
             return f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); its case has {most:.2g} s"
         return None
@@ -335,6 +340,11 @@ class Runner:
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
+
+
+def _truth_key(case: Case) -> tuple[str, ...]:
+    """Under which the forecast keeps what truths take."""
+    return (case.problem.operation, "truth", "")
 
 
 def _spent(budget: Budget) -> str:
