@@ -1,7 +1,7 @@
 // copy: what moves memory fastest: 16 bytes a thread, and as many threads as that takes.
 //
 // Threads   thread i of the grid moves element i. Blocks start in order, so what is under way at any time lies close
-//           together in memory; a grid that just fills the GPU and goes on in steps is 8 % slower on an H200.
+//           together in memory; a grid that just fills the GPU and goes on in steps is slower.
 // Limit     memory bandwidth, read and write together.
 struct Copy {
     const float4 *source;
