@@ -8,6 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 
+def cores_in_words(cores: int, backend: str) -> str:
+    """A device's processors by the name that its kind of device gives them.
+
+    Examples
+    --------
+    >>> cores_in_words(132, "cuda"), cores_in_words(1, "cpu")
+    ('132 multiprocessors', '1 core')
+    """
+    noun = "multiprocessor" if backend == "cuda" else "core"
+    return f"{cores} {noun}{'s' if cores != 1 else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """Figures of one device.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from convforge.backends.facts import cores_in_words
 from convforge.bench.records import Result, Run
 from convforge.bench.verdicts import Verdict, judge
 from convforge.measure.timer import Timing
@@ -321,10 +322,10 @@ def _caption(run: Run) -> str:
     commit = (
         "no commit known" if run.commit is None else f"commit {run.commit[:10]}{' with changes' if run.dirty else ''}"
     )
-    name = run.machine.get("facts", {}).get("name", run.device)
-    cores = run.machine.get("facts", {}).get("cores", "?")
+    facts = run.machine.get("facts", {})
+    cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
     best = run.best_ceilings
-    said = f"Measured {run.started[:10]} on {name}, {cores} cores, {commit}"
+    said = f"Measured {run.started[:10]} on {facts.get('name', run.device)}, {cores}, {commit}"
     if best is None:
         return f"{said}."
     return f"{said}; copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s."

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from convforge.bench.records import Result, Run
     from convforge.cli.survey import Entry, Limit
 
-_CORES = {"cpu": "cores", "cuda": "multiprocessors", "emulator": "cores"}
-
 
 def explain(
     problem: Annotated[str, typer.Argument(help="Text form, such as n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw.")],
@@ -81,9 +79,10 @@ def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[
 
 def _print_problem(console: Console, problem: Any, facts: Any) -> None:
     """What is asked, and of which device."""
+    from convforge.backends.facts import cores_in_words
     from convforge.problem import tuning_key
 
-    console.print(f"[bold]{problem}[/bold]\n  on {facts.name}, {facts.cores} {_CORES[facts.backend]}")
+    console.print(f"[bold]{problem}[/bold]\n  on {facts.name}, {cores_in_words(facts.cores, facts.backend)}")
     if problem.operation in ("conv2d", "max_pool2d"):
         console.print(f"  x {problem.x_shape} -> out {problem.out_shape}")
     intensity = problem.flops / max(problem.least_bytes, 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from convforge.backends.facts import cores_in_words
 from convforge.report import numbers
 from convforge.report.records import View
 from convforge.report.tables import Cell, Column, Table
@@ -34,7 +35,7 @@ def machine_name(view: View) -> str:
     """What the maker calls it, and its cores."""
     known = _mapping(view.run.machine.get("facts"))
     name, cores = known.get("name") or view.run.device, known.get("cores")
-    return f"{name}, {cores} core{'s' if cores != 1 else ''}" if cores else str(name)
+    return f"{name}, {cores_in_words(cores, known.get('backend', ''))}" if cores else str(name)
 
 
 def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
