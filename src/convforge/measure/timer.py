@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from convforge.measure.stopping import Decision, StoppingRule, median_uncertainty, spread
 
 _MOST_CALLS = 1 << 16  # of one sample, should a clock stand still
+REST_S = 0.005  # before each sample of interleaved runs
 
 
 class Clock(Protocol):
@@ -134,7 +135,9 @@ def interleave(
 ) -> list[Timing]:
     """Time several runs in turns, a sample each, so that a drift of the machine meets all of them alike.
 
-    The order turns round after every round. Sampling goes on until the rule is satisfied for every run; the budget is
+    The order turns round after every round. Before each sample the machine gets a moment of rest, and one call that
+    does not count: PyTorch's threads, and those of others, spin for some milliseconds after a call, and would take a
+    core from whoever comes next. Sampling goes on until the rule is satisfied for every run; the budget is
     that of all together.
     """
     rule = rule or StoppingRule()
@@ -144,6 +147,9 @@ def interleave(
     order = list(range(len(runs)))
     while True:
         for i in order:
+            if len(runs) > 1:
+                time.sleep(REST_S)
+                runs[i]()
             samples[i].append(runtime.time(runs[i], calls[i]) / calls[i])
         order.reverse()
         decisions: list[Decision] = [rule.decide(taken, clock() - begin) for taken in samples]
