@@ -1,5 +1,7 @@
 """The demonstration: edges of a real photograph by every method, the image workload checked and timed, one report.
 
+On a machine with an NVIDIA GPU that can be used, the GPU's methods follow those of the CPU.
+
     python examples/demo.py --out out
 
 It takes two minutes on two cores at most, of which compiling takes half a minute, the first time. What it writes:
@@ -8,7 +10,6 @@ out/pictures/*.png, out/results/*/*.jsonl, out/report.html.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
@@ -23,12 +24,14 @@ from rich.table import Table
 
 from convforge import conv2d
 from convforge.algorithms import algorithms, refusal
-from convforge.algorithms.contract import Operands
+from convforge.algorithms.contract import Operands, Plan
+from convforge.backends import cuda
 from convforge.backends.cpu import cpu_runtime
 from convforge.check import Inputs, compare, truth
 from convforge.cli.bench import bench
 from convforge.cli.report import report
 from convforge.errors import UnsupportedProblem
+from convforge.execution import runtime_of
 from convforge.images.convert import to_dtype
 from convforge.images.files import Picture, write_picture
 from convforge.images.kernels import named_kernel
@@ -38,9 +41,14 @@ from convforge.problem import Conv2dProblem
 SIZES = "32,64,128,256,512,1024,2048"
 
 
-def methods() -> list[Any]:
-    """Every CPU method that convolves."""
-    return [a for a in algorithms() if a.operation == "conv2d" and a.backend == "cpu"]
+def devices() -> list[str]:
+    """The CPU, and the GPU where there is one that can be used."""
+    return ["cpu", "cuda"] if cuda.why_absent() is None else ["cpu"]
+
+
+def methods(device: str = "cpu") -> list[Any]:
+    """Every method of a device that convolves."""
+    return [a for a in algorithms() if a.operation == "conv2d" and a.backend == device]
 
 
 def call_once(name: str) -> None:
@@ -60,8 +68,9 @@ def compile_all() -> None:
             pass
 
 
-def edges(folder: Path, console: Console) -> None:
+def edges(device: str, folder: Path, console: Console) -> None:
     """Edge-detect a photograph with every method: the 8-neighbour Laplacian, summed over RGB, to three outputs."""
+    runtime = runtime_of(device)
     pixels = photograph("astronaut")
     height, width, bands = pixels.shape
     x = pixels.astype(np.float32)[None]
@@ -72,40 +81,44 @@ def edges(folder: Path, console: Console) -> None:
     exact = truth(problem, inputs)
     folder.mkdir(parents=True, exist_ok=True)
     write_picture(folder / "photograph.png", Picture(pixels))
-    table = Table("method", "ms", "RMS error", "picture", title=f"edges of a {width}x{height} photograph, {problem}",
-                  title_justify="left")  # fmt: skip
-    runtime = cpu_runtime()
-    for method in track(methods(), "edges by every method", console=Console(stderr=True)):
+    table = Table("method", "ms", "RMS error", "picture", title_justify="left",
+                  title=f"edges of a {width}x{height} photograph on {runtime.facts.name}, {problem}")  # fmt: skip
+    there = runtime.upload(x), runtime.upload(w), runtime.empty(problem.out_shape, np.float32)
+    for method in track(methods(device), f"edges by every method, {device}", console=Console(stderr=True)):
         asked = problem.replace(precision=method.precision)
         if (reason := refusal(method, asked, runtime.facts)) is not None:
             table.add_row(method.name, "", "", f"refused: {reason}", style="dim")
             continue
-        plan = method.plan(asked, method.configs(asked, runtime.facts)[0], runtime)
-        out = np.empty(problem.out_shape, np.float32)
         try:
-            plan(x, plan.prepare(w), None, out)
+            seconds = call_twice(method.plan(asked, method.configs(asked, runtime.facts)[0], runtime), *there)
         except UnsupportedProblem as refused:  # seen in the weights alone, such as their rank
             table.add_row(method.name, "", "", f"refused: {refused.reasons[method.name]}", style="dim")
             continue
-        begin = time.perf_counter()
-        plan(x, plan.prepare(w), None, out)
-        seconds = time.perf_counter() - begin
+        out = runtime.download(there[2])
         verdict = compare(asked, method.precision, out, exact, inputs)
         if not verdict.ok:
             table.add_row(method.name, "", f"{verdict.rms:.1e}", f"[red]wrong: {verdict.message}[/red]")
             continue
-        path = folder / f"edges-{method.name}.png"
+        path = folder / f"edges-{'' if device == 'cpu' else f'{device}-'}{method.name}.png"
         write_picture(path, Picture(to_dtype(out[0], np.uint8, absolute=True)))
         table.add_row(method.name, f"{seconds * 1e3:.2f}", f"{verdict.rms:.1e}", str(path))
     console.print(table)
+
+
+def call_twice(plan: Plan, x: Any, w: Any, out: Any) -> float:
+    """Seconds of a second call, its weights prepared: the first may compile."""
+    plan(x, plan.prepare(w), None, out)
+    plan.runtime.fill(out, 0xFF)  # NaN: what is looked at later is what the timed call wrote
+    return plan.runtime.time(lambda: plan(x, plan.prepare(w), None, out), 1)
 
 
 def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out")) -> None:
     """Pictures, the image workload, the report."""
     console = Console()
     compile_all()
-    edges(out / "pictures", console)
-    bench(["images"], sizes=SIZES, budget="60s", quick=True, out=out)
+    for device in devices():
+        edges(device, out / "pictures", console)
+        bench(["images"], sizes=SIZES, device=device, budget="60s", quick=True, out=out)
     report([out / "results"], out=out / "report.html", pictures=out / "pictures")
 
 
