@@ -118,7 +118,7 @@ def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("
     compile_all()
     for device in devices():
         edges(device, out / "pictures", console)
-        bench(["images"], sizes=SIZES, device=device, budget="60s", quick=True, out=out)
+        bench(["images"], sizes=SIZES, device=device, budget="50s", quick=True, out=out)
     report([out / "results"], out=out / "report.html", pictures=out / "pictures")
 
 
