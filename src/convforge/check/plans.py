@@ -21,8 +21,9 @@ from convforge.problem import Conv2dProblem, Problem
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Bytes on either side of an output or a workspace that must stay as they were.
-GUARD = 4096
+# Bytes on either side of an output or a workspace that must stay as they were: more than a plane of a small picture, so
+# that a kernel which goes on to the next one is found out before it harms the process.
+GUARD = 1 << 16
 
 # Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
 SECOND_TRUTH_FLOPS = 100_000_000
