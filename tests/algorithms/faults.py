@@ -17,9 +17,8 @@ from typing import Any
 
 from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
 from convforge.algorithms.elementwise.device import ReluConfig
-from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig
+from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.im2col.device import Im2colConfig
-from convforge.algorithms.implicit_gemm.device import ImplicitGemmConfig
 from convforge.algorithms.pool.device import MaxPoolConfig
 
 
@@ -71,7 +70,7 @@ CONSTANT = Run("direct_constant", PLAIN, ConstantConfig(32, 2))
 SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
 TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
 IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
-IMPLICIT = Run("implicit_gemm", PLAIN, ImplicitGemmConfig(16, 128, 8, 16, 32, 4, 4))
+IMPLICIT = Run("implicit_gemm", PLAIN, WarpTile(16, 128, 8, 16, 32, 4, 4))
 GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
 GEMM_SHARED = Run("gemm_shared", PRODUCT, SquareConfig(8))
 TILE_1D = Run("gemm_tile_1d", PRODUCT, TileConfig(32, 32, 8, 4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,22 +11,15 @@ from typing import Any
 import pytest
 import typer
 from tests.backends.emulated import needs_emulator
+from tests.bench.scripts import script_named
 from typer.testing import CliRunner
 
 from convforge.measure.timer import Timing
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "crosscheck.py"
-
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmarks_crosscheck", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclass looks for its own types
-    spec.loader.exec_module(module)
-    return module
+    return script_named("crosscheck")
 
 
 def written(name: str, *, cold: float, batch: float | None, skipped: bool = False) -> dict[str, Any]:

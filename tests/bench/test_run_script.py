@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 from tests.bench import fakes
+from tests.bench.scripts import SCRIPTS, script_named
 from typer.testing import CliRunner
 
 from convforge.algorithms import algorithms
 from convforge.bench import suites
 from convforge.problem import GemmProblem
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run.py"
-
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmarks_run", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclass looks for its own types
-    spec.loader.exec_module(module)
-    return module
+    return script_named("run")
 
 
 class Asked:
@@ -66,7 +56,7 @@ def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: 
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}
     assert list(calls) == ["images", "blocks", "gemm", "layers"]
-    assert all(call["device"] == "cuda" and call["out"] == SCRIPT.parent for call in calls.values())
+    assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]
     assert calls["images"]["sizes"] == ""
     assert calls["blocks"]["all_configs"]

@@ -229,8 +229,8 @@ class Runner:
             return
         taken = self._clock() - begin
         self._forecast.learn(_truth_key(case), case.problem, taken)
-        for row in able[:1]:
-            budget.learn_case(row, taken)
+        if able:
+            budget.learn_case(able[0], taken)
         for row in able:
             self._watch(self._done, len(self.rows), f"{case.name}: {row.algorithm.name}")
             results.append(self._finish(row, self._row(row, material, budget), budget))

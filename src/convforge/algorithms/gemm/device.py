@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -244,8 +244,8 @@ class GemmVectorised(_Tiled):
 
 
 @dataclass(frozen=True, slots=True)
-class WarpConfig(Config):
-    """Tiles of :class:`GemmWarpTiled`.
+class WarpTile(Config):
+    """How warp_tile.cuh shares a block's tile of C out.
 
     Attributes
     ----------
@@ -255,18 +255,40 @@ class WarpConfig(Config):
         The part of that of a warp.
     thread_m, thread_n : int
         The part of that of a thread; 32 of them make the warp's.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warp_m: int
+    warp_n: int
+    thread_m: int
+    thread_n: int
+
+    def tiling(self, size: int, stages: int) -> Tiling:
+        """What it means for a kernel that keeps `stages` tiles of each operand, of elements of `size` bytes."""
+        warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
+        names = ("block_k", "warp_m", "warp_n", "thread_m", "thread_n")
+        numbers = tuple((name.upper(), getattr(self, name)) for name in names)
+        shared = stages * self.block_k * (self.block_m + self.block_n + 8) * size
+        return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
+
+    def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
+        """Whether a block has the shared memory, and a thread the registers: sums of 8 bytes take two each."""
+        return tiling.shared_bytes <= facts.block_shared_bytes and self.thread_m * self.thread_n * size <= 128 * 4
+
+
+@dataclass(frozen=True, slots=True)
+class WarpConfig(WarpTile):
+    """Tiles of :class:`GemmWarpTiled`.
+
+    Attributes
+    ----------
     stages : int
         Tiles of each operand in shared memory.
     """
 
-    block_m: int = 128
-    block_n: int = 128
-    block_k: int = 8
-    warp_m: int = 64
-    warp_n: int = 64
-    thread_m: int = 8
-    thread_n: int = 16
-    stages: int = 4
+    stages: int
 
 
 WARP_TILES = (
@@ -281,20 +303,11 @@ WARP_TILES = (
 )
 
 
-def warp_tiling(config: Any, size: int, stages: int) -> Tiling:
-    """Tiling of a kernel that shares its block's tile out as warp_tile.cuh does."""
-    warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
-    names = ("block_k", "warp_m", "warp_n", "thread_m", "thread_n")
-    numbers = tuple((name.upper(), getattr(config, name)) for name in names)
-    shared = stages * config.block_k * (config.block_m + config.block_n + 8) * size
-    return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
-
-
 class GemmWarpTiled(GemmStep[WarpConfig]):
     """A compact part of the tile for each warp; asynchronous copies."""
 
     name = "gemm_warp_tiled"
-    summary = "8 x 16 elements of C a thread, a compact part of the tile a warp, asynchronous copies"
+    summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"
     path = "algorithms/gemm/warp_tiled.cu"
     sources = _sources(
@@ -303,16 +316,13 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
 
     def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
-        fit = [tile for tile in WARP_TILES if self.tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
-        if size > 4:  # twice the registers
-            fit = [tile for tile in fit if tile.thread_m * tile.thread_n <= 64]
+        fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
 
     def tiling(self, config: WarpConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""
-        plain = warp_tiling(config, size, config.stages)
-        return Tiling(plain.block_m, plain.block_n, plain.threads, (*plain.constants, ("STAGES", config.stages)),
-                      plain.shared_bytes)  # fmt: skip
+        plain = config.tiling(size, config.stages)
+        return replace(plain, constants=(*plain.constants, ("STAGES", config.stages)))
 
 
 LADDER: dict[str, type[GemmStep[Any]]] = {

@@ -15,7 +15,7 @@ from convforge.algorithms.gemm.product import Product, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource
+from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 
@@ -151,7 +151,7 @@ class _Expansion:
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )
-        own = (f"constexpr int THREADS = {THREADS};", f"constexpr bool PIXELS_NEAR = {str(pixels_near).lower()};")
+        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_near)
         source = KernelSource(
             "algorithms/im2col/im2col.cu", "im2col", (*conv_constants(problem), *own), self._struct, "Expansion"
         )

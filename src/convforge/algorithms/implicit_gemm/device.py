@@ -4,62 +4,40 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.gemm.device import modelled_time, warp_tiling
+from convforge.algorithms.contract import Frame, Launch, Plan
+from convforge.algorithms.gemm.device import WarpTile, modelled_time
 from convforge.algorithms.gemm.product import Product, Tiling, operand
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-
-@dataclass(frozen=True, slots=True)
-class ImplicitGemmConfig(Config):
-    """Tiles of :class:`ImplicitGemm`.
-
-    Attributes
-    ----------
-    block_m, block_n, block_k : int
-        Outputs and pixels that a block computes, and how many entries of a column it goes on in a step.
-    warp_m, warp_n : int
-        The part of that of a warp.
-    thread_m, thread_n : int
-        The part of that of a thread; 32 of them make the warp's.
-    """
-
-    block_m: int = 64
-    block_n: int = 128
-    block_k: int = 8
-    warp_m: int = 32
-    warp_n: int = 64
-    thread_m: int = 8
-    thread_n: int = 8
-
-
+# Outputs and pixels of a block, entries of a column of a step; of a warp; of a thread.
 TILES = (
-    ImplicitGemmConfig(128, 128, 32, 32, 64, 8, 8),
-    ImplicitGemmConfig(128, 128, 8, 32, 64, 8, 8),
-    ImplicitGemmConfig(64, 128, 16, 32, 64, 8, 8),
-    ImplicitGemmConfig(64, 128, 8, 32, 64, 8, 8),
-    ImplicitGemmConfig(64, 64, 32, 32, 32, 8, 4),
-    ImplicitGemmConfig(64, 64, 16, 32, 64, 8, 8),
-    ImplicitGemmConfig(64, 64, 8, 32, 32, 8, 4),
-    ImplicitGemmConfig(32, 128, 8, 32, 32, 8, 4),
-    ImplicitGemmConfig(16, 128, 8, 16, 32, 4, 4),
-    ImplicitGemmConfig(8, 256, 8, 8, 64, 4, 4),
+    WarpTile(128, 128, 32, 32, 64, 8, 8),
+    WarpTile(128, 128, 8, 32, 64, 8, 8),
+    WarpTile(64, 128, 16, 32, 64, 8, 8),
+    WarpTile(64, 128, 8, 32, 64, 8, 8),
+    WarpTile(64, 64, 32, 32, 32, 8, 4),
+    WarpTile(64, 64, 16, 32, 64, 8, 8),
+    WarpTile(64, 64, 8, 32, 32, 8, 4),
+    WarpTile(32, 128, 8, 32, 32, 8, 4),
+    WarpTile(16, 128, 8, 16, 32, 4, 4),
+    WarpTile(8, 256, 8, 8, 64, 4, 4),
 )
 # Steps of several taps cost more to gather: a tile whose steps do not divide the channels counts as so much slower.
 SEVERAL_TAPS = 1.25
 
 
-class ImplicitGemm(DeviceConvolution[ImplicitGemmConfig]):
+class ImplicitGemm(DeviceConvolution[WarpTile]):
     """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ), the columns gathered into shared memory, never written."""
 
     name = "implicit_gemm"
@@ -71,27 +49,25 @@ class ImplicitGemm(DeviceConvolution[ImplicitGemmConfig]):
         *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "columns", "gemm", "warp_tile", "device")),
     )
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
         """See :class:`Algorithm`. Those that waste least of the device first."""
         pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
-        fit = [tile for tile in TILES if tiling(tile, problem).shared_bytes <= facts.block_shared_bytes]
-        if size > 4:  # twice the registers
-            fit = [tile for tile in fit if tile.thread_m * tile.thread_n <= 64]
+        fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 
-        def time(tile: ImplicitGemmConfig) -> float:
+        def time(tile: WarpTile) -> float:
             slower = SEVERAL_TAPS if problem.c_per_group % tile.block_k else 1.0
             return slower * modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
 
         return sorted(fit, key=time)
 
-    def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
+    def plan(self, problem: Conv2dProblem, config: WarpTile, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
         near = problem.x_layout == "NHWC"
         shape = tiling(config, problem)
         product = Product(
             "algorithms/implicit_gemm/implicit_gemm.cu", "implicit_gemm", shape, runtime, False, near,
-            problem.acc_dtype, problem, constants=(f"constexpr bool CHANNELS_NEAR = {str(near).lower()};",),
+            problem.acc_dtype, problem, constants=constants(CHANNELS_NEAR=near),
             around=_around,
         )  # fmt: skip
         info = product.info(problem.k_per_group, pixels, problem.groups)
@@ -106,13 +82,12 @@ class ImplicitGemm(DeviceConvolution[ImplicitGemmConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
 
 
-def tiling(config: ImplicitGemmConfig, problem: Conv2dProblem) -> Tiling:
+def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
     """What a config means for the kernel: two tiles of each operand, and where the window of each column begins."""
     size = np.dtype(problem.acc_dtype).itemsize
-    plain = warp_tiling(config, size, stages=2)
+    plain = config.tiling(size, stages=2)
     shared = -(-(plain.shared_bytes + 16 * config.block_n) // 16) * 16
-    numbers = (*plain.constants, ("SHARED_BYTES", shared))
-    return Tiling(plain.block_m, plain.block_n, plain.threads, numbers, shared)
+    return replace(plain, constants=(*plain.constants, ("SHARED_BYTES", shared)), shared_bytes=shared)
 
 
 def _around(gemm: Any) -> type[ctypes.Structure]:
