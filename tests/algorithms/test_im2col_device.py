@@ -11,6 +11,7 @@ from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms.gemm.device import LADDER
 from convforge.algorithms.im2col.device import Im2col, Im2colConfig
+from convforge.algorithms.implicit_gemm import device
 from convforge.algorithms.implicit_gemm.device import ImplicitGemm
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
@@ -53,6 +54,19 @@ def test_every_tile_of_implicit_gemm(text: str, order: str) -> None:
     for config in IMPLICIT.configs(problem, runtime.facts):
         verdict = check_plan(IMPLICIT.plan(problem, config, runtime), judge)
         assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("most", [64, 100, 37])
+@pytest.mark.parametrize("text", ["n2c16h13w12_k12r3s3_st2_p1_f32_nhwc", "n2c5h13w12_k12r3s3_p1_f32_nchw_+bias"])
+def test_more_columns_than_implicit_gemm_counts_take_several_launches(
+    text: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "MOST_COLUMNS", most)
+    runtime, problem = emulator_runtime(), parse_problem(text)
+    plan = IMPLICIT.plan(problem, IMPLICIT.configs(problem, runtime.facts)[0], runtime)
+    assert len(plan.launches) == -(-problem.n * problem.p * problem.q // most)
+    verdict = check_plan(plan, Judge(problem, make_inputs(problem)))
+    assert verdict.ok, verdict.message
 
 
 @pytest.mark.parametrize("gemm", LADDER)

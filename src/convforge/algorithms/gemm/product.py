@@ -24,6 +24,8 @@ from convforge.problem.types import itemsize
 VECTOR_BYTES = 16
 # A grid has at most this many blocks along x.
 MOST_TILES = 2**31 - 1
+# Columns of a product whose output is a convolution's: they are counted in 32 bits.
+MOST_COLUMNS = 1 << 30
 
 
 class Operand(ctypes.Structure):

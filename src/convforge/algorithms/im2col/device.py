@@ -11,7 +11,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.gemm.device import LADDER
-from convforge.algorithms.gemm.product import Product, operand
+from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
@@ -22,7 +22,6 @@ from convforge.problem import Conv2dProblem
 THREADS = 256
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
-MOST_COLUMNS = 1 << 30
 # The columns begin at a multiple of this in the workspace.
 ALIGNMENT = 256
 # Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.

@@ -11,7 +11,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
-from convforge.algorithms.gemm.product import Product, Tiling, operand
+from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, operand
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
@@ -70,16 +70,21 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             problem.acc_dtype, problem, constants=constants(CHANNELS_NEAR=near),
             around=_around,
         )  # fmt: skip
-        info = product.info(problem.k_per_group, pixels, problem.groups)
 
-        def run(frame: Frame) -> None:
-            args = product.output(frame, pixels, problem.taps)
-            args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
-            vectors = near and _channels_aligned(problem, args.store.conv)
-            product.launch(info, product.arguments(args, int(vectors)), frame.stream)
+        def columns(first: int) -> Launch:
+            count = min(MOST_COLUMNS, pixels - first)
+            info = product.info(problem.k_per_group, count, problem.groups)
 
-        prepare = WeightPacker(problem, runtime, "RSCK")
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+            def run(frame: Frame) -> None:
+                args = product.output(frame, count, problem.taps, first)
+                args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
+                vectors = near and _channels_aligned(problem, args.store.conv)
+                product.launch(info, product.arguments(args, int(vectors)), frame.stream)
+
+            return Launch(info, run)
+
+        steps = [columns(first) for first in range(0, max(pixels, 1), MOST_COLUMNS)]
+        return Plan(self, problem, config, runtime, steps=steps, prepare=WeightPacker(problem, runtime, "RSCK"))
 
 
 def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
