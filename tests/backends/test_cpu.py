@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -72,6 +75,43 @@ def test_a_kernels_failure_reaches_the_caller(cores):
     with pytest.raises(ArithmeticError, match="item 7"):
         runtime.launch(kernel, LaunchInfo("kernel", (20,), (1,)), ())
     runtime.launch(lambda begin, end: None, LaunchInfo("kernel", (20,), (1,)), ())  # and the pool still works
+
+
+def test_threads_wake_when_they_slept_and_end_with_their_runtime():
+    runtime = with_cores(5)
+    seen: list[int] = []
+    for pause in (0.0, 0.05, 0.0):  # while they watch, and after they fell asleep
+        time.sleep(pause)
+        meeting = threading.Barrier(5, timeout=20)
+
+        def kernel(begin, end, meeting=meeting):
+            meeting.wait()  # needs all five
+            seen.append(begin)
+
+        runtime.launch(kernel, LaunchInfo("kernel", (5,), (1,)), ())
+    assert sorted(seen) == sorted(3 * list(range(5)))
+    mine = runtime._threads().threads
+    assert len(mine) == 4
+    del runtime, kernel
+    gc.collect()
+    for thread in mine:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in mine)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_makes_threads_of_its_own():
+    runtime = with_cores(2)
+    work = LaunchInfo("kernel", (2,), (1,))
+    runtime.launch(lambda begin, end: None, work, ())
+    child = os.fork()
+    if child == 0:
+        meeting = threading.Barrier(2, timeout=20)
+        runtime.launch(lambda begin, end: meeting.wait(), work, ())
+        os._exit(0 if not meeting.broken else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    runtime.launch(lambda begin, end: None, work, ())
 
 
 @pytest.mark.parametrize("name", ["direct_naive", "direct_rows", "im2col"])

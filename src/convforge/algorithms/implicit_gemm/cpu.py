@@ -1,5 +1,7 @@
 """Kernels of implicit GEMM on the CPU: blocks of sums that stay in registers, fed from a tile by offsets.
 
+Here vectors lie along the pixels, as problems of few outputs need it; cpu_outputs.py has the others.
+
 What changed since im2col: the expanded matrix is never made. Its row of tap t is the tile itself, `offsets[t]` elements
 further on, so the product reads the tile where it lies. What changed since direct_rows: a block of outputs by a few
 vectors of pixels is summed over all taps in registers, so each pixel that is loaded is used for several outputs.
@@ -11,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from convforge.algorithms.implicit_gemm.cpu_outputs import put_two
 from convforge.algorithms.include.rows import gather_strip, store_row
 from convforge.backends.cpu.jit import inlined, jit
-from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, store, zeros
+from convforge.backends.cpu.simd import borrow, fma, lanes_of, load, splat, store, zeros
 
 
 @jit
@@ -85,7 +88,7 @@ def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: A
         for j in range(0, length, block.width):
             if c0 == 0:
                 for i in range(block.rows):
-                    for z in range(0, block.width, 32 // sums.itemsize):
+                    for z in range(0, block.width, lanes_of(sums)):
                         store(sums, into + i * block.segments * block.pitch + j + z, zeros(sums))
             block_product(tile, base + j, offsets, w, at, (c1 - c0) * taps, sums, into + j, block)
 
@@ -95,9 +98,7 @@ def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
                   block: Any) -> None:  # fmt: skip
     """One block of sums over `depth` taps, by the kernel of its shape."""
     row = block.segments * block.pitch
-    if block.rows == 6:
-        six_by_two(tile, base, offsets, w, at, depth, sums, into, row)
-    elif block.rows == 3:
+    if block.rows == 3:
         three_by_four(tile, base, offsets, w, at, depth, sums, into, row)
     else:
         one_by_eight(tile, base, offsets, w, at, depth, sums, into)
@@ -132,60 +133,16 @@ def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
         target, first = packed[item // blocks, item % blocks].reshape(-1), item % blocks * rows
         there = min(rows, outputs - first)
         source = taps[item // blocks, first : first + there].reshape(-1)
-        if rows == 6 and there == 6:
-            for t in range(depth):
-                put(target, 6 * t, get(source, t))
-                put(target, 6 * t + 1, get(source, t + depth))
-                put(target, 6 * t + 2, get(source, t + 2 * depth))
-                put(target, 6 * t + 3, get(source, t + 3 * depth))
-                put(target, 6 * t + 4, get(source, t + 4 * depth))
-                put(target, 6 * t + 5, get(source, t + 5 * depth))
-        else:
-            for t in range(depth):
-                for i in range(rows):
-                    target[rows * t + i] = source[i * depth + t] if i < there else 0
-
-
-@jit
-def six_by_two(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
-               into: Any, row: Any) -> None:  # fmt: skip
-    """Six outputs by two vectors of pixels; ``w[at + 6 * t + i]`` is tap t of output i."""
-    lanes = 32 // tile.itemsize
-    a0, b0 = load(sums, into), load(sums, into + lanes)
-    a1, b1 = load(sums, into + row), load(sums, into + row + lanes)
-    a2, b2 = load(sums, into + 2 * row), load(sums, into + 2 * row + lanes)
-    a3, b3 = load(sums, into + 3 * row), load(sums, into + 3 * row + lanes)
-    a4, b4 = load(sums, into + 4 * row), load(sums, into + 4 * row + lanes)
-    a5, b5 = load(sums, into + 5 * row), load(sums, into + 5 * row + lanes)
-    for t in range(depth):
-        from_ = base + offsets[t]
-        a, b = load(tile, from_), load(tile, from_ + lanes)
-        factor = splat(w, at)
-        a0, b0 = fma(factor, a, a0), fma(factor, b, b0)
-        factor = splat(w, at + 1)
-        a1, b1 = fma(factor, a, a1), fma(factor, b, b1)
-        factor = splat(w, at + 2)
-        a2, b2 = fma(factor, a, a2), fma(factor, b, b2)
-        factor = splat(w, at + 3)
-        a3, b3 = fma(factor, a, a3), fma(factor, b, b3)
-        factor = splat(w, at + 4)
-        a4, b4 = fma(factor, a, a4), fma(factor, b, b4)
-        factor = splat(w, at + 5)
-        a5, b5 = fma(factor, a, a5), fma(factor, b, b5)
-        at += 6
-    put_two(sums, into, lanes, a0, b0)
-    put_two(sums, into + row, lanes, a1, b1)
-    put_two(sums, into + 2 * row, lanes, a2, b2)
-    put_two(sums, into + 3 * row, lanes, a3, b3)
-    put_two(sums, into + 4 * row, lanes, a4, b4)
-    put_two(sums, into + 5 * row, lanes, a5, b5)
+        for t in range(depth):
+            for i in range(rows):
+                target[rows * t + i] = source[i * depth + t] if i < there else 0
 
 
 @jit
 def three_by_four(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
                   into: Any, row: Any) -> None:  # fmt: skip
     """Three outputs by four vectors of pixels."""
-    lanes = 32 // tile.itemsize
+    lanes = lanes_of(tile)
     two = 2 * lanes
     a0, b0, c0, d0 = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)
     into1, into2 = into + row, into + 2 * row
@@ -220,7 +177,7 @@ def three_by_four(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
 def one_by_eight(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
                  into: Any) -> None:  # fmt: skip
     """One output by eight vectors of pixels."""
-    lanes = 32 // tile.itemsize
+    lanes = lanes_of(tile)
     two, four, six = 2 * lanes, 4 * lanes, 6 * lanes
     a, b, c, d = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)
     e, f = load(sums, into + four), load(sums, into + four + lanes)
@@ -236,10 +193,3 @@ def one_by_eight(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any
     put_two(sums, into + two, lanes, c, d)
     put_two(sums, into + four, lanes, e, f)
     put_two(sums, into + six, lanes, g, h)
-
-
-@jit
-def put_two(sums: Any, at: Any, lanes: Any, a: Any, b: Any) -> None:
-    """Two vectors side by side."""
-    store(sums, at, a)
-    store(sums, at + lanes, b)

@@ -1,4 +1,7 @@
-"""Host side of implicit GEMM: blocks of registers, tiles, packed weights. The kernels stand in cpu.py."""
+"""Host side of implicit GEMM: blocks of registers, tiles, packed weights.
+
+The kernels stand in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
@@ -19,14 +23,20 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 
+_VECTOR_BYTES = 32
 # Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve sums hide the latency of an FMA on
 # processors with 16 vector registers; with one output eight do, as each needs a load of its own.
-_VECTORS = {6: 2, 3: 4, 1: 8}
-_VECTOR_BYTES = 32
+_VECTORS = {3: 4, 1: 8}
+# With many outputs the vectors lie along them: two, by so many pixels.
+_PIXELS = 6
 # Share of the peak that a block reaches: with fewer outputs more of its time goes to loads.
-_EFFICIENCY = {6: 1.0, 3: 0.9, 1: 0.6}
+_EFFICIENCY = {3: 0.9, 1: 0.6}
 # Multiply-adds of vectors that take as long as bringing one pixel into the tile.
 _GATHER = 2.0
+# Of L2, for tile and sums: the output passes through it too.
+_L2_SHARE = 0.5
+# Heights of strips that are offered for each block.
+_HEIGHTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +50,15 @@ class ImplicitGemmConfig(Config):
     tile_c : int
         Input channels in the tile at once.
     block_k : int
-        Outputs summed at once: 6, 3 or 1.
+        Outputs summed at once: two vectors of them (16, or 8 in float64) for six pixels, or 3 or 1 for several vectors
+        of pixels.
     parts_k : int
         Parts that the outputs of a strip are shared out in, to keep every core at work on a small picture.
     """
 
     tile_p: int = 8
     tile_c: int = 1
-    block_k: int = 6
+    block_k: int = 16
     parts_k: int = 1
 
 
@@ -85,6 +96,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     since = "im2col"
     sources = (
         "algorithms/implicit_gemm/cpu.py",
+        "algorithms/implicit_gemm/cpu_outputs.py",
         "algorithms/implicit_gemm/implicit_gemm.py",
         "algorithms/include/rows.py",
         "backends/cpu/simd.py",
@@ -95,30 +107,29 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return bfloat16_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
-        """See :class:`Algorithm`. The cheapest by :func:`modelled_steps` of those whose tile and sums fit L2."""
-        size = float_sums(problem).itemsize
-        found = []
-        for block_k in _VECTORS:
-            for tile_p in _heights(problem.p):
-                parts = _parts(problem, tile_p, block_k, facts)
-                config = ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, parts)
-                tile = strip(problem, tile_p, problem.c_per_group)
-                block = _block(problem, tile, config)
-                kept = block.kept * block.rows * block.segments * block.pitch
-                if (tile.plane * tile.tile_c + kept) * size <= facts.l2_bytes:
-                    found.append(config)
+        """See :class:`Algorithm`. The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
+
+        def cheapest(configs: list[ImplicitGemmConfig]) -> list[ImplicitGemmConfig]:
+            return sorted(configs, key=lambda config: modelled_steps(problem, config, facts.cores))
+
+        found = [
+            config for block_k in _blocks(problem) for config in cheapest(_fitting(problem, block_k, facts))[:_HEIGHTS]
+        ]
         if not found:
-            plane = strip(problem, 1, 1).plane * size
-            tile_c = max(1, min(problem.c_per_group, facts.l2_bytes // 2 // plane))
-            found = [ImplicitGemmConfig(1, tile_c, block_k, _parts(problem, 1, block_k, facts)) for block_k in _VECTORS]
-        return sorted(found, key=lambda config: modelled_steps(problem, config, facts.cores))
+            plane = strip(problem, 1, 1).plane * float_sums(problem).itemsize
+            tile_c = max(1, min(problem.c_per_group, int(_L2_SHARE * facts.l2_bytes) // plane))
+            found = [
+                ImplicitGemmConfig(1, tile_c, block_k, _parts(problem, 1, block_k, facts))
+                for block_k in _blocks(problem)
+            ]
+        return cheapest(found)
 
     def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
-        from convforge.algorithms.implicit_gemm import cpu
+        from convforge.algorithms.implicit_gemm import cpu, cpu_outputs
 
-        if config.block_k not in _VECTORS:
-            raise ValueError(f"block_k={config.block_k} must be one of {', '.join(map(str, _VECTORS))}")
+        if config.block_k not in _blocks(problem):
+            raise ValueError(f"block_k={config.block_k} must be one of {', '.join(map(str, _blocks(problem)))}")
         g, dtype = geometry(problem), float_sums(problem)
         tile = strip(problem, config.tile_p, min(config.tile_c, problem.c_per_group))
         block, offsets = _block(problem, tile, config), tap_offsets(problem, tile)
@@ -131,12 +142,15 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
             (block_of_items(items, problem.flops, runtime.facts),),
             scratch_bytes=(tile.tile_c * tile.plane + block.width + sums) * dtype.itemsize,
         )
-        kernel = runtime.compile(cpu.implicit_gemm)
+        along_outputs = config.block_k not in _VECTORS
+        kernel = runtime.compile(cpu_outputs.outputs_by_pixels if along_outputs else cpu.implicit_gemm)
+        pack_kernel = runtime.compile(cpu_outputs.pack_vectors if along_outputs else cpu.pack_weights)
+        places = (offsets, _corners(problem, tile)) if along_outputs else (offsets,)
 
         def run(frame: Frame) -> None:
             x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
             end = ends(problem, frame.operands)
-            args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, block, offsets)
+            args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, block, *places)
             runtime.launch(kernel, info, args, frame.stream)
 
         outputs = problem.groups * block.blocks
@@ -147,18 +161,34 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             taps = filter_to_pack(problem, w, dtype.name).reshape(problem.groups, problem.k_per_group, problem.taps)
             packed = np.empty((problem.groups, block.blocks, problem.taps, block.rows), dtype)
-            runtime.launch(cpu.pack_weights, pack, (taps, packed))
+            runtime.launch(pack_kernel, pack, (taps, packed))
             return PreparedFilter({"w": packed.reshape(-1)}, packed.nbytes)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
 
 
+def _fitting(problem: Conv2dProblem, block_k: int, facts: DeviceFacts) -> list[ImplicitGemmConfig]:
+    """Strips of all channels whose tile and sums fit the share of L2."""
+    found = []
+    for tile_p in _heights(problem.p):
+        config = ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, _parts(problem, tile_p, block_k, facts))
+        tile = strip(problem, tile_p, problem.c_per_group)
+        block = _block(problem, tile, config)
+        kept = block.kept * block.rows * block.segments * block.pitch
+        if (tile.plane * tile.tile_c + kept) * float_sums(problem).itemsize <= _L2_SHARE * facts.l2_bytes:
+            found.append(config)
+    return found
+
+
 def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> Block:
-    """One run of pixels for the whole strip where that wastes fewer sums than a run for each row."""
-    width = _VECTORS[config.block_k] * _VECTOR_BYTES // float_sums(problem).itemsize
+    """With vectors of pixels, one run for the whole strip where that wastes fewer sums than a run for each row."""
     blocks = -(-problem.k_per_group // config.block_k)
     parts = min(config.parts_k, blocks)
     kept = 1 if config.tile_c >= problem.c_per_group else -(-blocks // parts)
+    if config.block_k not in _VECTORS:
+        pitch = -(-tile.tile_p * problem.q // _PIXELS) * _PIXELS
+        return Block(config.block_k, _PIXELS, problem.groups, blocks, parts, kept, 1, pitch)
+    width = _VECTORS[config.block_k] * _VECTOR_BYTES // float_sums(problem).itemsize
     whole = -(-((tile.tile_p - 1) * tile.row_pitch + problem.q) // width) * width
     by_row = -(-problem.q // width) * width
     one_run = problem.stride == (1, 1) and whole < tile.tile_p * by_row
@@ -166,9 +196,20 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> B
     return Block(config.block_k, width, problem.groups, blocks, parts, kept, segments, pitch)
 
 
+def _blocks(problem: Conv2dProblem) -> tuple[int, ...]:
+    """Outputs of the blocks of registers that there are for sums of this type."""
+    return (2 * _VECTOR_BYTES // float_sums(problem).itemsize, *_VECTORS)
+
+
+def _corners(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
+    """Where each pixel of a strip reads its first tap; for a last block of fewer pixels the last again."""
+    corners = np.arange(tile.tile_p)[:, None] * (problem.stride[0] * tile.row_pitch) + np.arange(problem.q)
+    return np.pad(corners.reshape(-1), (0, _PIXELS), "edge").astype(np.int64)
+
+
 def _heights(p: int) -> list[int]:
     """Heights of strips to try, the tallest first: each cuts `p` rows into strips that differ by a row at most."""
-    return sorted({-(-p // -(-p // tallest)) for tallest in (32, 16, 8, 4, 2, 1)}, reverse=True)
+    return sorted({-(-p // -(-p // tallest)) for tallest in (32, 24, 16, 12, 8, 7, 6, 4, 3, 2, 1)}, reverse=True)
 
 
 def _items(problem: Conv2dProblem, tile_p: int) -> int:
@@ -193,12 +234,8 @@ def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: in
     """
     tile = strip(problem, config.tile_p, problem.c_per_group)
     block = _block(problem, tile, config)
-    vectors = (
-        -(-block.blocks // block.parts)
-        * block.rows
-        * block.segments
-        * block.pitch
-        // (block.width // _VECTORS[config.block_k])
-    )
-    each = vectors * problem.taps / _EFFICIENCY[config.block_k] + _GATHER * tile.plane * problem.c_per_group
+    sums = -(-block.blocks // block.parts) * block.rows * block.segments * block.pitch
+    vectors = sums * float_sums(problem).itemsize / _VECTOR_BYTES
+    efficiency = _EFFICIENCY.get(config.block_k, 1.0)
+    each = vectors * problem.taps / efficiency + _GATHER * tile.plane * problem.c_per_group
     return -(-_items(problem, config.tile_p) * block.parts // cores) * each

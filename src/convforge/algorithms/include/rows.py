@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cpu.jit import inlined, jit
+from convforge.backends.cpu.simd import get, put
 
 
 @jit
@@ -156,13 +157,40 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
 def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
     """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
-    for i in range((p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1):
+    rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
+    if g.stride_w == 1 and x.place[4] == 1 and g.zero == 0 and not x.half:
+        gather_plain(tile, base, x, x.place[0] + n * x.place[1] + c * x.place[2], p0 * g.stride_h, rows, count, g,
+                     strip.row_pitch)  # fmt: skip
+        return
+    for i in range(rows):
         h = g.rows[p0 * g.stride_h + i]
         start = -1
         if h >= 0:
             start = x.place[0] + n * x.place[1] + c * x.place[2] + h * x.place[3]
         gather_row(tile, base + i * strip.row_pitch, strip.phase_pitch, x.flat, start, x.place[4], g.columns, 0, g.left,
                    g.width, count, g.stride_w, strip.phases, g.outside, g.zero, x.half)  # fmt: skip
+
+
+@inlined
+def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any, count: Any, g: Any,
+                 pitch: Any) -> None:  # fmt: skip
+    """:func:`gather_strip` where columns keep their order and pixels are copied: rows of a layer are short, and what a
+    call of :func:`gather_row` costs is more than they do."""
+    a = min(g.left, count)
+    b = min(g.left + g.width, count)
+    for i in range(rows):
+        h, at = g.rows[first + i], base + i * pitch
+        if h < 0:
+            for j in range(count):
+                put(tile, at + j, g.outside)
+            continue
+        start = plane + h * x.place[3]
+        for j in range(a):
+            put(tile, at + j, g.outside if g.columns[j] < 0 else get(x.flat, start + g.columns[j]))
+        for j in range(b - a):
+            put(tile, at + a + j, get(x.flat, start + a - g.left + j))
+        for j in range(b, count):
+            put(tile, at + j, g.outside if g.columns[j] < 0 else get(x.flat, start + g.columns[j]))
 
 
 @jit

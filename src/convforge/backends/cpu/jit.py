@@ -20,6 +20,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 # "contract" lets a product and a sum become one FMA; nothing is reordered, NaN and Inf keep their meaning.
 FASTMATH = {"contract"}
+# Files of this folder that hold kernels, or parts of them.
+CALLED = ("backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py")
 
 
 @cache
@@ -33,7 +35,7 @@ def cache_folder() -> Path:
 def _source_digest() -> str:
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     package = Path(__file__).parents[2]
-    others = (package / name for name in ("check/loops.py", "backends/cpu/simd.py", "backends/cpu/jit.py"))
+    others = (package / name for name in ("check/loops.py", *CALLED))
     for source in sorted([*package.glob("algorithms/**/*.py"), *others]):
         digest.update(source.relative_to(package).as_posix().encode())
         digest.update(source.read_bytes())

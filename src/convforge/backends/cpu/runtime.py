@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.cpu.pool import Pool
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo
 
@@ -30,7 +30,7 @@ class CpuRuntime:
 
     def __init__(self, facts: DeviceFacts) -> None:
         self.facts = facts
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
         self._pid = os.getpid()
         self._inside = threading.local()
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class CpuRuntime:
         def run(begin: int, slot: int) -> None:
             kernel(*args, begin, min(begin + block, items))
 
-        self._on_threads(run, range(0, items, block), threads)
+        self._threads().share(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
@@ -76,22 +76,7 @@ class CpuRuntime:
                 self._inside.parallel = False
 
         with one_thread_each():
-            self._on_threads(run, tasks, threads)
-
-    def _on_threads(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
-        """Call ``run(piece, slot)`` for every piece, with slot 0 on this thread and 1, 2, ... on others."""
-        shared = _Shared(run, pieces, threads)
-        try:
-            for slot in range(1, threads):
-                self._threads().submit(shared.work, slot)
-            shared.work(0)
-        finally:
-            failure = shared.close()
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure  # its traceback holds this frame, and that the caller's arrays
+            self._threads().share(run, tasks, threads)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of `nbytes` bytes, aligned to 64."""
@@ -135,62 +120,12 @@ class CpuRuntime:
             run()
         return time.perf_counter() - begin
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> Pool:
         with self._lock:
             if self._pool is None or self._pid != os.getpid():  # a forked child inherits no threads
                 self._pid = os.getpid()
-                self._pool = ThreadPoolExecutor(max(self.facts.cores - 1, 1), thread_name_prefix="convforge")
+                self._pool = Pool(max(self.facts.cores - 1, 1))
             return self._pool
-
-
-class _Shared:
-    """Pieces of work that several threads take one by one, until none is left, one fails or the caller leaves.
-
-    A thread that comes after that finds nothing to do, so nobody waits for the threads of a busy pool to begin.
-    """
-
-    def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
-        self._run = run
-        self._rest = iter(pieces)
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
-        self._busy = [threading.Lock() for _ in range(threads)]  # each held while its thread works
-
-    def work(self, slot: int) -> None:
-        """Take pieces and run them."""
-        with self._busy[slot]:
-            while True:
-                with self._lock:
-                    piece = next(self._rest, self)
-                if piece is self:
-                    return
-                try:
-                    self._run(piece, slot)
-                except BaseException as failure:
-                    self._stop(failure)
-
-    def close(self) -> BaseException | None:
-        """Wait for the pieces that are running, even when interrupted, and return the first failure."""
-        interrupt = None
-        while True:
-            try:
-                self._stop(interrupt)
-                for busy in self._busy:
-                    with busy:
-                        pass
-                break
-            except KeyboardInterrupt as again:
-                interrupt = again
-        failure = self._failure
-        del self._run, self._failure  # and with them the caller's arrays: the pool may hold this until it has time
-        return failure
-
-    def _stop(self, failure: BaseException | None) -> None:
-        """Hand out no more pieces, because of this failure if any; the first counts, but no interrupt is swallowed."""
-        with self._lock:
-            self._rest = iter(())
-            if self._failure is None or isinstance(failure, KeyboardInterrupt):
-                self._failure = failure
 
 
 @cache

@@ -41,6 +41,17 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def lanes_of(context: Any, array: Any) -> Any:
+    """How many elements of an array a vector has: a constant of the compiled code, as no arithmetic on sizes is."""
+    vector = Vector(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(types.intp), vector.lanes)
+
+    return types.intp(array), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def load(context: Any, array: Any, index: Any) -> Any:
     """The vector that begins at ``array[index]``."""
     vector = Vector(array.dtype)
@@ -95,6 +106,43 @@ def splat(context: Any, array: Any, index: Any) -> Any:
         return _broadcast(builder, builder.load(pointer), vector)
 
     return vector(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def transpose(context: Any, source: Any, at: Any, step: Any, target: Any, into: Any, step_into: Any) -> Any:
+    """``target[into + j * step_into + i] = source[at + i * step + j]`` for as many i and j as a vector has lanes."""
+    vector = Vector(source.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, lanes = context.get_value_type(vector), vector.lanes
+
+        def row(side: int, i: int) -> Any:
+            first, distance = args[side + 1], args[side + 2]
+            place = builder.add(first, builder.mul(distance, ir.Constant(distance.type, i)))
+            array = context.make_array(signature.args[side])(context, builder, args[side])
+            return builder.bitcast(builder.gep(array.data, [place]), kind.as_pointer())
+
+        def picked(lanes_of_both: list[int]) -> Any:
+            number = ir.IntType(32)
+            return ir.Constant(ir.VectorType(number, lanes), [ir.Constant(number, lane) for lane in lanes_of_both])
+
+        align = vector.dtype.bitwidth // 8
+        rows = [builder.load(row(0, i), align=align) for i in range(lanes)]
+        half = lanes // 2
+        while half:  # exchange the off-diagonal quarters of every square of 2 * half rows
+            upper = picked([j if not j & half else j - half + lanes for j in range(lanes)])
+            lower = picked([j + half if not j & half else j + lanes for j in range(lanes)])
+            for i in range(lanes):
+                if not i & half:
+                    a, b = rows[i], rows[i + half]
+                    rows[i] = builder.shuffle_vector(a, b, upper)
+                    rows[i + half] = builder.shuffle_vector(a, b, lower)
+            half //= 2
+        for i, turned in enumerate(rows):
+            builder.store(turned, row(3, i), align=align)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, types.intp, target, types.intp, types.intp), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
