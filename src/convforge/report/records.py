@@ -215,7 +215,8 @@ def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
 
 
 def _kind(run: Run) -> str:
-    choice = {name: value for name, value in run.settings.items() if name not in ("budget_s", "quick")}
+    # What was not chosen counts as what an older run does not name.
+    choice = {name: value for name, value in run.settings.items() if value and name not in ("budget_s", "quick")}
     return json.dumps([run.device, run.suite, choice], sort_keys=True)
 
 
