@@ -236,7 +236,8 @@ def view(run: Run) -> View:
         except ValueError as fault:
             raise ValueError(f"{run.path}, case {result.case!r}: {fault}") from None
         timing = run.timing(result) if result.status == "ok" else None
-        for found in (timing, result.prepared_time):
+        steps = [step.time for step in result.steps]
+        for found in (timing, result.prepared_time, result.transfer_time, *steps):
             if found is not None and not _positive(found):
                 raise ValueError(
                     f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"
