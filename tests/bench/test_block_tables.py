@@ -63,7 +63,7 @@ def test_tiles_stand_apart_and_of_several_with_one_shape_the_fastest() -> None:
     assert threads.columns[2] == "8x8"
     assert tiles.columns == ("case", "method", "32x32", "128x64", "fastest")
     assert [cell.text for cell in tiles.rows[0]][2:] == [
-        "*0.510 (50 %)", "*0.505 (50 %)", "128x64, 2x ahead of the default, 128x64",
+        "*0.510 (50 %)", "*0.505 (50 %)", "128x64 with block_k=16, 2x ahead of the default",
     ]  # fmt: skip
 
 

@@ -143,7 +143,11 @@ def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
         return f"{shape}; the default, {first}, has no time"
     if tie(best.time, default.time):
         return f"{shape}, level with the default, {first}"
-    return f"{shape}, {default.time.median_s / best.time.median_s:.2g}x ahead of the default, {first}"
+    ahead = f"{default.time.median_s / best.time.median_s:.3g}x ahead of the default"
+    if shape == first:
+        apart = [part for part in best.config.split(",") if part not in default.config.split(",")]
+        return f"{shape} with {', '.join(apart)}, {ahead}"
+    return f"{shape}, {ahead}, {first}"
 
 
 def _seconds(r: Result) -> float:
