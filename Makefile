@@ -37,7 +37,7 @@ gpu-test: $(VENV)/.gpu
 gpu-sanitize: $(VENV)/.gpu
 	$(BIN)/pytest tests/gpu/test_sanitizer.py
 
-# The results of an NVIDIA GPU, in parts: make gpu-bench PARTS="images blocks gemm layers" BUDGET=7m
+# The results of an NVIDIA GPU, in parts: make gpu-bench PARTS="images blocks gemm layers-b32" BUDGET=7m
 gpu-bench: $(VENV)/.gpu
 	$(BIN)/python benchmarks/run.py $(PARTS) --device $(DEVICE) --budget '$(BUDGET)'
 

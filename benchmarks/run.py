@@ -44,17 +44,19 @@ class Part:
     sizes : str
         Those that fit the budget; all where empty.
     methods : str
-    all_configs, transfer, heavy : bool
+    all_configs, transfer, steps, heavy : bool
     """
 
     sizes: str = ""
     methods: str = ""
     all_configs: bool = False
     transfer: bool = False
+    steps: bool = False
     heavy: bool = False
 
 
-# Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes.
+# Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
+# the largest outputs takes far longer than their calls, so that fewer methods take part.
 PARTS: dict[str, dict[str, Part]] = {
     "cpu": {
         "images": Part("32,64,128,256,512,1024,2048"),
@@ -65,10 +67,10 @@ PARTS: dict[str, dict[str, Part]] = {
         "parts": Part(),
     },
     "cuda": {
-        "images": Part(transfer=True),
-        "blocks": Part(methods="direct_*", all_configs=True),
-        "gemm": Part("512,1024,2048,4096,8192", all_configs=True, heavy=True),
-        "layers": Part(),
+        "images": Part(methods="direct_*,im2col,cudnn", transfer=True),
+        "blocks": Part("2048,8192", methods="direct_*", all_configs=True),
+        "gemm": Part("512,1024,2048,4096,8192", methods="gemm_*,cublas", all_configs=True, heavy=True),
+        "layers-b32": Part(methods="implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True),
     },
 }
 BUDGETS = {"cpu": "4m", "cuda": "7m"}
@@ -105,6 +107,7 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, res
             all_configs=part.all_configs,
             heavy=part.heavy,
             transfer=part.transfer,
+            steps=part.steps,
         )
 
 

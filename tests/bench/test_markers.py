@@ -11,7 +11,9 @@ from tests.bench.test_store import HEADER
 from typer.testing import CliRunner
 
 from convforge.bench.markers import main, marker_specs, table_of, update_files, update_markers
+from convforge.bench.records import StepTime
 from convforge.bench.store import Store
+from convforge.measure.timer import Timing
 
 DOCUMENT = """# Title
 
@@ -107,12 +109,26 @@ def test_a_marker_without_a_table_is_refused() -> None:
         ("made-up size=3", "option 'size=3'"),
         ("made-up sizes=x", "sizes=x"),
         ("none", "no complete run"),
+        ("made-up view=none", "option 'view=none'"),
+        ("made-up view=steps prepared=yes", "prepared goes with view=cases"),
+        ("made-up view=steps", "measure with --steps"),
+        ("made-up view=blocks", "measure with --all-configs"),
         ("made-up device=other", "no complete run"),
     ],
 )
 def test_a_marker_that_asks_for_what_is_not_there_is_refused(spec: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         table_of(spec, [run(result())])
+
+
+def test_views_and_the_best_of_several_configs() -> None:
+    configs = [result(config=f"block={n}", samples=(n * 1e-3,) * 3) for n in (8, 16)]
+    steps = (StepTime("a", Timing((1e-3,)), 1), StepTime("b", Timing((2e-3,)), 1))
+    made = run(*configs, result(algorithm="stepped", steps=steps))
+    assert "| honest[block=16] |" in table_of("made-up", [made])
+    assert "| case | stride | honest | stepped | fastest |" in table_of("made-up best=yes", [made])
+    assert "| case | method | 8x8 | 16x16 | fastest |" in table_of("made-up view=blocks methods=honest", [made])
+    assert "| stepped | b | 1 |" in table_of("made-up view=steps", [made])
 
 
 def test_an_unfinished_run_makes_no_table() -> None:

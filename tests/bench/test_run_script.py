@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from convforge.algorithms import algorithms
 from convforge.bench import suites
-from convforge.problem import GemmProblem
+from convforge.problem import Conv2dProblem, GemmProblem
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +49,38 @@ def test_every_part_selects_cases_and_methods(script: ModuleType, kind: str) -> 
         kept = suites.select(cases, sizes=sizes, heavy=part.heavy)
         operations = {case.problem.operation for case in kept}
         names = [a.name for a in algorithms() if a.backend == kind and a.operation in operations]
-        assert fnmatch.filter(names, part.methods or "*"), suite
+        assert all(fnmatch.filter(names, word) for word in (part.methods or "*").split(",")), suite
 
 
 def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: ModuleType, asked: Asked) -> None:
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}
-    assert list(calls) == ["images", "blocks", "gemm", "layers"]
+    assert list(calls) == ["images", "blocks", "gemm", "layers-b32"]
     assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]
     assert calls["images"]["sizes"] == ""
     assert calls["blocks"]["all_configs"]
+    assert calls["blocks"]["sizes"] == "2048,8192"
     assert calls["gemm"]["all_configs"]
+    assert calls["layers-b32"]["steps"]
+    assert not any(call["steps"] for name, call in calls.items() if name != "layers-b32")
     _, cases = suites.load(["gemm"])
     sizes = [int(size) for size in calls["gemm"]["sizes"].split(",")]
     kept = [case.problem for case in suites.select(cases, sizes=sizes, heavy=calls["gemm"]["heavy"])]
     squares = {p.m for p in kept if isinstance(p, GemmProblem) and p.m == p.n == p.k}
     assert squares >= {512, 1024, 2048, 4096, 8192}
+    assert any(isinstance(p, GemmProblem) and p.n == 1 for p in kept), "the product by a vector"
+
+
+def test_the_gpus_layers_are_resnets_in_both_layouts_by_every_rival(script: ModuleType) -> None:
+    _, cases = suites.load(["layers-b32"])
+    found = {(c.problem.h, c.problem.c, c.problem.x_layout, c.problem.out_layout)
+             for c in cases if isinstance(c.problem, Conv2dProblem) and c.problem.n == 32}  # fmt: skip
+    assert found >= {(h, c, layout, layout) for h, c in ((56, 64), (14, 256)) for layout in ("NCHW", "NHWC")}
+    names = {a.name for a in algorithms() if a.backend == "cuda" and a.operation == "conv2d"}
+    asked = script.PARTS["cuda"]["layers-b32"].methods.split(",")
+    assert set(asked) <= names
+    assert {"implicit_gemm", "im2col", "cudnn", "torch_conv2d"} <= set(asked)
 
 
 def test_parts_budget_sizes_and_resume_are_passed_on(asked: Asked) -> None:

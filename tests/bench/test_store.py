@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ import pytest
 from tests.bench.fakes import result
 
 from convforge.algorithms import algorithms
-from convforge.bench.records import Finalist, Finalists, Result, digest
+from convforge.bench.records import Finalist, Finalists, Result, StepTime, digest
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
 from convforge.measure.timer import Timing
 
@@ -28,6 +29,7 @@ RESULT = result(
     first_call_s=0.5,
     prepare_s=0.25,
     note="a note",
+    steps=(StepTime("expansion", Timing((1.0, 2.0)), 2, 96), StepTime("product", Timing((4.0,)), 2)),
 )
 
 
@@ -57,11 +59,17 @@ def test_the_lines_have_the_documented_fields(tmp_path: Path) -> None:
     assert lines[0]["schema"] == 1
     assert set(lines[1]) == {
         "kind", "case", "problem", "operation", "algorithm", "backend", "ours", "precision", "config", "status",
-        "reason", "error", "time", "prepared_time", "transfer_time", "first_call_s", "prepare_s", "workspace_bytes",
-        "launches", "flops", "least_bytes", "digest", "library_versions", "note",
+        "reason", "error", "time", "prepared_time", "transfer_time", "steps", "first_call_s", "prepare_s",
+        "workspace_bytes", "launches", "flops", "least_bytes", "digest", "library_versions", "note",
     }  # fmt: skip
     assert set(lines[1]["error"]) == {"rms", "max", "bound_ratio"}
     assert {"median_s", "spread", "samples", "noisy", "ring", "cold"} <= set(lines[1]["time"])
+
+
+def test_records_from_before_there_were_steps_are_read(tmp_path: Path) -> None:
+    record = {name: value for name, value in RESULT.to_record().items() if name not in ("steps", "transfer_time")}
+    (old,) = load_run(stored(tmp_path, record)).results
+    assert old == dataclasses.replace(RESULT, steps=())
 
 
 def test_a_record_is_on_the_disk_before_the_store_is_closed(tmp_path: Path) -> None:
@@ -110,6 +118,10 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_result_that_is_not_ok_cannot_have_a_time() -> None:
     with pytest.raises(ValueError, match="has no time"):
         Result.from_record(RESULT.to_record() | {"status": "failed"})
+    times = {"time": None, "prepared_time": None}
+    with pytest.raises(ValueError, match="has no time"):
+        Result.from_record(RESULT.to_record() | times | {"status": "failed"})
+    assert Result.from_record(RESULT.to_record() | times | {"status": "failed", "steps": []}).status == "failed"
 
 
 def test_not_a_number_is_stored_as_null(tmp_path: Path) -> None:
@@ -143,6 +155,8 @@ def test_only_an_unfinished_run_of_the_same_choice_can_be_resumed(tmp_path: Path
     assert unfinished(tmp_path, "made-up", {"methods": ["direct*"]}) is None
     assert unfinished(tmp_path, "another", {"methods": []}) is None
     assert unfinished(tmp_path / "none", "made-up", {}) is None
+    assert unfinished(tmp_path, "made-up", {"methods": [], "later": False}) == path, "older than the setting"
+    assert unfinished(tmp_path, "made-up", {"methods": [], "later": True}) is None
     with Store.resume(path) as store:
         store.append({"kind": "end", "complete": True})
     assert unfinished(tmp_path, "made-up", {"methods": []}) is None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 from tests.bench.fakes import result, run
 
-from convforge.bench.records import Error, Finalist, Finalists, Result
+from convforge.bench.records import Error, Finalist, Finalists, Result, StepTime
+from convforge.bench.step_tables import step_markdown
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
 from convforge.bench.verdicts import judge
 from convforge.measure.ceilings import Ceilings
@@ -191,3 +193,65 @@ def test_every_methods_time_with_transfer() -> None:
 def test_transfers_in_the_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_table(run(*with_transfer())))))
     assert [row["transfer_ms"] for row in rows] == ["8", "6", "1"]
+
+
+CEILINGS = (("before", Ceilings(1e12, 1e12)), ("after", Ceilings(9e11, 1e12)))
+
+
+def stepped(case: str = "square_8", *, cold: bool = True, scale: float = 1.0, **more: Any) -> Result:
+    """A result of two steps: 0.12 ms for 96 MB, and 0.36 ms."""
+    steps = (
+        StepTime("expansion", Timing((scale * 0.12e-3,) * 3, cold=cold), 2, 96_000_000),
+        StepTime("product", Timing((scale * 0.36e-3,) * 3, noisy=True, cold=cold), 2),
+    )
+    call = Timing((scale * 0.5e-3,) * 3)
+    return result(case=case, algorithm="im2col", samples=SLOW, steps=steps, prepared_time=call, **more)
+
+
+def test_the_steps_stand_below_the_table_in_a_line() -> None:
+    (table,) = tables_of(run(stepped(), result(algorithm="rival", ours=False), ceilings=CEILINGS))
+    assert table.notes == ("im2col: expansion 0.120 ms (80 % of the copy ceiling), product 0.360 ms",)
+    (table,) = tables_of(run(stepped(cold=False), ceilings=CEILINGS))
+    assert table.notes == ("im2col: expansion 0.120 ms (80 % of the copy ceiling, hot in the cache), product 0.360 ms",)
+    (table,) = tables_of(run(stepped()))
+    assert table.notes == ("im2col: expansion 0.120 ms, product 0.360 ms",), "no ceilings were measured"
+
+
+def test_of_many_cases_the_largest_are_told() -> None:
+    many = [stepped(f"square_{n}", scale=n, problem=f"m{n}n{n}k{n}_f32") for n in (8, 2, 16, 4)]
+    (table,) = tables_of(run(*many))
+    (note,) = table.notes
+    assert note.startswith("im2col: on square_16 expansion 1.92 ms, product 5.76 ms; on square_8 expansion 0.960 ms")
+    assert note.endswith("; and on square_2")
+
+
+def test_the_table_of_steps() -> None:
+    text = step_markdown(run(stepped(), stepped("square_64"), result(case="square_9"), ceilings=CEILINGS))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    assert lines[0][:5] == ["case", "method", "step", "launches", "ms"]
+    assert [line[0] for line in lines[2:]] == ["square\\_8"] * 3 + ["square\\_64"] * 3, "square_9 has no steps"
+    expansion, product, call = lines[2:5]
+    assert expansion[2:] == ["expansion", "2", "\\*0.120", "25 %", "96.0", "800", "80 %", "cold"]
+    assert product[2:] == ["product", "2", "~\\*0.360", "75 %", "", "", "", "cold"]
+    assert call[2:6] == ["the call, prepared", "", "0.500", "104 %"]
+    with pytest.raises(ValueError, match="measure with --steps"):
+        step_markdown(run(result()))
+
+
+def test_steps_in_the_csv() -> None:
+    stepping, plain = csv.DictReader(io.StringIO(csv_table(run(stepped(), result(algorithm="honest")))))
+    assert (stepping["steps"], plain["steps"]) == ("expansion=0.12 product=0.36", "")
+
+
+def test_the_fastest_of_a_methods_configs_alone() -> None:
+    many = (
+        result(config="tile=1", samples=SLOW), result(config="tile=2", samples=FAST),
+        result(config="tile=3", samples=NEAR), result(config="tile=4", status="error", reason="it broke"),
+        result(case="square_9", config="tile=1", status="refused", reason="no"),
+        result(algorithm="rival", samples=SLOW, ours=False),
+    )  # fmt: skip
+    (table,) = tables_of(run(*many), best=True)
+    assert table.columns == ("case", "stride", "honest", "rival", "fastest")
+    assert [row[2].text.split(" / ")[0] for row in table.rows[:2]] == ["*1.01", "refused"]
+    assert table.rows[0][-1].text == "honest, 2x ahead of rival", "two configs of one method do not tie"
+    assert table.rows[0][2].mark == "ours"

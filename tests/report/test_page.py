@@ -197,6 +197,55 @@ def test_several_configs_of_a_method_are_told_apart_and_the_fastest_drawn(tmp_pa
     assert [row["time"] for row in rows] == ["1.00 µs"]
 
 
+def _columns(page: str, key: str) -> list[dict[str, str]]:
+    """The rows of a table of the page, by the names of its columns."""
+    [table] = re.findall(rf'<table id="run0-{key}".*?</table>', page, re.DOTALL)
+    heads = [re.sub("<.*?>", "", head) for head in re.findall(r"<th scope=\"col\".*?</th>", table)]
+    body = table.split("<tbody>")[1]
+    rows = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>.*?</tr>", body, re.DOTALL)]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def test_times_from_host_to_host_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    first, second = runs.result("direct_rows", 1, 64, 1), runs.result("im2col", 1, 64, 1)
+    time = first["time"] | {"samples": [3e-3] * 3, "noisy": True}
+    lines = [runs.header(), first | {"transfer_time": time}, second]
+    page = render(load([runs.write(tmp_path / "a.jsonl", lines)])[0])
+    assert [row["host to host, ms"] for row in _columns(page, "results")] == ["~3.00", "–"]
+    plain = render(load([runs.write(tmp_path / "b.jsonl", [runs.header(), first])])[0])
+    assert "host to host, ms" not in _columns(plain, "results")[0]
+
+
+def test_steps_are_shown_where_there_are_any(tmp_path: Path, page: str) -> None:
+    row = runs.result("im2col", 1, 64, 1)
+    time = row["time"] | {"samples": [2e-3] * 3, "noisy": False, "cold": True}
+    moved = int(0.8 * runs.COPY * 2e-3)
+    steps = [
+        {"name": "expansion", "time": time, "launches": 4, "least_bytes": moved},
+        {"name": "product", "time": time | {"samples": [6e-3] * 3, "cold": False}, "launches": 4, "least_bytes": None},
+    ]
+    lines = [runs.header(), runs.ceilings("before"), row | {"steps": steps}, runs.result("direct_rows", 1, 64, 1)]
+    shown = render(load([runs.write(tmp_path / "a.jsonl", lines)])[0])
+    assert "Where the time goes" in Reader(shown).text
+    expansion, product = _columns(shown, "steps")
+    assert (expansion["method"], expansion["step"], expansion["launches"]) == ("im2col", "expansion", "4")
+    assert (expansion["time, ms"], expansion["of all steps"]) == ("2.00", "25 %")
+    assert (expansion["of the copy ceiling"], expansion["remarks"]) == ("80 %", "")
+    assert (product["time, ms"], product["moves at least"], product["of the copy ceiling"]) == ("6.00", "–", "–")
+    assert product["remarks"] == "hot in the cache"
+    assert "Where the time goes" not in Reader(page).text
+
+
+@pytest.mark.parametrize("field", ["transfer_time", "steps"])
+def test_times_that_are_none_are_refused_wherever_they_stand(tmp_path: Path, field: str) -> None:
+    row = runs.result("im2col", 1, 64, 1)
+    bad = row["time"] | {"samples": [0.0]}
+    value = bad if field == "transfer_time" else [{"name": "a", "time": bad, "launches": 1, "least_bytes": None}]
+    shown, _ = load([runs.write(tmp_path / "a.jsonl", [runs.header(), row | {field: value}])])
+    with pytest.raises(ValueError, match="has a time that is not positive"):
+        render(shown)
+
+
 def test_several_runs_stand_one_after_the_other(tmp_path: Path) -> None:
     rows = list(runs.results(sizes=(32, 64, 128)))
     runs.write(tmp_path / "a.jsonl", [runs.header(run="a"), *rows])

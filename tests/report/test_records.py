@@ -78,6 +78,19 @@ def test_of_a_folder_the_newest_finished_run_of_each_kind_is_shown(tmp_path: Pat
     assert {run.run for run in named} == {"old", "new", "other"}
 
 
+def test_a_setting_that_was_not_chosen_makes_no_other_kind(tmp_path: Path) -> None:
+    rows, end = list(runs.results(sizes=(32,))), {"kind": "end", "complete": True}
+    old = runs.header(run="old", started="2026-01-01T00:00:00+00:00")
+    settings = old["settings"] | {"transfer": False, "steps": False}
+    new = runs.header(run="new", started="2026-01-02T00:00:00+00:00", settings=settings)
+    more = runs.header(run="more", started="2026-01-03T00:00:00+00:00", settings=settings | {"steps": True})
+    for first in (old, new, more):
+        runs.write(tmp_path / f"{first['run']}.jsonl", [first, *rows, end])
+    shown, left_out = load([tmp_path])
+    assert {run.run for run in shown} == {"new", "more"}
+    assert [run.run for run in left_out] == ["old"]
+
+
 def test_missing_and_empty_and_foreign_inputs_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.jsonl does not exist"):
         load([tmp_path / "none.jsonl"])

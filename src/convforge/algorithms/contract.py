@@ -95,10 +95,27 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A step that runs one kernel over a grid."""
+    """A step that runs one kernel over a grid.
+
+    Attributes
+    ----------
+    info : LaunchInfo
+    run : callable
+    role : str
+        What the step does for its plan, such as "expansion"; empty where the kernel's name says it.
+    least_bytes : int or None
+        Bytes that it must move if it reads and writes everything once; None where nothing is said.
+    """
 
     info: LaunchInfo
     run: Callable[[Frame], None] = field(repr=False)
+    role: str = ""
+    least_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Under which the bench times it, together with the plan's other steps of that name."""
+        return self.role or self.info.kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +124,11 @@ class Child:
 
     plan: Plan
     frames: Callable[[Frame], Iterable[Frame]] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Under which the bench times it: the other plan's algorithm."""
+        return str(self.plan.algorithm.name)
 
     def run(self, frame: Frame) -> None:
         """Run the child's steps on each of its own views of the buffers."""

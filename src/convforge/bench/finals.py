@@ -91,4 +91,4 @@ def _recheck(result: Result, rig: Rig) -> Result | None:
     if verdict.ok:
         return None
     reason = f"after the final: {verdict.message}"
-    return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None)
+    return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None, steps=())

@@ -4,19 +4,24 @@
 ...
 <!-- end -->
 
+A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
+and ``transfer=yes`` show other times, ``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call.
+
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from convforge.bench.block_tables import block_markdown
 from convforge.bench.records import Run
+from convforge.bench.step_tables import step_markdown
 from convforge.bench.store import load_runs
 from convforge.bench.tables import markdown_table
 
@@ -27,7 +32,8 @@ _BLOCK = re.compile(
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
 _WORDS = ("methods", "cases", "device")
 _NUMBERS = ("sizes", "strides")
-_SWITCHES = ("prepared", "transfer")
+_SWITCHES = ("best", "prepared", "transfer")
+_VIEWS: dict[str, Callable[..., str]] = {"cases": markdown_table, "blocks": block_markdown, "steps": step_markdown}
 
 
 def marker_specs(text: str) -> list[str]:
@@ -79,10 +85,11 @@ def table_of(spec: str, runs: Iterable[Run]) -> str:
     Raises
     ------
     ValueError
-        The marker has an unknown option, or no complete run fits it.
+        The marker has an unknown option or one that its view does not know, or no complete run fits it.
     """
     suite, *options = spec.split()
     chosen: dict[str, Any] = {}
+    view = "cases"
     for option in options:
         name, _, value = option.partition("=")
         if name in _SWITCHES and value in ("yes", "no"):
@@ -91,16 +98,20 @@ def table_of(spec: str, runs: Iterable[Run]) -> str:
             chosen[name] = [int(number) for number in value.split(",")]
         elif name in _WORDS and value:
             chosen[name] = value.split(",")
+        elif name == "view" and value in _VIEWS:
+            view = value
         else:
             raise ValueError(
                 f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
-                "prepared=yes, transfer=yes"
+                f"{', '.join(f'{switch}=yes' for switch in _SWITCHES)}, view={'|'.join(_VIEWS)}"
             )
+    if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
+        raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
     devices = chosen.pop("device", None)
     able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]
     if not able:
         raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
-    return markdown_table(max(able, key=lambda run: run.started), **chosen)
+    return _VIEWS[view](max(able, key=lambda run: run.started), **chosen)
 
 
 def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:

@@ -39,6 +39,42 @@ class Error:
     bound_ratio: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """All steps of a plan that have one name, timed by themselves.
+
+    Attributes
+    ----------
+    name : str
+        "expansion", "product", or a kernel's name.
+    time : Timing
+        Seconds of all of them, one after the other. Cold where the ring and the workspace exceed the cache.
+    launches : int
+    least_bytes : int or None
+        What they must move if they read and write everything once; None where the method does not say.
+    """
+
+    name: str
+    time: Timing
+    launches: int
+    least_bytes: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Least bytes over the median."""
+        return None if self.least_bytes is None else self.least_bytes / self.time.median_s
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        fields = {"name": self.name, "launches": self.launches, "least_bytes": self.least_bytes}
+        return fields | {"time": self.time.to_table()}
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> StepTime:
+        """What :meth:`to_table` wrote."""
+        return cls(table["name"], Timing.from_table(table["time"]), table["launches"], table["least_bytes"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """One method in one config on one case.
@@ -61,6 +97,8 @@ class Result:
         Weights prepared once, as ``Filter`` does.
     transfer_time : Timing or None
         From host arrays to a host array, by the host's clock; None where it was not asked for.
+    steps : tuple of StepTime
+        Of a call with prepared weights, in its order; empty where it was not asked for, or the call is one step.
     first_call_s, prepare_s : float or None
         Plan, compile, preparation and first call; a later preparation alone. Neither is inside a time.
     workspace_bytes : int or None
@@ -88,6 +126,7 @@ class Result:
     time: Timing | None = None
     prepared_time: Timing | None = None
     transfer_time: Timing | None = None
+    steps: tuple[StepTime, ...] = ()
     first_call_s: float | None = None
     prepare_s: float | None = None
     workspace_bytes: int | None = None
@@ -101,7 +140,7 @@ class Result:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status={self.status!r} is unknown; it is one of {', '.join(STATUSES)}")
-        if self.status != "ok" and (self.time or self.prepared_time or self.transfer_time):
+        if self.status != "ok" and (self.time or self.prepared_time or self.transfer_time or self.steps):
             raise ValueError(f"{self.algorithm} on {self.case} is {self.status!r} and so has no time")
 
     @property
@@ -131,6 +170,7 @@ class Result:
         record["error"] = None if self.error is None else dataclasses.asdict(self.error)
         for name in TIMES:
             record[name] = None if record[name] is None else record[name].to_table()
+        record["steps"] = [step.to_table() for step in self.steps]
         return record
 
     @classmethod
@@ -140,6 +180,7 @@ class Result:
         values["error"] = None if record["error"] is None else Error(**record["error"])
         for name in TIMES:
             values[name] = None if record.get(name) is None else Timing.from_table(record[name])
+        values["steps"] = tuple(StepTime.from_table(table) for table in record.get("steps", ()))
         values["launches"] = tuple(record["launches"])
         return cls(**values)
 
@@ -248,6 +289,11 @@ class Run:
             elif before is not None and (words := moved(before, found)):
                 said.append(words)
         return "; ".join(said) or None
+
+    def copy_share(self, step: StepTime) -> float | None:
+        """What a step moves, over what a copy moves in the same time; None where either is not known."""
+        best = self.best_ceilings
+        return None if best is None or step.bytes_per_s is None else step.bytes_per_s / best.copy_bytes_per_s
 
     def timing(self, result: Result) -> Timing | None:
         """The timing that counts: that of the final, else that of the row."""

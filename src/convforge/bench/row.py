@@ -13,6 +13,7 @@ from convforge.algorithms.contract import Algorithm, Config, Plan, PreparedFilte
 from convforge.backends.runtime import Runtime
 from convforge.bench.material import Material
 from convforge.bench.records import TIMES, Error, Result, digest
+from convforge.bench.steps import measure_steps
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
 from convforge.errors import UnsupportedProblem
@@ -120,6 +121,7 @@ def measure_row(
     allows: Callable[[float], bool] = lambda seconds: True,
     thorough: bool = True,
     transfer: bool = False,
+    steps: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Measure a row; its result says what went wrong where something did.
@@ -140,6 +142,8 @@ def measure_row(
         wrote: as much as a result needs.
     transfer : bool
         Also time calls from host arrays to a host array.
+    steps : bool
+        Also time each step of a plan of several by itself.
     """
     assert row.config is not None
     begin = clock()
@@ -164,7 +168,7 @@ def measure_row(
             reason = f"a call takes {taken:.2g} s: too dear for what the budget has left"
             return row.result("skipped", reason, **about)
         rig = Rig(plan, material, workspace, [first])
-        return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer)
+        return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer, steps=steps)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
         return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
@@ -182,6 +186,7 @@ def _checked(
     *,
     thorough: bool,
     transfer: bool,
+    steps: bool,
 ) -> Result:
     """Check, time, check again."""
     material, accepted = rig.material, dict[int, Any]()
@@ -210,9 +215,9 @@ def _checked(
     runs = [("time", rig.each_call(), material.ring.size)]
     if material.has_weights and thorough:
         runs.append(("prepared_time", rig.prepared_calls(), _prepared_size(rig)))
+    share = replace(rule, budget_s=left / (len(runs) + transfer + steps))
     for name, cycle, size in runs:
         material.ring.poison()
-        share = replace(rule, budget_s=left / (len(runs) + transfer))
         timing = measure(cycle, rig.plan.runtime, share, clock=clock)
         about[name] = replace(timing, ring=size.slots, cold=size.cold)
         after = material.verify(row.algorithm.precision, cycle.reached, accepted)
@@ -221,10 +226,12 @@ def _checked(
         verdict = _worse(verdict, after)
     if transfer:
         transfers = Transfers(rig.plan, material)
-        about["transfer_time"] = transfers.measure(replace(rule, budget_s=left / (len(runs) + 1)), clock)
+        about["transfer_time"] = transfers.measure(share, clock)
         after = transfers.verdict(row.algorithm.precision)
         if not after.ok:
             return _wrong(row, "from host to host", after, about)
+    if steps:
+        about["steps"] = measure_steps(rig, share, clock)
     return row.result("ok", None, error=_error(verdict), note=_note(rig, about, rule), **about)
 
 

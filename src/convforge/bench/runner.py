@@ -65,6 +65,8 @@ class Settings:
         Run the suite's heavy cases too.
     transfer : bool
         Also time calls from host arrays to host arrays, on a device that is not the host.
+    steps : bool
+        Also time each step of a call by itself.
     """
 
     methods: tuple[str, ...] = ()
@@ -76,6 +78,7 @@ class Settings:
     quick: bool = False
     heavy: bool = False
     transfer: bool = False
+    steps: bool = False
 
     @property
     def rule(self) -> StoppingRule:
@@ -273,6 +276,7 @@ class Runner:
             workspace_limit=limit,
             thorough=not self.settings.quick,
             transfer=self.settings.transfer,
+            steps=self.settings.steps,
             compiled=budget.forgive,
             allows=allows,
             clock=self._clock,

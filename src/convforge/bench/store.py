@@ -138,11 +138,18 @@ def load_run(path: Path) -> Run:
 
 
 def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | None:
-    """The newest unfinished run of a suite with the same choice of rows; None if there is none."""
+    """The newest unfinished run of a suite with the same choice of rows; None if there is none.
+
+    A setting that a run does not name, as it is older than the setting, was not chosen.
+    """
     if not folder.is_dir():
         return None
     for run in reversed(load_runs(folder)):
-        if run.suite == suite and not run.complete and all(run.settings.get(k) == v for k, v in settings.items()):
+        if (
+            run.suite == suite
+            and not run.complete
+            and all((run.settings.get(name) or None) == (value or None) for name, value in settings.items())
+        ):
             return run.path
     return None
 

@@ -41,8 +41,9 @@ class Verdict:
         """
         if not self.fastest:
             return "-"
-        names = ", ".join(label(result) for result in self.fastest)
-        if len(self.fastest) > 1:
+        several = list(dict.fromkeys(label(result) for result in self.fastest))
+        names = ", ".join(several)
+        if len(several) > 1:
             return f"tie: {names}"
         rival = self.best_peer if self.fastest[0].ours else self.best_ours
         if rival is None or self.ratio is None:

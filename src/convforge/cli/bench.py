@@ -39,6 +39,9 @@ def bench(
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Time calls from host arrays to host arrays too (on a GPU).")
     ] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Time each step of a call by itself too, such as im2col's expansion.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples, and one timing.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every result as CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
@@ -59,6 +62,8 @@ def bench(
     from convforge.execution import runtime_of
 
     runtime = runtime_of(device)
+    if runtime.facts.backend == "emulator":
+        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
     if transfer and runtime.facts.backend != "cuda":
         raise ValueError(f"--transfer goes with --device cuda; on {device} nothing is transferred")
     settings = Settings(
@@ -71,6 +76,7 @@ def bench(
         quick=quick,
         heavy=heavy,
         transfer=transfer,
+        steps=steps,
     )
     chosen = choose(settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, algorithms())
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
@@ -155,6 +161,7 @@ def _again(targets: list[str], settings: Settings, device: str, out: Path) -> st
     words += [] if settings.workspace_limit is None else ["--workspace-limit", f"{settings.workspace_limit}B"]
     words += ["--heavy"] if settings.heavy else []
     words += ["--transfer"] if settings.transfer else []
+    words += ["--steps"] if settings.steps else []
     words += ["--quick"] if settings.quick else []
     return shlex.join([*words, "--resume"])
 

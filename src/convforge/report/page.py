@@ -88,6 +88,7 @@ class Section:
     cases: tuple[Row, ...]
     roofline: Row
     results: Table
+    steps: Table
     errors: Row
     gates: list[tuple[str, str]]
     troubles: Table
@@ -213,6 +214,7 @@ def _section(key: str, shown: View) -> Section:
         ),
         roofline=Row("", _charts(shown, ink, "roofline"), tables.roofline_table(shown, roofline)),
         results=tables.result_table(shown),
+        steps=tables.step_table(shown),
         errors=Row("", _charts(shown, ink, "errors"), tables.error_table(shown)),
         gates=gates(shown),
         troubles=tables.trouble_table(shown),

@@ -215,7 +215,8 @@ def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
 
 
 def _kind(run: Run) -> str:
-    choice = {name: value for name, value in run.settings.items() if name not in ("budget_s", "quick")}
+    # What was not chosen counts as what an older run does not name.
+    choice = {name: value for name, value in run.settings.items() if value and name not in ("budget_s", "quick")}
     return json.dumps([run.device, run.suite, choice], sort_keys=True)
 
 
@@ -235,7 +236,8 @@ def view(run: Run) -> View:
         except ValueError as fault:
             raise ValueError(f"{run.path}, case {result.case!r}: {fault}") from None
         timing = run.timing(result) if result.status == "ok" else None
-        for found in (timing, result.prepared_time):
+        steps = [step.time for step in result.steps]
+        for found in (timing, result.prepared_time, result.transfer_time, *steps):
             if found is not None and not _positive(found):
                 raise ValueError(
                     f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"

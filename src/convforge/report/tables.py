@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.records import Entry, View, roof
 from convforge.report.summary import Accuracy, Duel, Group, Trouble, accuracies, duels, groups, troubles
 
 MANY = 6
+HOST_TO_HOST = (
+    "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ def result_table(view: View) -> Table:
         Column("GFLOP/s", True, "operations of the direct method over the time; nominal for Winograd, FFT, separable"),
         Column("of the roof", True, "share of what copy bandwidth and FMA peak allow at this intensity"),
         Column("prepared, ms", True, "weights prepared once, before"),
+        *([Column("host to host, ms", True, HOST_TO_HOST)] if _transferred(view) else []),
         Column("RMS error", True, "over the RMS of the float64 truth"),
         Column("workspace", True),
         Column("first call", True, "plan, compile or load from the cache, prepare, call; in no time"),
@@ -169,11 +174,22 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         _optional(entry.gflops, numbers.three),
         _optional(share, numbers.percent),
         _optional(None if prepared is None else 1e3 * prepared, numbers.three),
+        *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
         _optional(rms, numbers.tiny),
         _optional(r.workspace_bytes, numbers.byte_count),
         _optional(r.first_call_s, numbers.seconds),
         Cell("; ".join(_remarks(view, entry))),
     )
+
+
+def _transferred(view: View) -> bool:
+    return any(entry.result.transfer_time is not None for entry in view.timed)
+
+
+def _transfer_cell(timing: Timing | None) -> Cell:
+    if timing is None:
+        return Cell(numbers.MISSING)
+    return Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s)
 
 
 def _remarks(view: View, entry: Entry) -> Iterable[str]:
@@ -189,6 +205,47 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
         yield "hot in the cache"
     if r.note:
         yield r.note
+
+
+def step_table(view: View) -> Table:
+    """A row for each step of each call whose steps were timed."""
+    columns = (
+        Column("case"),
+        Column("size", True),
+        Column("stride", True),
+        Column("method"),
+        Column("step"),
+        Column("launches", True),
+        Column("time, ms", True, "median of the step's launches alone, one after the other; ~ noisy"),
+        Column("spread", True, "half the interquartile range over the median"),
+        Column("of all steps", True),
+        Column("moves at least", True, "bytes, each read and written once"),
+        Column("of the copy ceiling", True, "those bytes over the time, over what a copy moves in a second"),
+        Column("remarks", wide=True),
+    )
+    rows = tuple(row for entry in view.timed for row in _step_rows(view, entry))
+    return Table("steps", "The steps of a call, each by itself", columns, rows)
+
+
+def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
+    r = entry.result
+    total = sum(step.time.median_s for step in r.steps)
+    for step in r.steps:
+        timing = step.time
+        yield (
+            Cell(r.case),
+            Cell(entry.size_text, r.least_bytes),
+            Cell(entry.stride or "–", _number(entry.stride)),
+            Cell(entry.label),
+            Cell(step.name),
+            Cell(str(step.launches), step.launches),
+            Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s),
+            Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
+            Cell(numbers.percent(timing.median_s / total), timing.median_s / total),
+            _optional(step.least_bytes, numbers.byte_count),
+            _optional(view.run.copy_share(step), numbers.percent),
+            Cell("" if timing.cold else "hot in the cache"),
+        )
 
 
 def series_table(view: View, family: str) -> Table:

@@ -18,6 +18,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
 
 THREADS = 256
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
@@ -79,7 +80,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         """See :class:`Algorithm`."""
         if not 1 <= config.columns <= MOST_COLUMNS:
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
-        total, taps = problem.n * problem.p * problem.q, problem.taps
+        total, taps, seen = problem.n * problem.p * problem.q, problem.taps, _seen_bytes(problem)
         pixels_near = not (problem.x_layout == "NHWC" and problem.c_per_group >= NEAR_CHANNELS)
         size = np.dtype(problem.acc_dtype).itemsize
         expansion = _Expansion(problem, runtime, pixels_near)
@@ -105,7 +106,8 @@ class Im2col(DeviceConvolution[Im2colConfig]):
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
                 product.launch(info, args, frame.stream)
 
-            return [Launch(expand_info, expand), Launch(info, multiply)]
+            moved = taps * problem.groups * count * size + seen * (first + count) // total - seen * first // total
+            return [Launch(expand_info, expand, "expansion", moved), Launch(info, multiply, "product")]
 
         launches = [
             step for first in range(0, total, config.columns)
@@ -123,6 +125,18 @@ def _chunk(total: int, columns: int) -> int:
         return max(total, 1)
     pieces = -(-total // most)
     return -(-total // pieces // GRAIN) * GRAIN
+
+
+def _seen_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of x under some window: strides may leave out rows and columns. What only a border takes does not count."""
+
+    def seen(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
+        at = np.add.outer(np.arange(outputs) * stride, np.arange(taps) * dilation - before).ravel()
+        return len(np.unique(at[(at >= 0) & (at < size)]))
+
+    rows = seen(problem.h, problem.p, problem.r, problem.stride[0], problem.dilation[0], problem.padding[0])
+    columns = seen(problem.w, problem.q, problem.s, problem.stride[1], problem.dilation[1], problem.padding[2])
+    return problem.n * problem.c * rows * columns * itemsize(problem.x_dtype)
 
 
 def _aligned(workspace: Any) -> int:

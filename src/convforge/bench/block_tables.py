@@ -1,0 +1,154 @@
+"""Time by block shape: rows are a case and a method, columns are shapes of block, for runs with every config.
+
+A cell reads ``ms (occupancy)``; the fastest of a row is bold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from convforge.bench.cells import Cell, Table, markdown, natural, select, three
+from convforge.bench.records import Result, Run
+from convforge.measure.timer import tie
+
+Kind = Literal["threads", "tile"]
+LEGEND = (
+    "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that a "
+    "multiprocessor holds. Bold: the fastest of the row; ~ noisy; * sources changed since. Where a method has several "
+    "configs with one shape, the fastest stands here."
+)
+NOTES: dict[Kind, str] = {
+    "threads": "Columns: threads of a block, along q and along p (of a matrix: along n and along m).",
+    "tile": "Columns: the tile of the product that a block computes, rows x columns; its threads compute several "
+    "elements each.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape of a block.
+
+    Attributes
+    ----------
+    kind : {"threads", "tile"}
+        Threads; or elements of a product.
+    first, second : int
+        As the config names them: x and y, or rows and columns.
+    partition : str
+        What a thread computes, where it is not one element.
+    """
+
+    kind: Kind
+    first: int
+    second: int
+    partition: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.first}x{self.second}{' ' if self.partition else ''}{self.partition}"
+
+
+def shape_of(config: str) -> Shape | None:
+    """The shape of block that a config's text names; None where it names none.
+
+    Examples
+    --------
+    >>> str(shape_of("block_x=32,block_y=4,partition=row,resident=1280")), str(shape_of("block=16"))
+    ('32x4 row', '16x16')
+    >>> shape_of("block_m=128,block_n=64,block_k=8,thread_m=8").kind, shape_of("columns=1024")
+    ('tile', None)
+    """
+    values = dict(part.split("=", 1) for part in config.split(",") if "=" in part)
+    if "block_x" in values and "block_y" in values:
+        partition = values.get("partition", "pixel")
+        return Shape(
+            "threads", int(values["block_x"]), int(values["block_y"]), "" if partition == "pixel" else partition
+        )
+    if "block" in values:
+        return Shape("threads", int(values["block"]), int(values["block"]))
+    if "block_m" in values and "block_n" in values:
+        return Shape("tile", int(values["block_m"]), int(values["block_n"]))
+    return None
+
+
+def block_markdown(
+    run: Run,
+    *,
+    methods: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> str:
+    """The tables of a run by block shape as Markdown: one for threads, one for tiles.
+
+    Raises
+    ------
+    ValueError
+        No method of what is asked for was measured with more than one shape.
+    """
+    found = block_tables(run, select(run, methods, cases, sizes, strides))
+    if not found:
+        raise ValueError(f"{run.path} holds no method with several shapes of block: measure with --all-configs")
+    return markdown(run, found, LEGEND)
+
+
+def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
+    """A table for each kind of shape, of the methods that were asked for in several."""
+    shaped = [(shape, r) for r in results if (shape := shape_of(r.config)) is not None]
+    kinds: tuple[Kind, ...] = ("threads", "tile")
+    found = []
+    for kind in kinds:
+        rows: dict[tuple[str, str], list[tuple[Shape, Result]]] = {}
+        for shape, r in shaped:
+            if shape.kind == kind:
+                rows.setdefault((r.case, r.algorithm), []).append((shape, r))
+        if any(len({shape for shape, _ in tried}) > 1 for tried in rows.values()):
+            found.append(_table(kind, rows))
+    return found
+
+
+def _table(kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) -> Table:
+    shapes = {shape for tried in rows.values() for shape, _ in tried}
+    columns = sorted(shapes, key=lambda s: (s.partition, s.first * s.second, s.first))
+    lines = []
+    for (case, method), tried in sorted(rows.items(), key=lambda row: natural(row[0][0])):
+        best = min((r for _, r in tried), key=_seconds)
+        cells = [_cell([r for shape, r in tried if shape == column], best) for column in columns]
+        lines.append((Cell(case), Cell(method), *cells, Cell(_verdict(tried, best))))
+    return Table(("case", "method", *map(str, columns), "fastest"), tuple(lines), (NOTES[kind],))
+
+
+def _cell(results: Sequence[Result], best: Result) -> Cell:
+    if not results:
+        return Cell("")
+    r = min(results, key=_seconds)
+    if r.time is None:
+        return Cell(r.status)
+    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
+    occupancy = r.launches[0].get("occupancy") if r.launches else None
+    shown = "" if occupancy is None else f" ({100 * occupancy:.0f} %)"
+    return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
+
+
+def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
+    """Which shape is fastest, and what it gains over the method's default, which is the first of its configs."""
+    (first, default), shape = tried[0], next(shape for shape, r in tried if r is best)
+    if best.time is None:
+        return "-"
+    if best is default:
+        return f"{shape}, the default"
+    if default.time is None:
+        return f"{shape}; the default, {first}, has no time"
+    if tie(best.time, default.time):
+        return f"{shape}, level with the default, {first}"
+    ahead = f"{default.time.median_s / best.time.median_s:.3g}x ahead of the default"
+    if shape == first:
+        apart = [part for part in best.config.split(",") if part not in default.config.split(",")]
+        return f"{shape} with {', '.join(apart)}, {ahead}"
+    return f"{shape}, {ahead}, {first}"
+
+
+def _seconds(r: Result) -> float:
+    return math.inf if r.time is None else r.time.median_s

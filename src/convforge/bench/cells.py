@@ -1,0 +1,168 @@
+"""What the bench's tables are made of: cells, choices of results, names of columns, and Markdown."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from convforge.backends.facts import cores_in_words
+from convforge.bench.records import Result, Run
+from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
+
+Mark = Literal["", "ours", "peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: its text, and whose best it is."""
+
+    text: str
+    mark: Mark = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table without looks.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    rows : tuple of tuple of Cell
+    notes : tuple of str
+        What was refused, failed or skipped and why, and what else a reader must know.
+    lead : int
+        Columns at the left that say which case it is.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...]
+    lead: int = 2
+
+
+def markdown(run: Run, tables: Sequence[Table], legend: str) -> str:
+    """Tables of a run as Markdown, with where and when it was measured, and their notes."""
+    lines: list[str] = []
+    wrap = {"": "{}", "ours": "**{}**", "peer": "_{}_"}
+    for shown in tables:
+        figures = len(shown.columns) - shown.lead - 1
+        lines += [_line(shown.columns), _line(["---"] * shown.lead + ["---:"] * figures + ["---"])]
+        lines += [_line([wrap[cell.mark].format(_escape(cell.text)) for cell in row]) for row in shown.rows]
+        lines.append("")
+    lines += [caption(run), ""]
+    lines += [f"- {_escape(note)}" for note in (legend, *doubts(run), *(n for shown in tables for n in shown.notes))]
+    return "\n".join(lines) + "\n"
+
+
+def select(
+    run: Run,
+    methods: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> list[Result]:
+    """The results of a run that are asked for.
+
+    Parameters
+    ----------
+    methods, cases : sequence of str
+        Patterns of names; all where empty.
+    sizes, strides : sequence of int
+        As in :func:`convforge.bench.suites.select`.
+    """
+    return [r for r in run.results if _wanted(r, methods, cases, sizes, strides)]
+
+
+def _wanted(
+    r: Result, methods: Sequence[str], cases: Sequence[str], sizes: Sequence[int], strides: Sequence[int]
+) -> bool:
+    problem = parse_problem(r.problem)
+    if isinstance(problem, GemmProblem | ElementwiseProblem):
+        own_sizes: set[int] = {problem.m if isinstance(problem, GemmProblem) else problem.size}
+        own_strides: set[int] = set()
+    else:
+        own_sizes, own_strides = {problem.h, problem.w}, set(problem.stride)
+    return (
+        _matches(r.algorithm, methods)
+        and _matches(r.case, cases)
+        and (not sizes or bool(own_sizes & set(sizes)))
+        and (not strides or bool(own_strides & set(strides)))
+    )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
+    """How columns are named: by method; with its config where a case has it in several, and any narrower arithmetic."""
+    several = {key for key, count in Counter((r.case, r.algorithm) for r in results).items() if count > 1}
+    with_config = {algorithm for _, algorithm in several}
+
+    def label(r: Result) -> str:
+        name = r.label if r.algorithm in with_config else r.algorithm
+        asked = getattr(parse_problem(r.problem), "precision", "strict")
+        return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
+
+    return label
+
+
+def doubts(run: Run) -> Iterator[str]:
+    """What makes the figures doubtful."""
+    if words := run.moved:
+        yield f"The machine did not hold still: {words}. Measure again before you trust these figures."
+    if not run.complete:
+        yield "The run is not complete."
+
+
+def caption(run: Run) -> str:
+    """Where, when and from which commit a run was measured, and the ceilings there."""
+    commit = (
+        "no commit known" if run.commit is None else f"commit {run.commit[:10]}{' with changes' if run.dirty else ''}"
+    )
+    facts = run.machine.get("facts", {})
+    cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
+    best = run.best_ceilings
+    said = f"Measured {run.started[:10]} on {facts.get('name', run.device)}, {cores}, {commit}"
+    if best is None:
+        return f"{said}."
+    return f"{said}; copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s."
+
+
+def some(names: Iterable[str]) -> str:
+    """A few of the names, and how many more there are."""
+    every = list(dict.fromkeys(names))
+    return ", ".join(every) if len(every) <= 4 else f"{', '.join(every[:3])} and {len(every) - 3} more"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts numbers inside names by value: 64 before 1024."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def three(value: float) -> str:
+    """Three significant digits, never with an exponent.
+
+    >>> three(0.0012345), three(12.345), three(12345.0)
+    ('0.00123', '12.3', '12345')
+    """
+    if value >= 100:
+        return f"{value:.0f}"
+    digits = 2
+    while value and value < 10 ** (2 - digits) and digits < 12:
+        digits += 1
+    return f"{value:.{digits if value < 10 else 1}f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    for sign in "\\|*_`[]<>":
+        text = text.replace(sign, f"\\{sign}")
+    return text
