@@ -173,7 +173,7 @@ def execute(
         _execute_there(plan, x, w, operands, whole, prepared)
         return target
     if prepared is None:
-        prepared = plan.prepare(w)
+        prepared = plan.borrow(w)
     if overlaps:
         buffer = np.empty(whole.shape, whole.dtype)
         plan(x, prepared, operands, buffer)
@@ -198,7 +198,7 @@ def _execute_there(
         return None if operand is None else np.ascontiguousarray(operand, problem.operand_dtype)
 
     if prepared is None:
-        prepared = plan.prepare(None if w is None else runtime.upload(w))
+        prepared = plan.borrow(None if w is None else runtime.upload(w))
     out = runtime.empty(whole.shape, whole.dtype)
     own = Operands(cast(operands.scale), cast(operands.bias), operands.residual)
     plan(runtime.upload(x), prepared, own.on(runtime), out)

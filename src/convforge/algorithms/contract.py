@@ -179,6 +179,8 @@ class Plan:
         Run in order.
     prepare : callable
         Weights as users give them, and a stream -> :class:`PreparedFilter`.
+    borrow : callable, optional
+        The same for calls that end before the weights change; by default `prepare`.
     workspace_bytes : int
         Bytes of scratch memory that a call needs from its caller, known before it runs.
 
@@ -202,6 +204,7 @@ class Plan:
         *,
         steps: Sequence[Step],
         prepare: Callable[[Any, Any], PreparedFilter],
+        borrow: Callable[[Any, Any], PreparedFilter] | None = None,
         workspace_bytes: int = 0,
     ) -> None:
         self.algorithm = algorithm
@@ -211,6 +214,7 @@ class Plan:
         self.steps = tuple(steps)
         self.workspace_bytes = workspace_bytes
         self._prepare = prepare
+        self._borrow = prepare if borrow is None else borrow
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Flip, cast, transform or pack the weights for this plan.
@@ -221,6 +225,13 @@ class Plan:
             For a matrix product, B; ignored where there are no weights.
         """
         return self._prepare(w, stream)
+
+    def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """Like :meth:`prepare`, for calls that end before the weights change.
+
+        Where the kernels can read them as they lie, nothing is copied.
+        """
+        return self._borrow(w, stream)
 
     def __call__(
         self,

@@ -94,7 +94,7 @@ class Rig:
 
         def call(i: int) -> None:
             slot = slots[i]
-            prepared = plan.prepare(slot.w)
+            prepared = plan.borrow(slot.w)
             slot.out = plan(slot.x, prepared, slot.operands, None if plan.allocates else slot.out, workspace)
 
         return Cycle(len(slots), call)

@@ -10,6 +10,7 @@
 // Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
 //           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
+// Weights   staged in shared memory by each block (see staged.cuh), or packed beforehand (see weights.cuh).
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
 //           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
 // Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
@@ -17,6 +18,7 @@
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
 #include "border.cuh"
 #include "ends.cuh"
+#include "staged.cuh"
 #include "vector.cuh"
 #include "weights.cuh"
 
@@ -39,6 +41,7 @@ static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must
 
 struct Tiled {
     Conv conv;
+    Filter filter;  // where weights are staged
     int aligned_x, aligned_out;  // whether rows allow vectors of LOAD and STORE elements
 };
 
@@ -46,6 +49,13 @@ struct Tiled {
 struct Tile {
     int n, k, c, p, q;
 };
+
+// Row r of the taps of output k and channel c, c counted within the group.
+__device__ inline void taps_of(acc_t (&taps)[S], const Conv &conv, const acc_t (&staged)[STAGED], int k, int c, int r) {
+    if constexpr (STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
+#pragma unroll
+    for (int s = 0; s < S; s++) taps[s] = weight(conv, k, c, r, s);
+}
 
 // A row of the window inside the picture. A vector of which the window takes half or less comes one by one.
 __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_t *run) {
@@ -80,7 +90,8 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
 
 // Sum the products of all channels; `INSIDE` says that the window lies inside the picture, and that rows are aligned.
 template <bool INSIDE>
-__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED],
+                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
     const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, INSIDE ? h0 : 0, INSIDE ? w0 : 0);
     int columns[COLUMNS];
@@ -102,14 +113,16 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_K][OUT_P
 #pragma unroll
                 for (int k = 0; k < OUT_K; k++)
 #pragma unroll
-                    for (int t = 0; t < S * CHUNK; t++) {
-                        const int s = t / CHUNK, ch = t % CHUNK;
-                        const acc_t w = weight(conv, min(tile.k + k, K - 1), c + ch, r, s);  // beyond: not stored
+                    for (int ch = 0; ch < CHUNK; ch++) {
+                        acc_t taps[S];
+                        taps_of(taps, conv, staged, min(tile.k + k, K - 1), c + ch, r);  // beyond: not stored
 #pragma unroll
-                        for (int q = 0; q < OUT_Q; q++) {
-                            const acc_t x = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
-                            sums[k][p][q] = multiply_add(w, x, sums[k][p][q]);
-                        }
+                        for (int s = 0; s < S; s++)
+#pragma unroll
+                            for (int q = 0; q < OUT_Q; q++) {
+                                const acc_t x = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                sums[k][p][q] = multiply_add(taps[s], x, sums[k][p][q]);
+                            }
                     }
             }
         }
@@ -148,6 +161,11 @@ __device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[OUT_K]
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {
     const Conv &conv = args.conv;
+    __shared__ __align__(16) acc_t staged[STAGED];
+    if constexpr (STAGED_WEIGHTS) {
+        stage(args.filter, staged, threadIdx.y * BLOCK_X + threadIdx.x, THREADS);
+        __syncthreads();
+    }
     const int q = (blockIdx.x * BLOCK_X + threadIdx.x) * OUT_Q;
     // The same for all threads of a row of the block, so that a warp goes one way: the block's first and last vectors.
     const int first = (blockIdx.x * BLOCK_X * OUT_Q * STRIDE_W - conv.left) * CHUNK - SHIFT;
@@ -164,9 +182,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const
             const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && tile.p + OUT_P <= conv.P;
             acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
             if (args.aligned_x && columns_inside && rows_inside)
-                add_products<true>(conv, sums, tile);
+                add_products<true>(conv, staged, sums, tile);
             else
-                add_products<false>(conv, sums, tile);
+                add_products<false>(conv, staged, sums, tile);
             if (args.aligned_out && columns_inside && rows_inside)
                 store_vectors(conv, sums, tile);
             else

@@ -13,6 +13,7 @@ from convforge.algorithms.direct.blocks import block_refusal, compiled, even_sha
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import Strides, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -59,6 +60,8 @@ class TiledConfig(Config):
         Rows, columns and channels of outputs that a thread computes.
     resident : int
         Threads that a multiprocessor shall hold; see :func:`compiled`.
+    weights : {"staged", "packed"}
+        Read by each block as they are given, or packed before the launch, in constant memory where they fit there.
     """
 
     block_x: int = 32
@@ -67,6 +70,7 @@ class TiledConfig(Config):
     out_q: int = 4
     out_k: int = 1
     resident: int = 512
+    weights: str = "packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/direct/tiled.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "weights")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "weights", "staged")),
         *DeviceConvolution.headers,
     )
 
@@ -110,25 +114,27 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
-        found = dict.fromkeys((default, *rest[1:], *blocks, *registers))
+        packed = replace(default, weights="packed")
+        found = dict.fromkeys((default, *rest[1:], packed, *blocks, *registers))
         return [c for c in found if config_refusal(problem, c) is None]
 
     def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Tiled", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        struct = with_conv("Tiled", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        staged = config.weights == "staged"
         run_ = _run(problem, config)
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
             CHUNK=run_.chunk, LOAD=run_.load, SHIFT=run_.shift, STORE_K=run_.store_k, STORE=run_.store,
-            CONSTANT_WEIGHTS=fits_constant_memory(problem),
+            STAGED_WEIGHTS=staged, CONSTANT_WEIGHTS=not staged and fits_constant_memory(problem),
         )  # fmt: skip
         source = KernelSource(
             "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
         )
         kernel = compiled(runtime, source, config)
-        weights = either_weights(problem, runtime, kernel)
+        weights = StagedWeights(problem, runtime, kernel) if staged else either_weights(problem, runtime, kernel)
         info = LaunchInfo("direct_tiled", _grid(problem, config), (config.block_x, config.block_y))
         info = runtime.describe(kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
@@ -139,16 +145,23 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
             args = struct()
             conv = args.conv
             fill(conv, problem, frame)
+            if isinstance(weights, StagedWeights):
+                args.filter = weights.filter(frame.prepared)
             args.aligned_x = _is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
             args.aligned_out = _is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
             runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+        borrow = weights.borrow if isinstance(weights, StagedWeights) else None
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=borrow)
 
 
 def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> str | None:
     """Why a config cannot be; None if it can."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
+        return reason
+    if config.weights not in ("staged", "packed"):
+        return f"weights={config.weights!r} must be 'staged' or 'packed'"
+    if config.weights == "staged" and (reason := staging_refusal(problem)) is not None:
         return reason
     for name in ("out_p", "out_q", "out_k", "resident"):
         if getattr(config, name) < 1:
@@ -182,7 +195,8 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
-    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident)
+    weights = "packed" if staging_refusal(problem) else "staged"
+    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident, weights)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)

@@ -53,7 +53,7 @@ class Pool:
         shared = _Shared(run, pieces, threads)
         try:
             for slot in range(1, threads):
-                self._line.put(partial(shared.work, slot))
+                self.submit(partial(shared.work, slot))
             shared.work(0)
         finally:
             failure = shared.close()
@@ -62,6 +62,16 @@ class Pool:
                 raise failure
             finally:
                 del failure  # its traceback holds this frame, and that the caller's arrays
+
+    def submit(self, task: Callable[[], Any]) -> None:
+        """Hand a task to the first thread that is free."""
+        self._line.put(task)
+
+    def shutdown(self) -> None:
+        """Wait until all tasks have run, and let the threads go."""
+        self._line.end(os.getpid())
+        for thread in self.threads:
+            thread.join()
 
 
 class _Line:
@@ -72,14 +82,14 @@ class _Line:
 
         self._wait_while = wait_while
         wait_while(np.zeros(1, np.int64), 0, 1)  # compiled before a thread needs it
-        self._tasks: deque[Callable[[], None]] = deque()
+        self._tasks: deque[Callable[[], Any]] = deque()
         self._news = np.zeros(1, np.int64)  # tasks that ever came, and the end
         self._lock = threading.Lock()
         self._asleep, self._wake = 0, threading.Semaphore(0)
         self._ended = False
 
-    def put(self, task: Callable[[], None]) -> None:
-        """Hand a task to the first thread that is free."""
+    def put(self, task: Callable[[], Any]) -> None:
+        """Add a task."""
         with self._lock:
             self._tasks.append(task)
             self._news[0] += 1

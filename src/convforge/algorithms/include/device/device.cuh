@@ -3,8 +3,13 @@
 // DYNAMIC_SHARED(float, tile);      tile points to the block's dynamic shared memory, aligned to 16 bytes
 // copy_async16(tile + i, x + j);    asynchronous from sm_80 on, at once before that
 // copy_async_commit();              what was asked for since the last commit is one group
+// read_here(tile + i);              16 bytes of shared memory, aligned so, that no compiler keeps in registers
 // copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
 #pragma once
+
+struct alignas(16) Quad {
+    unsigned bits[4];
+};
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
@@ -53,6 +58,15 @@ __device__ inline void copy_async16(void *shared, const void *global, bool there
     copy_async<16>(shared, global, there);
 }
 
+// 16 bytes of shared memory, read here and now: what is read again and again takes no registers in between.
+__device__ inline Quad read_here(const void *shared) {
+    Quad quad;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(quad.bits[0]), "=r"(quad.bits[1]), "=r"(quad.bits[2]), "=r"(quad.bits[3])
+                 : "r"(shared_address(shared)));
+    return quad;
+}
+
 #else  // the emulator: copies land at the wait, and not a moment sooner
 
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(emulator::here()->dynamic)
@@ -75,5 +89,7 @@ template <int PENDING = 0>
 inline void copy_async_wait() {
     emulator::here()->services->wait(PENDING);
 }
+
+inline Quad read_here(const void *shared) { return *static_cast<const Quad *>(shared); }
 
 #endif

@@ -1,0 +1,76 @@
+"""The host's side of staged.cuh: filters that blocks read as their users gave them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from convforge.algorithms.contract import PreparedFilter
+from convforge.algorithms.include.conv import WIDE, Strides, WeightPacker, address
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Of shared memory that a block may spend on the filter: with more, fewer blocks share a multiprocessor.
+STAGED_BYTES = 8 << 10
+
+
+class Filter(ctypes.Structure):
+    """struct Filter of staged.cuh."""
+
+    _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
+
+
+def staging_refusal(problem: Conv2dProblem) -> str | None:
+    """Why blocks cannot stage the filter; None if they can."""
+    lanes = 16 // itemsize(problem.acc_dtype)
+    pitch = -(-problem.s // lanes) * lanes
+    nbytes = problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
+    if nbytes <= STAGED_BYTES:
+        return None
+    return f"the filter takes {nbytes} bytes of shared memory; a block may spend {STAGED_BYTES} on it"
+
+
+class StagedWeights:
+    """Prepares filters for kernels that stage them: a copy, so that the user's array may change.
+
+    Parameters
+    ----------
+    kernel : compiled kernel
+        Its struct has a :class:`Filter`.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        self._problem, self._kernel = problem, kernel
+        self._copy = WeightPacker(problem, runtime, dtype=problem.w_dtype)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """A copy of these weights, in cross-correlation order."""
+        return self._copy(w, stream)
+
+    def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The weights where they lie."""
+        flipped = self._problem.mode == "convolution"
+        return PreparedFilter({"w": w, **({"flipped": True} if flipped else {})}, 0)
+
+    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
+        """The kernel that reads this filter."""
+        return self._kernel
+
+    def filter(self, prepared: PreparedFilter) -> Filter:
+        """What the kernel is handed.
+
+        Raises
+        ------
+        ValueError
+            The array has gaps so large that 32-bit places do not reach its end.
+        """
+        w = prepared.tensors["w"]
+        steps = [step // w.itemsize for step in w.strides]
+        if sum((size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)) > WIDE:
+            raise ValueError(f"weights of shape {w.shape} have strides of {steps} elements; make them contiguous first")
+        start = address(w)
+        if "flipped" in prepared.tensors:
+            start += ((w.shape[2] - 1) * steps[2] + (w.shape[3] - 1) * steps[3]) * w.itemsize
+            steps[2], steps[3] = -steps[2], -steps[3]
+        return Filter(start, Strides(*steps))
