@@ -28,8 +28,12 @@ class Checker(Protocol):
         ...
 
     @property
-    def Judge(self) -> Callable[[Problem, Any], Any]:  # noqa: N802 - a class
-        """Problem and inputs -> what results are held against, by ``judge.verdict(precision, got)``."""
+    def Judge(self) -> Callable[..., Any]:  # noqa: N802 - a class
+        """Problem, inputs and ``runtime=`` -> what results are held against, by ``judge.verdict(precision, got)``."""
+        ...
+
+    def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
+        """Whether a judge that is given this runtime has its device compute the truth."""
         ...
 
     def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
@@ -60,7 +64,7 @@ class Material:
         self.problem = case.problem
         self.check = check
         sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
-        self.judges = [check.Judge(case.problem, inputs) for inputs in sets]
+        self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self.runtime = runtime
         self.ring = Ring(case.problem, sets, runtime)
 
@@ -97,6 +101,11 @@ class Material:
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
         return worst
+
+
+def truth_runtime(runtime: Runtime) -> Runtime | None:
+    """The runtime that judges are given: a GPU's own, as the emulator is slower than the host's loops."""
+    return runtime if runtime.facts.backend == "cuda" else None
 
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:

@@ -4,6 +4,7 @@ from convforge.check.inputs import KINDS, Inputs, make_inputs
 from convforge.check.plans import check_plan
 from convforge.check.spread import check_nan_spread
 from convforge.check.truth import Truth, truth
+from convforge.check.truth_device import truth_on_device
 from convforge.check.verdict import Judge, Verdict, compare
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "compare",
     "make_inputs",
     "truth",
+    "truth_on_device",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.backends.runtime import Runtime
 from convforge.check.bounds import error_bound, half_spacing, rounded
 from convforge.check.gate import Gate
 from convforge.check.inputs import Inputs, output_dtype, output_shape
@@ -57,6 +58,8 @@ class Judge:
     inputs : Inputs
     truth : Truth, optional
         Of these inputs, where it is known.
+    runtime : Runtime, optional
+        Of a GPU that may compute it; see :func:`convforge.check.truth`.
 
     Attributes
     ----------
@@ -73,10 +76,12 @@ class Judge:
     (True, False)
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, truth: Truth | None = None) -> None:
+    def __init__(
+        self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
+    ) -> None:
         self.problem = problem
         self.inputs = inputs
-        self.truth = compute_truth(problem, inputs) if truth is None else truth
+        self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
         self._gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
