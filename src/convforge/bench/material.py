@@ -11,6 +11,7 @@ import numpy as np
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
+from convforge.check.bits import same
 from convforge.measure.ring import Ring, last_level_cache
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 
@@ -34,6 +35,10 @@ class Checker(Protocol):
 
     def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
         """Whether a judge that is given this runtime has its device compute the truth."""
+        ...
+
+    def warm_up(self, problem: Problem) -> None:
+        """Compile what comparing results of a problem takes."""
         ...
 
     def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
@@ -92,7 +97,7 @@ class Material:
         worst = None
         for slot in self.ring.slots[:count]:
             out = self.runtime.download(slot.out)
-            if slot.kind in accepted and np.array_equal(out, accepted[slot.kind]):
+            if slot.kind in accepted and same(out, accepted[slot.kind]):
                 continue
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:

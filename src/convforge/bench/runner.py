@@ -330,13 +330,16 @@ class Runner:
         return result
 
     def _warm_check(self, rows: Sequence[Row]) -> None:
-        """Compile what the check needs, on a small problem of every operation and type: no budget pays for it."""
+        """Compile what the check needs, with a small problem of every operation and type: no budget pays for it."""
         check, seen = self._check or checker(), set()
         for row in rows:
             problem = row.case.problem
             on_device = check.truth_on_device(problem, truth_runtime(self.runtime))
             kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")), on_device)
-            if row.refusal is not None or kind in seen:
+            if row.refusal is not None:
+                continue
+            check.warm_up(problem)
+            if kind in seen:
                 continue
             small = problem if problem.flops <= PROBE_FLOPS else smaller(problem)
             if small is not None:

@@ -5,7 +5,7 @@ from convforge.check.plans import check_plan
 from convforge.check.spread import check_nan_spread
 from convforge.check.truth import Truth, truth
 from convforge.check.truth_device import truth_on_device
-from convforge.check.verdict import Judge, Verdict, compare
+from convforge.check.verdict import Judge, Verdict, compare, warm_up
 
 __all__ = [
     "KINDS",
@@ -19,4 +19,5 @@ __all__ = [
     "make_inputs",
     "truth",
     "truth_on_device",
+    "warm_up",
 ]

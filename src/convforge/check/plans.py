@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
+from convforge.check.bits import PIECE, filled, same
 from convforge.check.gate import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
 from convforge.check.truth import to_rows
@@ -60,7 +61,7 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     again = bench.run(there, prepared, POISONS[1])
     if stray := bench.outside():
         return _failed(plan, inputs, stray)
-    if (unwritten := _unwritten(first, again)).any():
+    if (unwritten := _unwritten(first, again)) is not None:
         index = tuple(int(i) for i in np.argwhere(unwritten)[0])
         fault = "border skipped: output not written there" if _at_border(problem, unwritten) else "output not written"
         return _failed(
@@ -74,7 +75,7 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     verdict_of_first = _judge(plan, first, judge)
     if not verdict_of_first.ok:
         return verdict_of_first
-    if not _same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
+    if not same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
         return verdict
     for verdict in _on_other_inputs(plan, bench, judge, there, prepared, first):
         if not verdict.ok:
@@ -95,24 +96,23 @@ def _on_other_inputs(
     """Other inputs, then the first again into an output with gaps."""
     problem: Problem = plan.problem
     inputs = judge.inputs
-    kind = "normal" if inputs.kind == "given" else inputs.kind
-    others = make_inputs(problem, kind, inputs.seed + 1)
+    others = judge.other_inputs
     others_there = bench.upload(others)
     result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0])
     if problem.flops <= SECOND_TRUTH_FLOPS:
-        other = Judge(problem, others)
+        other = judge.other
         verdict = _judge(plan, result, other)
-        if not verdict.ok and _same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
+        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
             verdict = _failed(plan, others, "stale result", "other inputs gave the result of the call before")
         yield verdict
-    elif kind in ("normal", "integers") and _same(result, first):
+    elif others.kind in ("normal", "integers") and same(result, first):
         yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
     if not plan.takes_gaps:
         return
     with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
     if fault := bench.outside():
         yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
-    if not _same(first, with_gaps):
+    if not same(first, with_gaps):
         verdict = _judge(plan, with_gaps, judge)
         if not verdict.ok:
             yield dataclasses.replace(
@@ -150,7 +150,7 @@ class _Bench:
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
         """Which of the inputs differ from what was uploaded."""
         pairs = zip(_NAMES, _arrays(there), _arrays(inputs), strict=True)
-        return [name for name, a, b in pairs if a is not None and not _same(self.runtime.download(a), b)]
+        return [name for name, a, b in pairs if a is not None and not same(self.runtime.download(a), b)]
 
     def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call; the output comes back as an array of its own."""
@@ -166,13 +166,15 @@ class _Bench:
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
-        columns = (..., slice(1, 2 * self.shape[-1], 2))
+        columns, bits = (..., slice(1, 2 * self.shape[-1], 2)), np.dtype(f"u{self.dtype.itemsize}")
         self._call(inputs, prepared, whole[columns], poison)
         written = self.runtime.download(whole)
         result: NDArray[Any] = written[columns].copy()
-        before = np.full(inner.nbytes, poison, np.uint8).view(self.dtype).reshape(padded)
-        before[columns] = result
-        self._gap_written |= not _same(written, before)
+        lines = written.reshape(-1, padded[-1])
+        for begin in range(0, len(lines), step := max(PIECE // (padded[-1] * self.dtype.itemsize), 1)):
+            gaps = lines[begin : begin + step].copy()
+            gaps[:, 1 : 2 * self.shape[-1] : 2].view(bits)[...] = np.frombuffer(bytes([poison] * bits.itemsize), bits)
+            self._gap_written |= not filled(gaps, poison)
         return result
 
     def _call(self, inputs: Inputs, prepared: PreparedFilter, out: Any, poison: int) -> None:
@@ -194,7 +196,7 @@ class _Bench:
         """What was written around, if anything; the bands are then forgotten."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
-            if (self.runtime.download(band) != poison).any():
+            if not filled(self.runtime.download(band), poison):
                 return f"writes outside its {name}"
         return "writes outside its output" if self._gap_written else None
 
@@ -206,11 +208,18 @@ def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=inputs.operands.on(runtime))
 
 
-def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_]:
-    """Elements that hold the poison of both runs."""
+def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Elements that hold the poison of both runs; None where there are none."""
     bits = np.dtype(f"u{first.itemsize}")
     poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
-    return np.asarray((first.view(bits) == poisons[0]) & (again.view(bits) == poisons[1]))
+    whole = first.view(bits), again.view(bits)
+    flat = [array.reshape(-1) for array in whole]
+    step = PIECE // first.itemsize
+    for begin in range(0, first.size, step):
+        part = slice(begin, begin + step)
+        if ((flat[0][part] == poisons[0]) & (flat[1][part] == poisons[1])).any():
+            return np.asarray((whole[0] == poisons[0]) & (whole[1] == poisons[1]))
+    return None
 
 
 def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
@@ -220,11 +229,3 @@ def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
     rows, columns = border_of(problem)
     inside = to_rows(problem, unwritten).reshape(problem.n, problem.p, problem.k, problem.q)[:, ~rows][..., ~columns]
     return inside.size > 0 and not inside.any()
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Bit for bit."""
-    if a is None or b is None:
-        return a is b
-    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
-    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

@@ -81,11 +81,15 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     items = np.arange(problem.n * problem.p)
     if runtime is not None and truth_device.truth_on_device(problem, runtime):
         x = _planes(problem, _as_float(inputs.x))
-        sums, absolute = truth_device.conv2d_sums(problem, x, _correlated(problem, inputs), runtime)
+        value, magnitude = truth_device.conv2d_sums(problem, x, _correlated(problem, inputs), runtime)
+        if problem.epilogue.is_plain:
+            return Truth(value, magnitude)
+        sums, absolute = to_rows(problem, value), to_rows(problem, magnitude)
     else:
         sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    return Truth(from_rows(problem, value), from_rows(problem, magnitude))
+    # As the output lies in memory: every result is compared with them.
+    return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
 def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str) -> tuple[Floats, Floats]:
@@ -116,7 +120,7 @@ def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
     args = (_as_float(x), _as_float(w, np.float64), rows, columns, float(problem.outside),
             float(problem.epilogue.x_zero_point), problem.stride, problem.dilation, problem.p, items,
             _style(style, problem.acc_dtype), totals, beside)  # fmt: skip
-    _launch(loops.convolve, items.size, problem.flops, args)
+    launch(loops.convolve, items.size, problem.flops, args)
     return totals, beside
 
 
@@ -128,7 +132,7 @@ def gemm_sums(problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], st
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
     args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), totals, beside)
-    _launch(loops.multiply, items.size, problem.flops, args)
+    launch(loops.multiply, items.size, problem.flops, args)
     return totals, beside
 
 
@@ -150,7 +154,7 @@ def epilogue(
         bias = np.asarray(operands[1], np.float64).reshape(-1, 1)
         value, magnitude = value + bias, magnitude + np.abs(bias)
     if ends.residual:
-        residual = to_rows(problem, np.asarray(operands[2]))[items].astype(np.float64)
+        residual = some_rows(problem, np.asarray(operands[2]), items).astype(np.float64)
         value, magnitude = value + residual, magnitude + np.abs(residual)
     slope, floor = SLOPES[ends.activation]
     if ends.activation == "leaky_relu":
@@ -203,6 +207,13 @@ def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
+def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
+    """Some of the rows of :func:`to_rows`, n * P + p, without a copy of them all."""
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    rows: NDArray[Any] = out.transpose(axes)[items // problem.p, items % problem.p]
+    return rows
+
+
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     """The inverse of :func:`to_rows`."""
     whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
@@ -217,7 +228,7 @@ def _max_pool2d(problem: Pool2dProblem, x: Floats) -> Floats:
     seen = x if problem.layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     out = np.empty((problem.n, problem.c, problem.p, problem.q))
     args = (np.ascontiguousarray(seen), problem.r, problem.s, problem.stride, problem.dilation, problem.padding, out)
-    _launch(loops.maximum, problem.n * problem.c, problem.flops, args)
+    launch(loops.maximum, problem.n * problem.c, problem.flops, args)
     return out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
 
 
@@ -255,7 +266,8 @@ def _style(style: str, acc_dtype: str) -> int:
     return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
 
 
-def _launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
+def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
+    """Run a kernel of this room on the CPU's threads."""
     runtime = cpu_runtime()
     block = block_of_items(items, flops, runtime.facts)
     runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.backends.kernel import KernelSource
+from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
@@ -73,16 +73,27 @@ def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
 
 
 def kernels() -> tuple[KernelSource, ...]:
-    """All kernels of truth.cu as they are compiled: a convolution of float32 and of float64 pixels, a product."""
-    pixels = [(f"using pixel_t = {name};",) for name in ("float", "double")]
-    return (
-        *(KernelSource("check/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution") for lines in pixels),
-        KernelSource("check/truth.cu", "truth_gemm", pixels[0], _Product, "Product"),
-    )
+    """All kernels of truth.cu as they are compiled."""
+    convolutions = [(dtype, layout) for dtype in ("float32", "float64") for layout in ("NCHW", "NHWC")]
+    return (*(_convolution(*choice) for choice in convolutions), _product())
+
+
+def _convolution(dtype: str, layout: str) -> KernelSource:
+    """Of pixels of this type, and an output that lies so."""
+    lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {_WORDS[dtype]};")
+    return KernelSource("check/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
+
+
+def _product() -> KernelSource:
+    lines = (*constants(CHANNELS_LAST=False), "using pixel_t = float;")
+    return KernelSource("check/truth.cu", "truth_gemm", lines, _Product, "Product")
+
+
+_WORDS = {"float32": "float", "float64": "double"}
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """Sums of all output rows, and the sums of absolute values beside them.
+    """Sums of all outputs before the epilogue, and the sums of absolute values beside them.
 
     Parameters
     ----------
@@ -93,15 +104,14 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
 
     Returns
     -------
-    two arrays of float64, shape (N * P, K, Q)
+    two arrays of float64, of the output's shape in its physical layout
     """
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode).astype(np.int32)
     columns = border_indices(problem.w, left, right, problem.padding_mode).astype(np.int32)
     x_there = _upload(x, runtime)
     there = [x_there, *(runtime.upload(array) for array in (np.ascontiguousarray(w, np.float64), rows, columns))]
-    shape = (problem.n * problem.p, problem.k, problem.q)
-    sums = [runtime.empty(shape, np.float64) for _ in range(2)]
+    sums = [runtime.empty(problem.out_shape, np.float64) for _ in range(2)]
     outputs = problem.n * problem.p * problem.k * problem.q
     args = _Convolution(
         *(_address(array) for array in (*there, *sums)), outputs,
@@ -110,7 +120,7 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
         *problem.stride, *problem.dilation,
     )  # fmt: skip
     info = LaunchInfo("truth_conv2d", (_blocks(outputs),), (TILE * TILE,))
-    return _run(kernels()[int(x.dtype == np.float64)], info, args, sums, runtime)
+    return _run(_convolution(x.dtype.name, problem.out_layout), info, args, sums, runtime)
 
 
 def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
@@ -123,7 +133,7 @@ def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: R
     )  # fmt: skip
     tiles = -(-problem.m // TILE) * -(-problem.n // TILE)
     info = LaunchInfo("truth_gemm", (min(tiles, MOST_BLOCKS),), (TILE, TILE))
-    return _run(kernels()[2], info, args, sums, runtime)
+    return _run(_product(), info, args, sums, runtime)
 
 
 def _run(source: KernelSource, info: LaunchInfo, args: Any, sums: list[Any], runtime: Runtime) -> tuple[Floats, Floats]:

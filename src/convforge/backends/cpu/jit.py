@@ -33,7 +33,8 @@ def cache_folder() -> Path:
 def _source_digest() -> str:
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     package = Path(__file__).parents[2]
-    others = (package / name for name in ("check/loops.py", "backends/cpu/simd.py", "backends/cpu/jit.py"))
+    names = ("check/loops.py", "check/scans.py", "backends/cpu/simd.py", "backends/cpu/jit.py")
+    others = (package / name for name in names)
     for source in sorted([*package.glob("algorithms/**/*.py"), *others]):
         digest.update(source.relative_to(package).as_posix().encode())
         digest.update(source.read_bytes())
