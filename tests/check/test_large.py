@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convforge.backends.cpu import cpu_runtime
 from convforge.check import Judge, make_inputs, verdict, warm_up
 from convforge.check import inputs as inputs_of
 from convforge.check.bits import PIECE, filled, same
 from convforge.check.inputs import output_dtype
+from convforge.check.rooms import Rooms
 from convforge.check.scans import BLOCK
 from convforge.check.truth import launch
 from convforge.problem import parse_problem
@@ -170,3 +172,20 @@ def test_warming_up_compiles_what_large_results_need(monkeypatch: pytest.MonkeyP
     judge = Judge(problem, make_inputs(problem))
     assert judge.verdict("strict", judge.truth.value.astype(np.int32)).ok
     assert (len(scans.limits.signatures), len(scans.compare.signatures)) == before  # type: ignore[attr-defined]
+
+
+def test_rooms_are_used_again_and_hold_what_was_brought_last() -> None:
+    from tests.peers.host_gpu import HostRuntime
+
+    rooms, runtime = Rooms(), HostRuntime()
+    first = rooms.bring(runtime, runtime.upload(np.arange(6.0).reshape(2, 3)), "a")
+    assert first.tolist() == [[0, 1, 2], [3, 4, 5]]
+    second = rooms.bring(runtime, runtime.upload(np.arange(6, dtype=np.int32)), "a")
+    assert second.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.shares_memory(first, second)
+    other = rooms.copy(np.arange(8)[::2], "b")
+    assert other.tolist() == [0, 2, 4, 6]
+    assert not np.shares_memory(second, other)
+    assert rooms.room("a", 49).size == 49  # larger than what was kept
+    on_host = np.arange(3)
+    assert rooms.bring(cpu_runtime(), on_host, "a") is on_host

@@ -15,6 +15,7 @@ from convforge.backends.runtime import Runtime
 from convforge.check.bits import PIECE, filled, same
 from convforge.check.gate import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.rooms import Rooms
 from convforge.check.truth import to_rows
 from convforge.check.verdict import Judge, Verdict, reproduction
 from convforge.problem import Conv2dProblem, Problem
@@ -53,12 +54,12 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     problem: Problem = plan.problem
     judge = Judge(problem, make_inputs(problem)) if judge is None else judge
     inputs = judge.inputs
-    bench = _Bench(plan)
+    bench = _Bench(plan, judge.rooms)
     there = bench.upload(inputs)
     prepared = plan.prepare(there.w) if prepared is None else prepared
 
-    first = bench.run(there, prepared, POISONS[0])
-    again = bench.run(there, prepared, POISONS[1])
+    first = bench.run(there, prepared, POISONS[0], "first")
+    again = bench.run(there, prepared, POISONS[1], "again")
     if stray := bench.outside():
         return _failed(plan, inputs, stray)
     if (unwritten := _unwritten(first, again)) is not None:
@@ -98,7 +99,7 @@ def _on_other_inputs(
     inputs = judge.inputs
     others = judge.other_inputs
     others_there = bench.upload(others)
-    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0])
+    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0], "again")
     if problem.flops <= SECOND_TRUTH_FLOPS:
         other = judge.other
         verdict = _judge(plan, result, other)
@@ -136,8 +137,9 @@ def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict
 class _Bench:
     """Buffers on the plan's device, with guard bands around them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rooms: Rooms) -> None:
         self.plan = plan
+        self.rooms = rooms
         self.runtime = plan.runtime
         self.shape, self.dtype = output_shape(plan.problem), output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
@@ -150,16 +152,17 @@ class _Bench:
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
         """Which of the inputs differ from what was uploaded."""
         pairs = zip(_NAMES, _arrays(there), _arrays(inputs), strict=True)
-        return [name for name, a, b in pairs if a is not None and not same(self.runtime.download(a), b)]
+        return [
+            name for name, a, b in pairs if a is not None and not same(self.rooms.bring(self.runtime, a, "gaps"), b)
+        ]
 
-    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
-        """One call; the output comes back as an array of its own."""
+    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, room: str) -> NDArray[Any]:
+        """One call; the output comes back, from a device into this room."""
         size = math.prod(self.shape) * self.dtype.itemsize
         inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
-        result: NDArray[Any] = self.runtime.download(out)
-        return result
+        return self.rooms.bring(self.runtime, out, room)
 
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call into every second column of a larger array whose rows are longer still; returns a copy."""
@@ -168,8 +171,8 @@ class _Bench:
         whole = inner.view(self.dtype).reshape(padded)
         columns, bits = (..., slice(1, 2 * self.shape[-1], 2)), np.dtype(f"u{self.dtype.itemsize}")
         self._call(inputs, prepared, whole[columns], poison)
-        written = self.runtime.download(whole)
-        result: NDArray[Any] = written[columns].copy()
+        written = self.rooms.bring(self.runtime, whole, "gaps")
+        result = self.rooms.copy(written[columns], "again")
         lines = written.reshape(-1, padded[-1])
         for begin in range(0, len(lines), step := max(PIECE // (padded[-1] * self.dtype.itemsize), 1)):
             gaps = lines[begin : begin + step].copy()

@@ -14,6 +14,7 @@ from convforge.backends.runtime import Runtime
 from convforge.check.bounds import Bound, bound_of, error_bound, half_spacing, rounded
 from convforge.check.gate import Gate
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.rooms import Rooms
 from convforge.check.truth import Floats, Truth, launch
 from convforge.check.truth import truth as compute_truth
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
@@ -68,6 +69,8 @@ class Judge:
     Attributes
     ----------
     truth : Truth
+    rooms : Rooms
+        Host memory for the results that come.
 
     Examples
     --------
@@ -86,6 +89,7 @@ class Judge:
         self.problem = problem
         self.inputs = inputs
         self._runtime = runtime
+        self.rooms = Rooms()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
