@@ -72,9 +72,9 @@ def test_the_copies_to_and_from_a_device_are_inside_that_time(tmp_path: Path, mo
             copies["upload"] += 1
             return super().upload(array, stream)
 
-        def download(self, array: Any, stream: Any = None) -> Any:
+        def download(self, array: Any, stream: Any = None, *, room: Any = None) -> Any:
             copies["download"] += 1
-            return super().download(array, stream)
+            return super().download(array, stream, room=room)
 
     method = next(a for a in ON_DEVICE if a.key == ("gemm", "emulator", "gemm_naive"))
     runtime, case = Counting(), cases(8)[0]

@@ -70,8 +70,11 @@ class Runtime(Protocol):
         """A copy of a host array on the device."""
         ...
 
-    def download(self, array: Any) -> Any:
-        """A device array as a host array; the same one where the device is the host."""
+    def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
+        """A device array as a host array; the same one where the device is the host.
+
+        A copy lies in fresh memory, or in what `room` gives when told its bytes: a contiguous array of uint8.
+        """
         ...
 
     def fill(self, array: Any, byte: int) -> None:

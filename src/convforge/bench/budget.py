@@ -19,7 +19,7 @@ from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pr
 # first and a timed one, the check's, a lap, and one that finds the batch and three samples for each of two timings. A
 # quick row has one timing of five samples.
 ROW_S = 0.05
-ROW_S_PER_OUTPUT = 40e-9
+ROW_S_PER_OUTPUT = 20e-9
 ROW_CALLS = 18
 QUICK_ROW_CALLS = 10
 # What a method of medium speed reaches on one core: a guess, until a method was seen.
@@ -27,7 +27,7 @@ NOMINAL_FLOPS_PER_S = 4e9
 NOMINAL_BYTES_PER_S = 4e9
 # What a case costs beside its rows: inputs, truth and limits for every output, on two cores of the host, until a case
 # was seen; and so many calls of its fastest method in the final, which never takes longer than its limit.
-CASE_S_PER_OUTPUT = 300e-9
+CASE_S_PER_OUTPUT = 200e-9
 SEEN_OUTPUTS = 10**5
 FINAL_CALLS = 20
 # Costs are forecast roughly, and small rows go first: of what is left, this much is given away.

@@ -11,6 +11,8 @@ import numpy as np
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
+from convforge.check.bits import same
+from convforge.check.rooms import Rooms
 from convforge.measure.ring import Ring, last_level_cache
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 
@@ -28,8 +30,16 @@ class Checker(Protocol):
         ...
 
     @property
-    def Judge(self) -> Callable[[Problem, Any], Any]:  # noqa: N802 - a class
-        """Problem and inputs -> what results are held against, by ``judge.verdict(precision, got)``."""
+    def Judge(self) -> Callable[..., Any]:  # noqa: N802 - a class
+        """Problem, inputs and ``runtime=`` -> what results are held against, by ``judge.verdict(precision, got)``."""
+        ...
+
+    def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
+        """Whether a judge that is given this runtime has its device compute the truth."""
+        ...
+
+    def warm_up(self, problem: Problem) -> None:
+        """Compile what comparing results of a problem takes."""
         ...
 
     def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
@@ -60,8 +70,9 @@ class Material:
         self.problem = case.problem
         self.check = check
         sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
-        self.judges = [check.Judge(case.problem, inputs) for inputs in sets]
+        self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self.runtime = runtime
+        self._rooms = Rooms()
         self.ring = Ring(case.problem, sets, runtime)
 
     @property
@@ -87,16 +98,22 @@ class Material:
         """
         worst = None
         for slot in self.ring.slots[:count]:
-            out = self.runtime.download(slot.out)
-            if slot.kind in accepted and np.array_equal(out, accepted[slot.kind]):
+            out = self._rooms.bring(self.runtime, slot.out, "out")
+            if slot.kind in accepted and same(out, accepted[slot.kind]):
                 continue
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
-            accepted.setdefault(slot.kind, np.array(out))
+            if slot.kind not in accepted:  # of one method at a time
+                accepted[slot.kind] = self._rooms.copy(out, f"accepted {slot.kind}")
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
         return worst
+
+
+def truth_runtime(runtime: Runtime) -> Runtime | None:
+    """The runtime that judges are given: a GPU's own, as the emulator is slower than the host's loops."""
+    return runtime if runtime.facts.backend == "cuda" else None
 
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:

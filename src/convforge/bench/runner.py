@@ -27,7 +27,7 @@ from convforge.bench.budget import (
     weight,
 )
 from convforge.bench.finals import finalists, hold_final
-from convforge.bench.material import Checker, Material, checker, memory_refusal
+from convforge.bench.material import Checker, Material, checker, memory_refusal, truth_runtime
 from convforge.bench.records import Result, Run, digest
 from convforge.bench.row import AnyAlgorithm, Row, measure_row
 from convforge.bench.store import Store, load_run, run_id
@@ -231,7 +231,7 @@ class Runner:
                 self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
             return
         taken = self._clock() - begin
-        self._forecast.learn(_truth_key(case), case.problem, taken)
+        self._forecast.learn(self._truth_key(case, check), case.problem, taken)
         if able:
             budget.learn_case(able[0], taken)
         for row in able:
@@ -294,16 +294,21 @@ class Runner:
 
         def truth_time(problem: Problem) -> float:
             inputs = check.make_inputs(problem)
-            check.Judge(problem, inputs)  # compiles
+            check.Judge(problem, inputs, runtime=truth_runtime(self.runtime))  # compiles
             begin = self._clock()
-            check.Judge(problem, inputs)
+            check.Judge(problem, inputs, runtime=truth_runtime(self.runtime))
             return self._clock() - begin
 
         most = budget.case_share(rows)
-        predicted = self._forecast.predict(_truth_key(case), case.problem, truth_time, most)
+        predicted = self._forecast.predict(self._truth_key(case, check), case.problem, truth_time, most)
         if predicted is not None and predicted[0] > most:
             return f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); its case has {most:.2g} s"
         return None
+
+    def _truth_key(self, case: Case, check: Checker) -> tuple[str, ...]:
+        """Under which the forecast keeps what truths take: a GPU's rate says nothing about the host's."""
+        on_device = check.truth_on_device(case.problem, truth_runtime(self.runtime))
+        return (case.problem.operation, "truth", "device" if on_device else "host")
 
     def _probe(self, row: Row, problem: Problem, check: Checker, budget: Budget) -> float:
         """Seconds of a call of a row's method on a smaller problem."""
@@ -329,26 +334,25 @@ class Runner:
         return result
 
     def _warm_check(self, rows: Sequence[Row]) -> None:
-        """Compile what the check needs, on a small problem of every operation and type: no budget pays for it."""
+        """Compile what the check needs, with a small problem of every operation and type: no budget pays for it."""
         check, seen = self._check or checker(), set()
         for row in rows:
             problem = row.case.problem
-            kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")))
-            if row.refusal is not None or kind in seen:
+            on_device = check.truth_on_device(problem, truth_runtime(self.runtime))
+            kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")), on_device)
+            if row.refusal is not None:
+                continue
+            check.warm_up(problem)
+            if kind in seen:
                 continue
             small = problem if problem.flops <= PROBE_FLOPS else smaller(problem)
             if small is not None:
                 seen.add(kind)
-                judge = check.Judge(small, check.make_inputs(small))
+                judge = check.Judge(small, check.make_inputs(small), runtime=truth_runtime(self.runtime))
                 judge.verdict("strict", judge.truth.value.astype(output_form(small)[1]))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
-
-
-def _truth_key(case: Case) -> tuple[str, ...]:
-    """Under which the forecast keeps what truths take."""
-    return (case.problem.operation, "truth", "")
 
 
 def _spent(budget: Budget) -> str:

@@ -4,7 +4,8 @@ from convforge.check.inputs import KINDS, Inputs, make_inputs
 from convforge.check.plans import check_plan
 from convforge.check.spread import check_nan_spread
 from convforge.check.truth import Truth, truth
-from convforge.check.verdict import Judge, Verdict, compare
+from convforge.check.truth_device import truth_on_device
+from convforge.check.verdict import Judge, Verdict, compare, warm_up
 
 __all__ = [
     "KINDS",
@@ -17,4 +18,6 @@ __all__ = [
     "compare",
     "make_inputs",
     "truth",
+    "truth_on_device",
+    "warm_up",
 ]

@@ -8,6 +8,7 @@ Algorithms, 2nd edition, section 3.1. The bound lets TF32 through; the gate on R
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,24 @@ NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-
 
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An elementwise bound: ``factor`` times the truth's magnitude, ``constant``, and ``more`` where that is not None.
+
+    A factor of 0 means 0, whatever the magnitude.
+    """
+
+    factor: float
+    constant: float
+    more: Floats | None = None
+
+    def over(self, magnitude: Floats) -> Floats:
+        """The bound of every output."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            bound = self.factor * magnitude + self.constant if self.factor else np.full_like(magnitude, self.constant)
+            return bound if self.more is None else bound + self.more
 
 
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
@@ -46,26 +65,32 @@ def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) 
     ValueError
         No bound is known for the class.
     """
+    return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
+
+
+def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    """What :func:`error_bound` is made of."""
     if isinstance(problem, GemmProblem):
         u = unit_roundoff(problem.dtype)
-        bound = (gamma(problem.k, u) + _narrowing(precision, problem.k)) * truth.magnitude
-        exact = precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u)
-        return bound * (not exact) + (not exact) * problem.k * _smallest(problem.dtype)
+        factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
+        if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
+            return Bound(0.0, 0.0)
+        return Bound(factor, problem.k * _smallest(problem.dtype))
     if not isinstance(problem, Conv2dProblem):
-        return np.zeros_like(truth.value)
+        return Bound(0.0, 0.0)
     if precision == "strict" and sums_are_exact(problem, truth, inputs):
-        return np.zeros_like(truth.value)
+        return Bound(0.0, 0.0)
     if is_integer(problem.acc_dtype):
-        return gamma(_epilogue_roundings(problem), 2.0**-53) * truth.magnitude
+        return Bound(gamma(_epilogue_roundings(problem), 2.0**-53), 0.0)
     u = unit_roundoff(problem.acc_dtype)
     n = problem.taps + _cast_roundings(problem) + _epilogue_roundings(problem)
+    factor, constant = gamma(n, u), n * _smallest(problem.acc_dtype)
+    if precision == "strict":
+        return Bound(factor, constant)
+    if precision in NARROWED:
+        return Bound(factor + _narrowing(precision, n), constant)
     with np.errstate(invalid="ignore", over="ignore"):
-        bound = gamma(n, u) * truth.magnitude + (n * _smallest(problem.acc_dtype))
-        if precision == "strict":
-            return bound
-        if precision in NARROWED:
-            return bound + _narrowing(precision, n) * truth.magnitude
-        return bound + _METHODS[_known(precision)](problem, inputs, u)
+        return Bound(factor, constant, _METHODS[_known(precision)](problem, inputs, u))
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -128,7 +153,11 @@ def _whole(array: Any) -> bool:
     if array is None:
         return True
     array = np.asarray(array)
-    return array.dtype.kind in "iub" or bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
+    if array.dtype.kind in "iub":
+        return True
+    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers, before a pass over all
+        return False
+    return bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
 
 
 def _fits(magnitude: Floats, u: float) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from convforge.check.bounds import ACTIVATION_ROUNDINGS, fft_energy, fft_levels, rounded, unit_roundoff
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Floats, Truth, activate, conv2d_sums, gemm_sums, to_rows
+from convforge.check.truth import Floats, Truth, activate, conv2d_sums, gemm_sums, some_rows
 from convforge.problem import Conv2dProblem, GemmProblem
 from convforge.problem.types import is_integer
 
@@ -86,9 +86,9 @@ class Gate:
         if precision not in ALLOWED:
             return None
         sample = self._sample
-        rows = got if isinstance(problem, GemmProblem) else to_rows(problem, got)
+        rows = got[sample.items] if isinstance(problem, GemmProblem) else some_rows(problem, got, sample.items)
         with np.errstate(invalid="ignore"):
-            error = (rows[sample.items].astype(np.float64).reshape(sample.reference.shape) - sample.reference) ** 2
+            error = (rows.astype(np.float64).reshape(sample.reference.shape) - sample.reference) ** 2
         if self._passes(precision, error):
             return None
         return _worst(sample, precision, error)
@@ -106,7 +106,7 @@ class Gate:
         else:
             items = _sampled(problem.n * problem.p, problem.flops, _edge_rows(problem))
             baseline, variance = _sequential(problem, self._inputs, items)
-            reference = _clipped(to_rows(problem, truth.value)[items], np.dtype(problem.out_dtype))
+            reference = _clipped(some_rows(problem, truth.value, items), np.dtype(problem.out_dtype))
             bands = _bands(problem, items)
         with np.errstate(invalid="ignore"):
             expected = (baseline - reference) ** 2
@@ -272,7 +272,7 @@ def _sequential(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
             value = value + np.asarray(operands.bias, dtype).reshape(-1, 1)
             variance = variance + 2 * _rounding(value, u)
         if ends.residual:
-            value = value + to_rows(problem, np.asarray(operands.residual))[items].astype(dtype)
+            value = value + some_rows(problem, np.asarray(operands.residual), items).astype(dtype)
             variance = variance + 2 * _rounding(value, u)
         if ends.activation not in ("identity", "relu", "clipped_relu"):
             variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Operands
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem
 from convforge.problem.types import is_integer
+
+# Random numbers that are made at a time, in float64: few enough for the cache.
+CHUNK = 1 << 16
 
 # Kind -> what it is for.
 KINDS: dict[str, str] = {
@@ -132,7 +136,11 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
         return rng.integers(low, high, shape, dtype=dtype, endpoint=True)
     if kind == "integers":
         return rng.integers(-largest, largest, shape, endpoint=True).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+    flat = np.empty(math.prod(shape), dtype)
+    for begin in range(0, flat.size, CHUNK):
+        part = flat[begin : begin + CHUNK]
+        part[:] = rng.standard_normal(part.size)  # the same numbers as all at once
+    return flat.reshape(shape)
 
 
 def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands:

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
+from convforge.check.bits import PIECE, filled, same
 from convforge.check.gate import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.rooms import Rooms
 from convforge.check.truth import to_rows
 from convforge.check.verdict import Judge, Verdict, reproduction
 from convforge.problem import Conv2dProblem, Problem
@@ -52,15 +54,15 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     problem: Problem = plan.problem
     judge = Judge(problem, make_inputs(problem)) if judge is None else judge
     inputs = judge.inputs
-    bench = _Bench(plan)
+    bench = _Bench(plan, judge.rooms)
     there = bench.upload(inputs)
     prepared = plan.prepare(there.w) if prepared is None else prepared
 
-    first = bench.run(there, prepared, POISONS[0])
-    again = bench.run(there, prepared, POISONS[1])
+    first = bench.run(there, prepared, POISONS[0], "first")
+    again = bench.run(there, prepared, POISONS[1], "again")
     if stray := bench.outside():
         return _failed(plan, inputs, stray)
-    if (unwritten := _unwritten(first, again)).any():
+    if (unwritten := _unwritten(first, again)) is not None:
         index = tuple(int(i) for i in np.argwhere(unwritten)[0])
         fault = "border skipped: output not written there" if _at_border(problem, unwritten) else "output not written"
         return _failed(
@@ -74,7 +76,7 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     verdict_of_first = _judge(plan, first, judge)
     if not verdict_of_first.ok:
         return verdict_of_first
-    if not _same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
+    if not same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
         return verdict
     for verdict in _on_other_inputs(plan, bench, judge, there, prepared, first):
         if not verdict.ok:
@@ -95,24 +97,23 @@ def _on_other_inputs(
     """Other inputs, then the first again into an output with gaps."""
     problem: Problem = plan.problem
     inputs = judge.inputs
-    kind = "normal" if inputs.kind == "given" else inputs.kind
-    others = make_inputs(problem, kind, inputs.seed + 1)
+    others = judge.other_inputs
     others_there = bench.upload(others)
-    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0])
+    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0], "again")
     if problem.flops <= SECOND_TRUTH_FLOPS:
-        other = Judge(problem, others)
+        other = judge.other
         verdict = _judge(plan, result, other)
-        if not verdict.ok and _same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
+        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
             verdict = _failed(plan, others, "stale result", "other inputs gave the result of the call before")
         yield verdict
-    elif kind in ("normal", "integers") and _same(result, first):
+    elif others.kind in ("normal", "integers") and same(result, first):
         yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
     if not plan.takes_gaps:
         return
     with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
     if fault := bench.outside():
         yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
-    if not _same(first, with_gaps):
+    if not same(first, with_gaps):
         verdict = _judge(plan, with_gaps, judge)
         if not verdict.ok:
             yield dataclasses.replace(
@@ -136,8 +137,9 @@ def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict
 class _Bench:
     """Buffers on the plan's device, with guard bands around them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rooms: Rooms) -> None:
         self.plan = plan
+        self.rooms = rooms
         self.runtime = plan.runtime
         self.shape, self.dtype = output_shape(plan.problem), output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
@@ -150,29 +152,32 @@ class _Bench:
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
         """Which of the inputs differ from what was uploaded."""
         pairs = zip(_NAMES, _arrays(there), _arrays(inputs), strict=True)
-        return [name for name, a, b in pairs if a is not None and not _same(self.runtime.download(a), b)]
+        return [
+            name for name, a, b in pairs if a is not None and not same(self.rooms.bring(self.runtime, a, "gaps"), b)
+        ]
 
-    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
-        """One call; the output comes back as an array of its own."""
+    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, room: str) -> NDArray[Any]:
+        """One call; the output comes back, from a device into this room."""
         size = math.prod(self.shape) * self.dtype.itemsize
         inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
-        result: NDArray[Any] = self.runtime.download(out)
-        return result
+        return self.rooms.bring(self.runtime, out, room)
 
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call into every second column of a larger array whose rows are longer still; returns a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
-        columns = (..., slice(1, 2 * self.shape[-1], 2))
+        columns, bits = (..., slice(1, 2 * self.shape[-1], 2)), np.dtype(f"u{self.dtype.itemsize}")
         self._call(inputs, prepared, whole[columns], poison)
-        written = self.runtime.download(whole)
-        result: NDArray[Any] = written[columns].copy()
-        before = np.full(inner.nbytes, poison, np.uint8).view(self.dtype).reshape(padded)
-        before[columns] = result
-        self._gap_written |= not _same(written, before)
+        written = self.rooms.bring(self.runtime, whole, "gaps")
+        result = self.rooms.copy(written[columns], "again")
+        lines = written.reshape(-1, padded[-1])
+        for begin in range(0, len(lines), step := max(PIECE // (padded[-1] * self.dtype.itemsize), 1)):
+            gaps = lines[begin : begin + step].copy()
+            gaps[:, 1 : 2 * self.shape[-1] : 2].view(bits)[...] = np.frombuffer(bytes([poison] * bits.itemsize), bits)
+            self._gap_written |= not filled(gaps, poison)
         return result
 
     def _call(self, inputs: Inputs, prepared: PreparedFilter, out: Any, poison: int) -> None:
@@ -194,7 +199,7 @@ class _Bench:
         """What was written around, if anything; the bands are then forgotten."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
-            if (self.runtime.download(band) != poison).any():
+            if not filled(self.runtime.download(band), poison):
                 return f"writes outside its {name}"
         return "writes outside its output" if self._gap_written else None
 
@@ -206,11 +211,18 @@ def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=inputs.operands.on(runtime))
 
 
-def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_]:
-    """Elements that hold the poison of both runs."""
+def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Elements that hold the poison of both runs; None where there are none."""
     bits = np.dtype(f"u{first.itemsize}")
     poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
-    return np.asarray((first.view(bits) == poisons[0]) & (again.view(bits) == poisons[1]))
+    whole = first.view(bits), again.view(bits)
+    flat = [array.reshape(-1) for array in whole]
+    step = PIECE // first.itemsize
+    for begin in range(0, first.size, step):
+        part = slice(begin, begin + step)
+        if ((flat[0][part] == poisons[0]) & (flat[1][part] == poisons[1])).any():
+            return np.asarray((whole[0] == poisons[0]) & (whole[1] == poisons[1]))
+    return None
 
 
 def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
@@ -220,11 +232,3 @@ def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
     rows, columns = border_of(problem)
     inside = to_rows(problem, unwritten).reshape(problem.n, problem.p, problem.k, problem.q)[:, ~rows][..., ~columns]
     return inside.size > 0 and not inside.any()
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Bit for bit."""
-    if a is None or b is None:
-        return a is b
-    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
-    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))

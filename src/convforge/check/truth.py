@@ -1,7 +1,7 @@
 """The truth: any problem computed from its definition in float64, or as if in twice float64 where float64 is judged.
 
 The loops stand in loops.py. An output row (n, p) of all channels is one item of work, so that a few rows can be had
-without the rest.
+without the rest. Where there is a GPU, truth.cu computes the same sums of large problems, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cpu.runtime import block_of_items
-from convforge.backends.runtime import LaunchInfo
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.check import truth_device
 from convforge.check.inputs import Inputs
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, border_indices
 from convforge.problem.types import is_integer
@@ -37,7 +38,7 @@ class Truth:
     magnitude: Floats
 
 
-def truth(problem: Problem, inputs: Inputs) -> Truth:
+def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
     """Compute a problem from its definition in float64.
 
     Integer sums are exact. Where sums are of type float64, products and sums are error-free transformations, so that
@@ -49,6 +50,9 @@ def truth(problem: Problem, inputs: Inputs) -> Truth:
     problem : Problem
         Of any operation.
     inputs : Inputs
+    runtime : Runtime, optional
+        Of a GPU that may compute the sums, to the same last bit; it does where
+        :func:`~convforge.check.truth_device.truth_on_device` says so.
 
     Examples
     --------
@@ -59,10 +63,11 @@ def truth(problem: Problem, inputs: Inputs) -> Truth:
     [[9.0, 8.0, 7.0], [6.0, 5.0, 4.0], [3.0, 2.0, 1.0]]
     """
     if isinstance(problem, Conv2dProblem):
-        return conv2d_truth(problem, inputs)
+        return conv2d_truth(problem, inputs, runtime)
     if isinstance(problem, GemmProblem):
-        value, magnitude = gemm_sums(problem, inputs, np.arange(problem.m), "truth")
-        return Truth(value, magnitude)
+        if runtime is not None and truth_device.truth_on_device(problem, runtime):
+            return Truth(*truth_device.gemm_sums(problem, *_matrices(problem, inputs), runtime))
+        return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
     x = inputs.x.astype(np.float64)
     if isinstance(problem, Pool2dProblem):
         value = _max_pool2d(problem, x)
@@ -71,12 +76,20 @@ def truth(problem: Problem, inputs: Inputs) -> Truth:
     return Truth(value, np.abs(value))
 
 
-def conv2d_truth(problem: Conv2dProblem, inputs: Inputs) -> Truth:
+def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
     """The truth of a convolution, its epilogue included."""
     items = np.arange(problem.n * problem.p)
-    sums, absolute = conv2d_sums(problem, inputs, items, "truth")
+    if runtime is not None and truth_device.truth_on_device(problem, runtime):
+        x = _planes(problem, _as_float(inputs.x))
+        value, magnitude = truth_device.conv2d_sums(problem, x, _correlated(problem, inputs), runtime)
+        if problem.epilogue.is_plain:
+            return Truth(value, magnitude)
+        sums, absolute = to_rows(problem, value), to_rows(problem, magnitude)
+    else:
+        sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    return Truth(from_rows(problem, value), from_rows(problem, magnitude))
+    # As the output lies in memory: every result is compared with them.
+    return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
 def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str) -> tuple[Floats, Floats]:
@@ -96,9 +109,7 @@ def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
     """
     from convforge.check import loops
 
-    assert inputs.w is not None
-    x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
-    w = inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
+    x, w = _planes(problem, inputs.x), _correlated(problem, inputs)
     if style == "sequential":
         x, w = x.astype(problem.acc_dtype), w.astype(problem.acc_dtype)
     top, bottom, left, right = problem.padding
@@ -109,7 +120,7 @@ def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
     args = (_as_float(x), _as_float(w, np.float64), rows, columns, float(problem.outside),
             float(problem.epilogue.x_zero_point), problem.stride, problem.dilation, problem.p, items,
             _style(style, problem.acc_dtype), totals, beside)  # fmt: skip
-    _launch(loops.convolve, items.size, problem.flops, args)
+    launch(loops.convolve, items.size, problem.flops, args)
     return totals, beside
 
 
@@ -117,13 +128,11 @@ def gemm_sums(problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], st
     """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays of float64, shape (items, N)."""
     from convforge.check import loops
 
-    a = inputs.x.T if problem.transpose_a else inputs.x
-    assert inputs.w is not None
-    b = inputs.w.T if problem.transpose_b else inputs.w
+    a, b = _matrices(problem, inputs)
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
     args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), totals, beside)
-    _launch(loops.multiply, items.size, problem.flops, args)
+    launch(loops.multiply, items.size, problem.flops, args)
     return totals, beside
 
 
@@ -145,12 +154,14 @@ def epilogue(
         bias = np.asarray(operands[1], np.float64).reshape(-1, 1)
         value, magnitude = value + bias, magnitude + np.abs(bias)
     if ends.residual:
-        residual = to_rows(problem, np.asarray(operands[2]))[items].astype(np.float64)
+        residual = some_rows(problem, np.asarray(operands[2]), items).astype(np.float64)
         value, magnitude = value + residual, magnitude + np.abs(residual)
     slope, floor = SLOPES[ends.activation]
     if ends.activation == "leaky_relu":
         slope = max(1.0, abs(ends.alpha or 0.0))
-    return activate(value, ends.activation, ends.alpha), magnitude * slope + floor
+    if (slope, floor) != (1.0, 0.0):
+        magnitude = magnitude * slope + floor
+    return activate(value, ends.activation, ends.alpha), magnitude
 
 
 # Activation -> its largest slope, and the size of terms inside it that are rounded whatever y is.
@@ -196,6 +207,13 @@ def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
+def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
+    """Some of the rows of :func:`to_rows`, n * P + p, without a copy of them all."""
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    rows: NDArray[Any] = out.transpose(axes)[items // problem.p, items % problem.p]
+    return rows
+
+
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     """The inverse of :func:`to_rows`."""
     whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
@@ -210,8 +228,25 @@ def _max_pool2d(problem: Pool2dProblem, x: Floats) -> Floats:
     seen = x if problem.layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     out = np.empty((problem.n, problem.c, problem.p, problem.q))
     args = (np.ascontiguousarray(seen), problem.r, problem.s, problem.stride, problem.dilation, problem.padding, out)
-    _launch(loops.maximum, problem.n * problem.c, problem.flops, args)
+    launch(loops.maximum, problem.n * problem.c, problem.flops, args)
     return out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
+
+
+def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
+    """x as (N, C, H, W): a view."""
+    return x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
+
+
+def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
+    """The weights in cross-correlation order: a view."""
+    assert inputs.w is not None
+    return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
+
+
+def _matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A (M, K) and B (K, N): views."""
+    assert inputs.w is not None
+    return inputs.x.T if problem.transpose_a else inputs.x, inputs.w.T if problem.transpose_b else inputs.w
 
 
 def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
@@ -231,7 +266,8 @@ def _style(style: str, acc_dtype: str) -> int:
     return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
 
 
-def _launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
+def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
+    """Run a kernel of this room on the CPU's threads."""
     runtime = cpu_runtime()
     block = block_of_items(items, flops, runtime.facts)
     runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.check.bounds import error_bound, half_spacing, rounded
+from convforge.backends.runtime import Runtime
+from convforge.check.bounds import Bound, bound_of, error_bound, half_spacing, rounded
 from convforge.check.gate import Gate
-from convforge.check.inputs import Inputs, output_dtype, output_shape
-from convforge.check.truth import Floats, Truth
+from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.rooms import Rooms
+from convforge.check.truth import Floats, Truth, launch
 from convforge.check.truth import truth as compute_truth
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 from convforge.problem.types import is_integer
 
 # Elements that are compared at a time: few enough for the cache.
 BLOCK = 1 << 14
+# From so many outputs on, and for these types, the passes of scans.py are worth compiling.
+LARGE = 1 << 21
+SCANNED = ("float32", "float64", "uint8", "int8", "int32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,14 @@ class Judge:
     inputs : Inputs
     truth : Truth, optional
         Of these inputs, where it is known.
+    runtime : Runtime, optional
+        Of a GPU that may compute it; see :func:`convforge.check.truth`.
 
     Attributes
     ----------
     truth : Truth
+    rooms : Rooms
+        Host memory for the results that come.
 
     Examples
     --------
@@ -73,13 +83,28 @@ class Judge:
     (True, False)
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, truth: Truth | None = None) -> None:
+    def __init__(
+        self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
+    ) -> None:
         self.problem = problem
         self.inputs = inputs
-        self.truth = compute_truth(problem, inputs) if truth is None else truth
+        self._runtime = runtime
+        self.rooms = Rooms()
+        self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
         self._gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
+
+    @cached_property
+    def other_inputs(self) -> Inputs:
+        """Inputs of the same kind with other numbers, which a stored result does not answer."""
+        kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
+        return make_inputs(self.problem, kind, self.inputs.seed + 1)
+
+    @cached_property
+    def other(self) -> Judge:
+        """What results on them are held against."""
+        return Judge(self.problem, self.other_inputs, runtime=self._runtime)
 
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
         """Hold a result against the truth.
@@ -180,9 +205,11 @@ class _Limits:
 
 def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
     """The limits of a class of arithmetic; None where infinities or NaNs may be right, which takes more to judge."""
+    dtype = output_dtype(problem)
+    if is_scanned(problem):
+        return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
     if _may_overflow(problem, truth) is not None:
         return None
-    dtype = output_dtype(problem)
     bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
     expected = np.ascontiguousarray(truth.value).ravel()
     low, high = np.empty(expected.size, dtype), np.empty(expected.size, dtype)
@@ -203,10 +230,61 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
     return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
 
 
+def is_scanned(problem: Problem) -> bool:
+    """Whether results of a problem are compared by the compiled passes."""
+    return math.prod(output_shape(problem)) >= LARGE and output_dtype(problem).name in SCANNED
+
+
+def warm_up(problem: Problem) -> None:
+    """Compile what comparing results of a problem takes, if anything: seconds, once a machine."""
+    if is_scanned(problem):
+        dtype, few = output_dtype(problem), np.ones(1)
+        limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
+        assert limits is not None
+        _scan_of_large(few.astype(dtype), limits)
+
+
+def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
+    """The limits in one pass, on all cores."""
+    from convforge.check import scans
+
+    value, magnitude = np.ascontiguousarray(truth.value).ravel(), np.ascontiguousarray(truth.magnitude).ravel()
+    low, high = np.empty(value.size, dtype), np.empty(value.size, dtype)
+    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
+    whole = dtype.kind != "f"
+    least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
+    rounding = (0.0, 0.5) if whole else (float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).smallest_subnormal))
+    squares = np.empty(-(-value.size // scans.BLOCK))
+    args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
+            *rounding, low, high, slack, squares)  # fmt: skip
+    launch(scans.limits, squares.size, value.size, args)
+    if np.isnan(total := float(squares.sum())):
+        return None
+    size = math.sqrt(total / value.size)
+    expected = np.clip(value, least, most) if whole else value
+    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+
+
+def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
+    """What :func:`_scan` gives, in one pass on all cores."""
+    from convforge.check import scans
+
+    flat = np.ascontiguousarray(got).reshape(-1)
+    figures = np.empty((-(-flat.size // scans.BLOCK), 3))
+    args = (flat, limits.low, limits.high, limits.expected, limits.slack, figures)
+    launch(scans.compare, len(figures), flat.size, args)
+    if np.isnan(total := float(figures[:, 0].sum())):
+        return None
+    return math.sqrt(total / flat.size) / limits.size, float(figures[:, 1].max()), float(figures[:, 2].max())
+
+
 def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
     """Relative RMS error, largest error and largest ratio to the bound; None where an element is not in its limits."""
     if limits is None:
         return None
+    if got.size >= LARGE and got.dtype.name in SCANNED:
+        return _scan_of_large(got, limits)
     flat, squares, largest, ratio = got.ravel(), 0.0, 0.0, 0.0
     for begin in range(0, flat.size, BLOCK):
         part = slice(begin, begin + BLOCK)
@@ -223,13 +301,19 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
 
 def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
     """Where partial sums may overflow in one order of summation and not in another; None where nowhere."""
-    if not isinstance(problem, (Conv2dProblem, GemmProblem)):
+    largest = _largest_sum(problem)
+    if largest == math.inf:
         return None
-    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
-    if is_integer(sums):
-        return None
-    overflow: NDArray[np.bool_] = truth.magnitude > float(np.finfo(sums).max)
+    overflow: NDArray[np.bool_] = truth.magnitude > largest
     return overflow if overflow.any() else None
+
+
+def _largest_sum(problem: Problem) -> float:
+    """The largest finite number of the type that sums are taken in; infinite where nothing can overflow."""
+    if not isinstance(problem, (Conv2dProblem, GemmProblem)):
+        return math.inf
+    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
+    return math.inf if is_integer(sums) else float(np.finfo(sums).max)
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:

@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 def _source_digest() -> str:
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     package = Path(__file__).parents[2]
-    others = (package / name for name in ("check/loops.py", *CALLED))
+    others = (package / name for name in ("check/loops.py", "check/scans.py", *CALLED))
     for source in sorted([*package.glob("algorithms/**/*.py"), *others]):
         digest.update(source.relative_to(package).as_posix().encode())
         digest.update(source.read_bytes())

@@ -157,12 +157,14 @@ class CudaRuntime:
             checked(driver.cuStreamSynchronize(handle))  # the host's copy may go
         return copy
 
-    def download(self, array: DeviceArray, stream: Any = None) -> NDArray[Any]:
+    def download(
+        self, array: DeviceArray, stream: Any = None, *, room: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> NDArray[Any]:
         """A copy of a GPU array on the host; one with gaps comes with the bytes that it spans."""
         from cuda.bindings import driver
 
         low, high = np.lib.array_utils.byte_bounds(array._seen) if array.size else (0, 0)
-        raw = np.empty(high - low, np.uint8)
+        raw = np.empty(high - low, np.uint8) if room is None else room(high - low)
         if raw.size:
             handle = self.stream_handle(stream)
             checked(driver.cuMemcpyDtoHAsync(raw.ctypes.data, low, raw.size, handle))

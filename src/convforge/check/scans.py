@@ -1,0 +1,76 @@
+"""One pass over every output of a large result: kernels of :mod:`.verdict`, run on the CPU's threads.
+
+An item of work is a block of BLOCK outputs. Nothing is kept between the passes but what is handed in. Each compiles
+once for an output type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convforge.backends.cpu.jit import jit_exact
+
+BLOCK = 1 << 14
+
+
+@jit_exact
+def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, top: Any, whole: Any, least: Any,
+           most: Any, relative: Any, smallest: Any, low: Any, high: Any, slack: Any, squares: Any, begin: Any,
+           end: Any) -> None:  # fmt: skip
+    """Between which numbers the outputs must lie, and what they may differ from the truth by.
+
+    Parameters
+    ----------
+    value, magnitude : 1-D array of float64
+        The truth.
+    more : 1-D array of float64
+        Added to the bound ``factor * magnitude + constant``; may be empty.
+    top : float
+        Magnitudes above this may overflow.
+    whole : bool
+        Whether limits are whole numbers from `least` to `most`.
+    relative, smallest : float
+        Rounding of the result costs ``relative * |value|``, and `smallest` at least.
+    low, high, slack : 1-D array
+        Written: truth less and plus its bound, rounded to the output's type; bound and rounding together.
+    squares : 1-D array of float64
+        Written: sum of squares of the truth, of each block; NaN where infinities or NaNs may be right.
+    """
+    for block in range(begin, end):
+        total, plain = 0.0, True
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, value.size)):
+            v, margin = value[i], constant
+            if factor != 0:
+                margin = factor * magnitude[i] + margin
+            if more.size:
+                margin += more[i]
+            below, above = v - margin, v + margin
+            if whole:
+                below = min(max(np.rint(below), least), most) if below == below else 0.0
+                above = min(max(np.rint(above), least), most) if above == above else 0.0
+            low[i], high[i] = below, above
+            slack[i] = margin + max(abs(v) * relative, smallest)
+            plain &= np.isfinite(low[i]) and np.isfinite(high[i]) and np.isfinite(v) and not magnitude[i] > top
+            total += v * v
+        squares[block] = total if plain else np.nan
+
+
+@jit_exact
+def compare(got: Any, low: Any, high: Any, expected: Any, slack: Any, figures: Any, begin: Any, end: Any) -> None:
+    """How far each block of a result lies from the truth.
+
+    `figures`, (blocks, 3) of float64, is written: sum of squared errors, largest error, largest error over its slack.
+    The first is NaN where an output does not lie in its limits, as a NaN never does.
+    """
+    for block in range(begin, end):
+        total, largest, ratio, good = 0.0, 0.0, 0.0, True
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, got.size)):
+            good &= low[i] <= got[i] and got[i] <= high[i]
+            error = abs(np.float64(got[i]) - expected[i])
+            total += error * error
+            largest = max(largest, error)
+            ratio = max(ratio, error / slack[i])
+        figures[block, 0] = total if good else np.nan
+        figures[block, 1], figures[block, 2] = largest, ratio

@@ -1,0 +1,96 @@
+// truth_conv2d, truth_gemm: sums of products in float64, and beside them the sums of their absolute values.
+//
+// What the results of large problems are judged by, so it shares nothing with the methods that it judges: no header, no
+// geometry. The host looks borders up in tables of rows and columns, as for loops.py, which it is checked against.
+// Sums      in the order c, r, s (k in a product of matrices), begun at 0. Every product and every sum is rounded by
+//           itself, __dmul_rn and __dadd_rn, which no compiler makes one FMA of: the numbers are those of loops.py to
+//           the last bit.
+// Threads   one an output element at a time: thread t of all takes the elements t, t + threads of the grid, ...; a block
+//           takes tiles of a matrix in the same way. So any number of blocks does, and places have 64 bits.
+// Memory    pixels and weights come through L1. The product of matrices goes through tiles of TILE x TILE in shared
+//           memory, or else 8192 x 8192 x 8192 would take seconds.
+// Limit     three float64 operations a product, none of which is an FMA; in a convolution the loads of two factors.
+
+struct Convolution {
+    const pixel_t *x;
+    const double *w;            // (K, channels, R, S), in cross-correlation order
+    const int *rows, *columns;  // where each padded row and column lies in the picture; -1 for `outside`
+    double *totals, *beside;    // as the output lies in memory: sums of products, sums of their absolute values
+    long long outputs;          // elements of either
+    long long x_n, x_c, x_h, x_w;  // strides of x in elements
+    double outside, zero;       // what stands beyond the picture; what is subtracted from every pixel
+    int K, P, Q, channels, filters, R, S;  // channels and filters of a group
+    int stride_h, stride_w, dilation_h, dilation_w;
+};
+
+// Add a product to a sum, and its size to the sum beside it.
+__device__ inline void add(double &total, double &beside, double weight, double pixel) {
+    const double product = __dmul_rn(weight, pixel);
+    total = __dadd_rn(total, product);
+    beside = __dadd_rn(beside, fabs(product));
+}
+
+extern "C" __global__ void truth_conv2d(const Convolution args) {
+    const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
+    for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.outputs; i += threads) {
+        // The axes after N, the last first: K, Q, P in NHWC, else Q, P, K.
+        const int sizes[3] = {CHANNELS_LAST ? args.K : args.Q, CHANNELS_LAST ? args.Q : args.P,
+                              CHANNELS_LAST ? args.P : args.K};
+        const long long line = i / sizes[0], plane = line / sizes[1], n = plane / sizes[2];
+        const int last = i % sizes[0], middle = line % sizes[1], outer = plane % sizes[2];
+        const int k = CHANNELS_LAST ? last : outer, p = CHANNELS_LAST ? outer : middle;
+        const int q = CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
+        const pixel_t *picture = args.x + n * args.x_n + first * args.x_c;
+        const double *weight = args.w + static_cast<long long>(k) * args.channels * args.R * args.S;
+        double total = 0, beside = 0;
+        for (int c = 0; c < args.channels; c++)
+            for (int r = 0; r < args.R; r++) {
+                const int h = args.rows[p * args.stride_h + r * args.dilation_h];
+                for (int s = 0; s < args.S; s++) {
+                    const int v = args.columns[q * args.stride_w + s * args.dilation_w];
+                    const bool there = h >= 0 && v >= 0;
+                    const double pixel = there ? picture[c * args.x_c + h * args.x_h + v * args.x_w] : args.outside;
+                    add(total, beside, *weight++, pixel - args.zero);
+                }
+            }
+        args.totals[i] = total;
+        args.beside[i] = beside;
+    }
+}
+
+struct Product {
+    const float *a, *b;
+    double *totals, *beside;  // (M, N)
+    long long a_row, a_deep, b_deep, b_column;  // strides of A and B in elements
+    int M, N, K;
+};
+
+constexpr int TILE = 16;
+
+// Element (row, column) of a matrix; beyond its end 0, whose products with 0 leave every sum as it is.
+__device__ inline double element(const float *matrix, long long row_step, long long column_step, long long row,
+                                 long long column, int rows, int columns) {
+    return row < rows && column < columns ? matrix[row * row_step + column * column_step] : 0;
+}
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE) truth_gemm(const Product args) {
+    __shared__ double a_tile[TILE][TILE + 1], b_tile[TILE][TILE];  // rows of A lie an element apart, in other banks
+    const int x = threadIdx.x, y = threadIdx.y;
+    const long long across = (args.N + TILE - 1LL) / TILE, tiles = (args.M + TILE - 1LL) / TILE * across;
+    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const long long m = tile / across * TILE + y, n = tile % across * TILE + x;
+        double total = 0, beside = 0;
+        for (long long k0 = 0; k0 < args.K; k0 += TILE) {
+            a_tile[y][x] = element(args.a, args.a_row, args.a_deep, m, k0 + x, args.M, args.K);
+            b_tile[y][x] = element(args.b, args.b_deep, args.b_column, k0 + y, n, args.K, args.N);
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < TILE; k++) add(total, beside, a_tile[y][k], b_tile[k][x]);
+            __syncthreads();
+        }
+        if (m < args.M && n < args.N) {
+            args.totals[m * args.N + n] = total;
+            args.beside[m * args.N + n] = beside;
+        }
+    }
+}
