@@ -33,13 +33,20 @@ MOST_REGISTERS = 192
 TILES = (
     (4, 4, 768, 6000, 54),
     (4, 2, 768, 3000, 16),
-    (2, 2, 1024, 400, 36),
-    (1, 2, 1024, 200, 54),
+    (2, 2, 1024, 800, 36),
+    (1, 2, 1024, 400, 54),
     (1, 1, 1024, 0, MOST_REGISTERS),
 )
 
+# Where a thread takes its weights from; see :class:`TiledConfig`.
+WEIGHTS = ("packed", "staged")
+
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
+
+# Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
+# so many, and a multiply-add takes its weight from constant memory for nothing.
+STAGED_FLOPS = 1_300_000
 
 # Channels of a pixel up to which a run of NHWC takes all of them.
 FEW_CHANNELS = 4
@@ -103,7 +110,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
         """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
-        tiles = [(_config(problem, tile), tile[3]) for tile in fit]
+        weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
+        tiles = [(replace(_config(problem, tile), weights=weights), tile[3]) for tile in fit]
 
         def threads(config: TiledConfig) -> int:
             return math.prod(_grid(problem, config)) * config.block_x * config.block_y
@@ -114,8 +122,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
-        packed = replace(default, weights="packed")
-        found = dict.fromkeys((default, *rest[1:], packed, *blocks, *registers))
+        others = [replace(default, weights=weights) for weights in WEIGHTS]
+        found = dict.fromkeys((default, *rest[1:], *others, *blocks, *registers))
         return [c for c in found if config_refusal(problem, c) is None]
 
     def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
@@ -159,8 +167,8 @@ def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> str | None:
     """Why a config cannot be; None if it can."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
-    if config.weights not in ("staged", "packed"):
-        return f"weights={config.weights!r} must be 'staged' or 'packed'"
+    if config.weights not in WEIGHTS:
+        return f"weights={config.weights!r} must be one of {', '.join(WEIGHTS)}"
     if config.weights == "staged" and (reason := staging_refusal(problem)) is not None:
         return reason
     for name in ("out_p", "out_q", "out_k", "resident"):
@@ -195,8 +203,7 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
-    weights = "packed" if staging_refusal(problem) else "staged"
-    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident, weights)
+    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)
