@@ -3,6 +3,7 @@
 from convforge.algorithms.direct.constant import ConstantConfig, DirectConstant
 from convforge.algorithms.direct.naive import DirectNaive, NaiveConfig
 from convforge.algorithms.direct.shared import DirectShared, SharedConfig
+from convforge.algorithms.direct.streamed import DirectStreamed, StreamedConfig
 from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "DirectConstant",
     "DirectNaive",
     "DirectShared",
+    "DirectStreamed",
     "DirectTiled",
     "NaiveConfig",
     "SharedConfig",
+    "StreamedConfig",
     "TiledConfig",
 ]
