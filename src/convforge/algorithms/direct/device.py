@@ -3,7 +3,6 @@
 from convforge.algorithms.direct.constant import ConstantConfig, DirectConstant
 from convforge.algorithms.direct.naive import DirectNaive, NaiveConfig
 from convforge.algorithms.direct.shared import DirectShared, SharedConfig
-from convforge.algorithms.direct.streamed import DirectStreamed, StreamedConfig
 from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
@@ -11,10 +10,8 @@ __all__ = [
     "DirectConstant",
     "DirectNaive",
     "DirectShared",
-    "DirectStreamed",
     "DirectTiled",
     "NaiveConfig",
     "SharedConfig",
-    "StreamedConfig",
     "TiledConfig",
 ]

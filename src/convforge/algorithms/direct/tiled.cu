@@ -16,7 +16,16 @@
 // Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
-#include "tile.cuh"
+#include "border.cuh"
+#include "ends.cuh"
+#include "staged.cuh"
+#include "vector.cuh"
+#include "weights.cuh"
+
+constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1, RUN = COLUMNS * CHUNK;
+constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
+constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K;
 
 // Unrolled as far as the code stays small: by the multiply-adds of one slice of channels, and of all of them. Tested
 // loads take registers for their addresses too, so fewer are in flight.
@@ -27,12 +36,44 @@ constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * R
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
+static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must fill whole vectors");
 
 struct Tiled {
     Conv conv;
     Filter filter;  // where weights are staged
     int aligned_x, aligned_out;  // whether rows allow vectors of LOAD and STORE elements
 };
+
+// The tile of a thread: picture, first output channel and input channel, first output.
+struct Tile {
+    int n, k, c, p, q;
+};
+
+// Row r of the taps of output k and channel c, c counted within the group.
+__device__ inline void taps_of(acc_t (&taps)[S], const Conv &conv, const acc_t (&staged)[STAGED], int k, int c, int r) {
+    if constexpr (STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
+#pragma unroll
+    for (int s = 0; s < S; s++) taps[s] = weight(conv, k, c, r, s);
+}
+
+// A row of the window inside the picture. A vector of which the window takes half or less comes one by one.
+__device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_t *run) {
+#pragma unroll
+    for (int v = 0; v < LOADS; v++) {
+        const int first = v * LOAD - SHIFT;
+        if (min(first + LOAD, RUN) - max(first, 0) > LOAD / 2) {
+            const auto values = load_vector<LOAD>(run + first);
+#pragma unroll
+            for (int e = 0; e < LOAD; e++)
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values.at[e]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < LOAD; e++)
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, run[first + e]);
+        }
+    }
+}
 
 // A row that reaches beyond the picture, or whose rows are not aligned. `h` and `columns` are places in the picture, -1
 // where there is none.
@@ -49,8 +90,8 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
 
 // Sum the products of all channels; `INSIDE` says that the window lies inside the picture, and that rows are aligned.
 template <bool INSIDE>
-__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED], Sums &sums,
-                                    const Tile &tile) {
+__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED],
+                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
     const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, INSIDE ? h0 : 0, INSIDE ? w0 : 0);
     int columns[COLUMNS];
@@ -62,11 +103,60 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
         for (int i = 0; i < ROWS; i++) {
             acc_t row[RUN];
             if constexpr (INSIDE)
-                load_run(conv, row, plane + i * static_cast<index_t>(conv.x_strides.h));
+                load_inside(conv, row, plane + i * static_cast<index_t>(conv.x_strides.h));
             else
                 load_tested(conv, row, plane, inside(h0 + i, conv.H), columns);
-            add_row(conv, staged, sums, row, tile.k, c, i);
+#pragma unroll
+            for (int p = 0; p < OUT_P; p++) {
+                const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
+                if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+#pragma unroll
+                for (int k = 0; k < OUT_K; k++)
+#pragma unroll
+                    for (int ch = 0; ch < CHUNK; ch++) {
+                        acc_t taps[S];
+                        taps_of(taps, conv, staged, min(tile.k + k, K - 1), c + ch, r);  // beyond: not stored
+#pragma unroll
+                        for (int s = 0; s < S; s++)
+#pragma unroll
+                            for (int q = 0; q < OUT_Q; q++) {
+                                const acc_t x = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                sums[k][p][q] = multiply_add(taps[s], x, sums[k][p][q]);
+                            }
+                    }
+            }
         }
+}
+
+// Store in vectors: OUT_Q outputs of a channel side by side, or of STORE_K channels where those lie innermost.
+__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+#pragma unroll
+    for (int i = 0; i < OUT_K / STORE_K * OUT_P; i++) {
+        const int k = i / OUT_P * STORE_K, p = i % OUT_P;
+        if (K_GROUP % OUT_K && (tile.k + k) / K_GROUP != tile.k / K_GROUP) continue;  // beyond the group's last
+        out_t *run = conv.out + place(conv.out_strides, tile.n, tile.k + k, tile.p + p, tile.q);
+#pragma unroll
+        for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
+            Vector<out_t, STORE> values;
+#pragma unroll
+            for (int e = v; e < v + STORE; e++) {
+                const int q = e / STORE_K, ch = k + e % STORE_K;
+                values.at[e - v] = finished(conv, tile.n, tile.k + ch, tile.p + p, tile.q + q, sums[ch][p][q]);
+            }
+            store_vector(run + v, values);
+        }
+    }
+}
+
+__device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+#pragma unroll
+    for (int k = 0; k < OUT_K; k++)
+#pragma unroll
+        for (int p = 0; p < OUT_P; p++)
+#pragma unroll
+            for (int q = 0; q < OUT_Q; q++)
+                if ((tile.k + k) / K_GROUP == tile.k / K_GROUP && tile.p + p < conv.P && tile.q + q < conv.Q)
+                    finish(conv, tile.n, tile.k + k, tile.p + p, tile.q + q, sums[k][p][q]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {
@@ -90,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const
         for (tile.p = (blockIdx.y * BLOCK_Y + threadIdx.y) * OUT_P; tile.p < conv.P; tile.p += step_p) {
             const int h0 = tile.p * STRIDE_H - conv.top;
             const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && tile.p + OUT_P <= conv.P;
-            Sums sums = {};
+            acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
             if (args.aligned_x && columns_inside && rows_inside)
                 add_products<true>(conv, staged, sums, tile);
             else

@@ -99,7 +99,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/direct/tiled.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("tile", "vector", "weights", "staged", "device")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "weights", "staged")),
         *DeviceConvolution.headers,
     )
 
@@ -155,8 +155,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
             fill(conv, problem, frame)
             if isinstance(weights, StagedWeights):
                 args.filter = weights.filter(frame.prepared)
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
+            args.aligned_x = _is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
+            args.aligned_out = _is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
             runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
 
         borrow = weights.borrow if isinstance(weights, StagedWeights) else None
@@ -185,7 +185,7 @@ def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> str | None:
 def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
     """Of the pixels of one row that some output needs, and of the sums."""
     columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
-    numbers = len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q
+    numbers = len(columns) * _chunk(problem) + config.out_k * config.out_p * config.out_q
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
@@ -194,9 +194,7 @@ def _suits(problem: Conv2dProblem, tile: tuple[int, ...]) -> bool:
     out_p, out_q, _, _, most = tile
     if (out_p > 1 and problem.stride[0] > 1) or out_q * problem.stride[1] > 4:
         return False
-    return _registers(problem, _config(problem, tile)) <= (
-        most if chunk_of(problem) == 1 else min(most, PIXEL_REGISTERS)
-    )
+    return _registers(problem, _config(problem, tile)) <= (most if _chunk(problem) == 1 else min(most, PIXEL_REGISTERS))
 
 
 def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
@@ -211,26 +209,21 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)
 
 
-def chunk_of(problem: Conv2dProblem) -> int:
-    """Channels that a run of pixels takes: all of them in NHWC where they are few, else one."""
+def _chunk(problem: Conv2dProblem) -> int:
     few = problem.x_layout == "NHWC" and problem.groups == 1 and problem.c <= FEW_CHANNELS
     return problem.c if few else 1
 
 
 def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
-    chunk = chunk_of(problem)
+    chunk = _chunk(problem)
     load = math.gcd(config.out_q * problem.stride[1] * chunk, VECTOR_BYTES // itemsize(problem.x_dtype))
-    return _Run(chunk, load, -problem.padding[2] * chunk % load, *stores_of(problem, config.out_q, config.out_k))
-
-
-def stores_of(problem: Conv2dProblem, out_q: int, out_k: int) -> tuple[int, int]:
-    """Channels that lie innermost in a run of a tile's outputs, and elements of a store."""
-    together = problem.out_layout == "NHWC" and problem.groups == 1 and out_k == problem.k
+    together = problem.out_layout == "NHWC" and problem.groups == 1 and config.out_k == problem.k
     store_k = problem.k if together else 1
-    return store_k, math.gcd(out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype))
+    store = math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype))
+    return _Run(chunk, load, -problem.padding[2] * chunk % load, store_k, store)
 
 
-def is_aligned(
+def _is_aligned(
     address: int | None, strides: Strides, sizes: tuple[int, int, int], together: int, vector: int, nbytes: int
 ) -> bool:
     """Whether every run of an array begins at a whole vector, and its elements lie side by side.
