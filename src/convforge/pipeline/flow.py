@@ -1,0 +1,159 @@
+"""Items through three stages, each on threads of its own, a bounded number of items at a time.
+
+Loading and storing share the threads that work on files (`workers`), and storing goes first, so that what is nearly
+done leaves memory before anything new enters it. Computing runs in between, on one thread a lane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from queue import PriorityQueue
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Lane = TypeVar("Lane")
+Loaded = TypeVar("Loaded")
+Computed = TypeVar("Computed")
+Stored = TypeVar("Stored")
+
+# How urgent a task is: the least number goes first.
+_STOP, _STORE, _COMPUTE, _LOAD = range(4)
+
+
+def in_flight(workers: int, lanes: int) -> int:
+    """The most items that are in memory at once: those in work, and enough loaded ones that no lane waits."""
+    return 2 * workers + lanes
+
+
+def flow(
+    items: Iterable[Item],
+    load: Callable[[Item], Loaded],
+    compute: Callable[[Lane, Loaded], Computed],
+    store: Callable[[Computed], Stored],
+    *,
+    workers: int,
+    lanes: Sequence[AbstractContextManager[Lane]],
+    ordered: bool = True,
+) -> Generator[tuple[Item, Future[Stored]], None, None]:
+    """Take every item through `load`, `compute` and `store`; each comes back with its result or its exception.
+
+    Items are drawn from `items` by the caller's own thread, one for each that is taken from this iterator once
+    :func:`in_flight` of them are under way. Where the caller stops early, or is interrupted, what is in work is ended
+    and nothing new begun.
+
+    Parameters
+    ----------
+    items : iterable
+    load, store : callable
+        Run on `workers` threads, in any order.
+    compute : callable
+        Of a lane and what `load` gave; run on one thread for each of `lanes`, which enters it first.
+    ordered : bool
+        Give the items back in their own order; else as they are done.
+
+    Yields
+    ------
+    (item, future)
+        The future is done.
+
+    Examples
+    --------
+    >>> done = flow(range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()])
+    >>> [(item, future.result()) for item, future in done]
+    [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
+    """
+    hands: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
+    tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
+
+    def begin(item: Item) -> Future[Stored]:
+        end: Future[Stored] = Future()
+
+        def load_it(_: None) -> None:
+            loaded = load(item)
+            tracks.put(_COMPUTE, end, lambda lane: compute_it(lane, loaded))
+
+        def compute_it(lane: Lane, loaded: Loaded) -> None:
+            computed = compute(lane, loaded)
+            hands.put(_STORE, end, lambda _: end.set_result(store(computed)))
+
+        hands.put(_LOAD, end, load_it)
+        return end
+
+    under_way: deque[tuple[Item, Future[Stored]]] = deque()
+    try:
+        for item in items:
+            under_way.append((item, begin(item)))
+            if len(under_way) >= in_flight(workers, len(lanes)):
+                yield _next_done(under_way, ordered)
+        while under_way:
+            yield _next_done(under_way, ordered)
+    finally:
+        hands.stop()
+        tracks.stop()
+        hands.join()
+        tracks.join()
+
+
+def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
+    """Take out the first item, or one that is done, when it is done."""
+    if ordered:
+        wait([under_way[0][1]])
+        return under_way.popleft()
+    done = wait([future for _, future in under_way], return_when=FIRST_COMPLETED).done
+    at = next(at for at, (_, future) in enumerate(under_way) if future in done)
+    found = under_way[at]
+    del under_way[at]
+    return found
+
+
+class _Threads(Generic[Lane]):
+    """Threads that do tasks, the most urgent first, each inside a context of its own, until they are stopped."""
+
+    def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
+        self._tasks: PriorityQueue[tuple[int, int, Future[Any] | None, Callable[[Lane], None] | None]] = PriorityQueue()
+        self._turn = count()
+        self._threads = [threading.Thread(target=self._work, args=(own,), name=name) for own in contexts]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, urgency: int, end: Future[Any], task: Callable[[Lane], None]) -> None:
+        """Have a task done; where it fails, its exception ends the future."""
+        self._tasks.put((urgency, next(self._turn), end, task))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        for _ in self._threads:
+            self._tasks.put((_STOP, next(self._turn), None, None))
+
+    def join(self) -> None:
+        """Wait until what was begun has ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, context: AbstractContextManager[Lane]) -> None:
+        try:
+            with context as own:
+                self._do_tasks(lambda task: task(own))
+        except BaseException as error:  # the context itself failed: no task can be done here
+            failure = error
+
+            def fail(task: Callable[[Lane], None]) -> None:
+                raise failure
+
+            self._do_tasks(fail)
+
+    def _do_tasks(self, run: Callable[[Callable[[Lane], None]], None]) -> None:
+        while True:
+            _, _, end, task = self._tasks.get()
+            if end is None or task is None:
+                return
+            try:
+                run(task)
+            except BaseException as error:
+                end.set_exception(error)
+            del task, end  # and with them the item's memory, while this thread waits for the next

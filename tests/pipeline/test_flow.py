@@ -1,0 +1,143 @@
+"""Items through stages on threads: all of them, in order, few at a time, failures apart, and no thread left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+from convforge.pipeline.flow import flow, in_flight
+
+
+def alone() -> list[AbstractContextManager[None]]:
+    return [nullcontext()]
+
+
+def ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("convforge-")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = sorted(ours())
+    yield
+    assert sorted(ours()) == before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_every_item_comes_back_once_in_order(workers: int, lanes: int) -> None:
+    def slow_if_even(i: int) -> int:
+        time.sleep(0.002 * (i % 2 == 0))
+        return i
+
+    tracks = [nullcontext(lane) for lane in range(lanes)]
+    done = flow(range(40), slow_if_even, lambda lane, i: (i, lane), lambda pair: pair, workers=workers, lanes=tracks)
+    found = [(item, future.result()) for item, future in done]
+    assert [item for item, _ in found] == list(range(40))
+    assert all(item == result[0] and 0 <= result[1] < lanes for item, result in found)
+
+
+def test_as_they_are_done_a_slow_one_does_not_hold_back_the_others() -> None:
+    others = threading.Event()
+
+    def load(i: int) -> int:
+        if i == 0:
+            assert others.wait(20), "nothing else came back before the first item was done"
+        return i
+
+    found = []
+    for item, future in flow(range(9), load, lambda _, i: i, str, workers=2, lanes=alone(), ordered=False):
+        found.append((item, future.result()))
+        others.set()
+    assert found[0][0] != 0
+    assert sorted(found) == [(i, str(i)) for i in range(9)]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_no_more_items_are_under_way_than_said(ordered: bool) -> None:
+    drawn = 0
+
+    def items() -> Iterator[int]:
+        nonlocal drawn
+        for i in range(60):
+            drawn += 1
+            yield i
+
+    taken = 0
+    for _ in flow(items(), str, lambda _, i: i, str, workers=2, lanes=alone(), ordered=ordered):
+        taken += 1
+        assert drawn - taken < in_flight(2, 1) == 5
+    assert taken == 60
+
+
+@pytest.mark.parametrize("stage", ["load", "compute", "store"])
+def test_a_failure_is_that_items_alone(stage: str) -> None:
+    def at(name: str, i: int) -> int:
+        if name == stage and i == 3:
+            raise OSError(f"{i} in {name}")
+        return i
+
+    done = flow(
+        range(7), lambda i: at("load", i), lambda _, i: at("compute", i), lambda i: at("store", i), workers=2,
+        lanes=alone(),
+    )  # fmt: skip
+    found = {item: future.exception() for item, future in done}
+    assert str(found.pop(3)) == f"3 in {stage}"
+    assert found == dict.fromkeys((0, 1, 2, 4, 5, 6))
+
+
+def test_a_lane_that_cannot_be_opened_fails_every_item_and_nothing_hangs() -> None:
+    @contextmanager
+    def broken() -> Iterator[None]:
+        raise RuntimeError("no stream left")
+        yield
+
+    done = flow(range(12), str, lambda _, i: i, str, workers=2, lanes=[broken()])
+    assert [str(future.exception()) for _, future in done] == ["no stream left"] * 12
+
+
+def test_a_caller_who_stops_early_ends_what_is_in_work_and_begins_nothing() -> None:
+    begun, ended = [], []
+
+    def load(i: int) -> int:
+        begun.append(i)
+        time.sleep(0.01)
+        ended.append(i)
+        return i
+
+    done = flow(range(1000), load, lambda _, i: i, str, workers=2, lanes=alone())
+    next(done)
+    done.close()
+    assert ours() == []
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) <= in_flight(2, 1)
+
+
+def test_an_interrupt_of_the_caller_ends_the_threads() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(flow(items(), str, lambda _, i: i, str, workers=2, lanes=alone()))
+
+
+def test_what_is_computed_is_stored_before_anything_new_is_loaded() -> None:
+    order: list[tuple[str, int]] = []
+
+    def note(name: str) -> Any:
+        return lambda *words: order.append((name, words[-1])) or words[-1]  # type: ignore[func-returns-value]
+
+    def load(i: int) -> int:
+        order.append(("load", i))
+        time.sleep(0.02)  # the lane has done the one before by the time that this one is loaded
+        return i
+
+    list(flow(range(8), load, lambda _, i: i, note("store"), workers=1, lanes=alone()))
+    at = {entry: place for place, entry in enumerate(order)}
+    assert [i for i in range(5) if at["store", i] > at["load", i + 2]] == []
