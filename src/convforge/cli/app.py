@@ -49,7 +49,8 @@ def main() -> None:
     """Run the command line; the entry point of the package."""
     _register()
     try:
-        app(standalone_mode=False)
+        if code := app(standalone_mode=False):  # of a command that raised typer.Exit
+            sys.exit(code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except TyperException as mistake:
