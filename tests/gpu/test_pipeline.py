@@ -19,13 +19,20 @@ need_gpu()
 RANDOM = np.random.default_rng(41)
 
 
-def test_pinned_memory_is_the_hosts_and_given_back() -> None:
+def test_pinned_memory_is_page_locked_and_given_back() -> None:
+    from cuda.bindings import driver
+
     runtime = gpu()
-    for _ in range(64):  # 64 GiB in turn: more than may be page-locked at once on most machines
-        memory = runtime.pinned(1 << 30)
-        memory[:: 1 << 20] = 3
-        assert int(memory[-(1 << 20)]) == 3
-        del memory
+    memory = runtime.pinned(100_000_000)
+    memory[...] = 3
+    address, part = memory.ctypes.data, memory[-8:].view(np.uint32)
+    locked = driver.CUresult.CUDA_SUCCESS
+    assert driver.cuMemHostGetFlags(address)[0] == locked
+    del memory
+    assert driver.cuMemHostGetFlags(address)[0] == locked, "a view keeps it"
+    assert part.tolist() == [0x03030303] * 2
+    del part
+    assert driver.cuMemHostGetFlags(address)[0] != locked
     assert runtime.pinned(0).size == 0
 
 

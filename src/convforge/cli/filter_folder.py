@@ -229,7 +229,8 @@ def _limit(shares: Sequence[Share]) -> str:
     most = max((share for share in shares if STAGES[share.stage] == whose), key=lambda share: share.seconds)
     kind = f"{'thread' if whose == FILES else 'lane'}{'' if most.threads == 1 else 's'}"
     at = "reading and writing" if whose == FILES else "of the device"
-    return f"{most.stage}: {most.threads} {kind} {at} at work {together[whose]:.0%} of the time, on that most"
+    what = " (kernels compiled or read from the cache)" if most.stage == "first call" else ""
+    return f"{most.stage}{what}: {most.threads} {kind} {at} at work {together[whose]:.0%} of the time, on that most"
 
 
 def _print_stages(shares: Sequence[Share]) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from itertools import count
 from queue import PriorityQueue
 from typing import Any, Generic, TypeVar
@@ -30,6 +31,34 @@ def in_flight(workers: int, lanes: int) -> int:
     return 2 * workers + lanes
 
 
+@dataclass(slots=True)
+class Room:
+    """How many items may be in memory: no more than `most`, nor than fit if all were as large as the largest so far.
+
+    What an item takes is known once it is loaded; so the first one is loaded before others begin.
+
+    Parameters
+    ----------
+    nbytes : int
+        That items may take together; one is always let in.
+    most : int
+    """
+
+    nbytes: int
+    most: int
+    largest: int = 0
+    first_is_loaded: threading.Event = field(default_factory=threading.Event)
+
+    def loaded(self, nbytes: int) -> None:
+        """Learn of an item that takes this much."""
+        self.largest = max(self.largest, nbytes)  # two threads may overwrite each other: the next item says it again
+
+    @property
+    def items(self) -> int:
+        """As many as may be in memory."""
+        return min(self.most, max(self.nbytes // self.largest, 1)) if self.largest else self.most
+
+
 def flow(
     items: Iterable[Item],
     load: Callable[[Item], Loaded],
@@ -38,13 +67,15 @@ def flow(
     *,
     workers: int,
     lanes: Sequence[AbstractContextManager[Lane]],
+    size: Callable[[Loaded], int],
+    nbytes: int,
     ordered: bool = True,
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
     """Take every item through `load`, `compute` and `store`; each comes back with its result or its exception.
 
-    Items are drawn from `items` by the caller's own thread, one for each that is taken from this iterator once
-    :func:`in_flight` of them are under way. Where the caller stops early, or is interrupted, what is in work is ended
-    and nothing new begun.
+    Items are drawn from `items` by the caller's own thread, one for each that is taken from this iterator once as many
+    are under way as there is :class:`Room` for. Where the caller stops early, or is interrupted, what is in work is
+    ended and nothing new begun.
 
     Parameters
     ----------
@@ -53,6 +84,10 @@ def flow(
         Run on `workers` threads, in any order.
     compute : callable
         Of a lane and what `load` gave; run on one thread for each of `lanes`, which enters it first.
+    size : callable
+        Bytes that an item takes from here on, results included, from what `load` gave.
+    nbytes : int
+        That all items may take together.
     ordered : bool
         Give the items back in their own order; else as they are done.
 
@@ -63,18 +98,26 @@ def flow(
 
     Examples
     --------
-    >>> done = flow(range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()])
+    >>> done = flow(
+    ...     range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()], size=lambda i: 8,
+    ...     nbytes=100,
+    ... )
     >>> [(item, future.result()) for item, future in done]
     [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
     """
     hands: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
     tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
+    room = Room(nbytes, in_flight(workers, len(lanes)))
 
     def begin(item: Item) -> Future[Stored]:
         end: Future[Stored] = Future()
 
         def load_it(_: None) -> None:
-            loaded = load(item)
+            try:
+                loaded = load(item)
+                room.loaded(size(loaded))
+            finally:
+                room.first_is_loaded.set()
             tracks.put(_COMPUTE, end, lambda lane: compute_it(lane, loaded))
 
         def compute_it(lane: Lane, loaded: Loaded) -> None:
@@ -88,7 +131,8 @@ def flow(
     try:
         for item in items:
             under_way.append((item, begin(item)))
-            if len(under_way) >= in_flight(workers, len(lanes)):
+            room.first_is_loaded.wait()
+            while len(under_way) >= room.items:
                 yield _next_done(under_way, ordered)
         while under_way:
             yield _next_done(under_way, ordered)

@@ -14,7 +14,7 @@ from convforge.images.picture import Picture
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved
 from convforge.pipeline.flow import flow
-from convforge.pipeline.lanes import Lane, lanes_of
+from convforge.pipeline.lanes import Lane, lanes_of, memory_share
 from convforge.pipeline.recipe import Array, Recipe
 
 
@@ -189,5 +189,12 @@ def filter_files(
             convolved.plan.algorithm.name,
         )  # fmt: skip
 
-    lanes = lanes_of(runtime_of(recipe.device))
-    yield from flow(jobs, decode, compute, encode, workers=workers, lanes=lanes, ordered=False)
+    yield from flow(
+        jobs, decode, compute, encode, workers=workers, lanes=lanes_of(runtime_of(recipe.device)), size=_nbytes,
+        nbytes=memory_share(), ordered=False,
+    )  # fmt: skip
+
+
+def _nbytes(sheet: _Sheet) -> int:
+    """What a picture, the pixels that are filtered and the result take, roughly."""
+    return sheet.picture.pixels.nbytes + 2 * sheet.stack.nbytes

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
+from convforge.execution import runtime_of
 from convforge.pipeline.clock import Clock
 
 # Lanes by backend. The CPU's kernels take every core, so a second picture would only be in the way of the first. On a
@@ -26,6 +27,11 @@ LANES = {"cpu": 1, "emulator": 2, "cuda": 3}
 
 # Buffers are whole multiples of this many bytes, so that a slightly larger picture needs no new one.
 GRAIN = 1 << 20
+
+
+def memory_share() -> int:
+    """Bytes of the host's memory that pictures may take together: a quarter."""
+    return runtime_of("cpu").facts.memory_bytes // 4
 
 
 class Lane(Protocol):

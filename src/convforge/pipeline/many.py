@@ -18,7 +18,7 @@ from convforge.filtering import as_the_image, filter_problem, kernel_array
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.flow import flow
-from convforge.pipeline.lanes import Lane, lanes_of
+from convforge.pipeline.lanes import Lane, lanes_of, memory_share
 
 Image = NDArray[Any] | str | os.PathLike[str]
 
@@ -41,8 +41,9 @@ def filter_many(
 
     Each result is, bit for bit, what :func:`convforge.filter` gives for that picture alone. Results come in the order
     of the pictures, and pictures are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
-    memory, however many there are. On a GPU, pinned buffers are used again from picture to picture, and upload, kernel
-    and download of different pictures overlap.
+    memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
+    pinned buffers are used again from picture to picture, and upload, kernel and download of different pictures
+    overlap.
 
     Parameters
     ----------
@@ -101,7 +102,10 @@ def filter_many(
         return out[..., 0] if is_gray_stack and channels == "each" else out
 
     def results() -> Iterator[Any]:
-        with closing(flow(images, _load, compute, store, workers=count, lanes=lanes_of(runtime))) as done:
+        done = flow(
+            images, _load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+        )  # fmt: skip
+        with closing(done):
             for _, future in done:
                 error = future.exception()
                 if error is not None and not (return_exceptions and isinstance(error, Exception)):
@@ -117,6 +121,11 @@ def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> N
     if options["algorithm"] != "auto":
         find("conv2d", runtime.facts.backend, options["algorithm"])
     filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
+
+
+def _nbytes(loaded: tuple[NDArray[Any], bool]) -> int:
+    """What a picture and its result take, roughly."""
+    return 2 * getattr(loaded[0], "nbytes", 0)  # what is no array is refused where it is filtered
 
 
 def _load(image: Image) -> tuple[NDArray[Any], bool]:
