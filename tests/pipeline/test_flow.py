@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -187,3 +188,46 @@ def test_what_is_computed_is_stored_before_anything_new_is_loaded() -> None:
     list(flow(range(8), load, lambda _, i: i, note("store"), workers=1, lanes=alone()))
     at = {entry: place for place, entry in enumerate(order)}
     assert [i for i in range(5) if at["store", i] > at["load", i + 2]] == []
+
+
+@pytest.mark.parametrize("stage", ["compute", "store"])
+def test_an_exception_that_is_kept_keeps_no_item_in_memory(stage: str) -> None:
+    class Large:
+        pass
+
+    seen: list[weakref.ref[Large]] = []
+
+    def load(i: int) -> Large:
+        large = Large()
+        seen.append(weakref.ref(large))
+        return large
+
+    def fail(large: Large) -> Large:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    compute = (lambda _, large: fail(large)) if stage == "compute" else (lambda _, large: large)
+    errors = [future.exception() for _, future in flow(range(5), load, compute, fail, workers=2, lanes=alone())]
+    assert [str(error) for error in errors] == ["outer"] * 5
+    assert [ref() for ref in seen] == [None] * 5
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_is_loaded_is_gone_once_its_result_was_taken(ordered: bool) -> None:
+    class Large:
+        pass
+
+    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+
+    def load(i: int) -> Large:
+        large = Large()
+        alive.add(large)
+        return large
+
+    most = 0
+    for _ in flow(range(50), load, lambda _, large: large, id, workers=2, lanes=alone(), ordered=ordered):
+        most = max(most, len(alive))
+    assert most <= in_flight(2, 1)
+    assert len(alive) == 0

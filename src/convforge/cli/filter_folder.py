@@ -63,7 +63,7 @@ def filter_folder(
     _run(listing, recipe, clock, tally, max_pixels, jobs)
     _print_report(folder, out, kernel, recipe, listing, tally, clock, jobs)
     failures = [(str(error.filename), _reason(error, recipe)) for error in listing.unreadable]
-    failures += [(str(path), _reason(error, recipe)) for path, error in sorted(tally.failures.items())]
+    failures += [(str(path), reason) for path, reason in sorted(tally.failures.items())]
     for name, reason in failures:
         typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
     if failures:
@@ -81,7 +81,7 @@ class _Tally:
     file_out: int = 0
     seconds: float = 0.0
     methods: Counter[str] = field(default_factory=Counter)
-    failures: dict[Path, Exception] = field(default_factory=dict)
+    failures: dict[Path, str] = field(default_factory=dict)
 
     def add(self, written: Written) -> None:
         """Count a picture."""
@@ -120,7 +120,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
                 try:
                     tally.add(future.result())
                 except (ValueError, OSError, MemoryError) as error:
-                    tally.failures[job.source] = error
+                    tally.failures[job.source] = _reason(error, recipe)
                 advance()
     except KeyboardInterrupt as stop:
         done = f"{tally.done} of {len(listing.jobs)} pictures were filtered, and every file in OUT is complete"

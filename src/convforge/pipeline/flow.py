@@ -7,6 +7,7 @@ done leaves memory before anything new enters it. Computing runs in between, on 
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -22,7 +23,9 @@ Loaded = TypeVar("Loaded")
 Computed = TypeVar("Computed")
 Stored = TypeVar("Stored")
 
-# How urgent a task is: the least number goes first.
+_Step = Callable[[Lane, Any, "Future[Any]"], None]
+
+# How urgent a step is: the least number goes first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
 
 
@@ -109,22 +112,23 @@ def flow(
     tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
     room = Room(nbytes, in_flight(workers, len(lanes)))
 
+    def load_it(_: None, item: Item, end: Future[Stored]) -> None:
+        try:
+            loaded = load(item)
+            room.loaded(size(loaded))
+        finally:
+            room.first_is_loaded.set()
+        tracks.put(_COMPUTE, compute_it, loaded, end)
+
+    def compute_it(lane: Lane, loaded: Loaded, end: Future[Stored]) -> None:
+        hands.put(_STORE, store_it, compute(lane, loaded), end)
+
+    def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
+        end.set_result(store(computed))
+
     def begin(item: Item) -> Future[Stored]:
         end: Future[Stored] = Future()
-
-        def load_it(_: None) -> None:
-            try:
-                loaded = load(item)
-                room.loaded(size(loaded))
-            finally:
-                room.first_is_loaded.set()
-            tracks.put(_COMPUTE, end, lambda lane: compute_it(lane, loaded))
-
-        def compute_it(lane: Lane, loaded: Loaded) -> None:
-            computed = compute(lane, loaded)
-            hands.put(_STORE, end, lambda _: end.set_result(store(computed)))
-
-        hands.put(_LOAD, end, load_it)
+        hands.put(_LOAD, load_it, item, end)
         return end
 
     under_way: deque[tuple[Item, Future[Stored]]] = deque()
@@ -156,23 +160,26 @@ def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> 
 
 
 class _Threads(Generic[Lane]):
-    """Threads that do tasks, the most urgent first, each inside a context of its own, until they are stopped."""
+    """Threads that take steps, the most urgent first, each inside a context of its own, until they are stopped.
+
+    A step is called with what the context gave, a value, and the future that its exception ends.
+    """
 
     def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
-        self._tasks: PriorityQueue[tuple[int, int, Future[Any] | None, Callable[[Lane], None] | None]] = PriorityQueue()
+        self._tasks: PriorityQueue[tuple[int, int, _Step[Lane] | None, Any, Any]] = PriorityQueue()
         self._turn = count()
         self._threads = [threading.Thread(target=self._work, args=(own,), name=name) for own in contexts]
         for thread in self._threads:
             thread.start()
 
-    def put(self, urgency: int, end: Future[Any], task: Callable[[Lane], None]) -> None:
-        """Have a task done; where it fails, its exception ends the future."""
-        self._tasks.put((urgency, next(self._turn), end, task))
+    def put(self, urgency: int, step: _Step[Lane], value: Any, end: Future[Any]) -> None:
+        """Have a step taken."""
+        self._tasks.put((urgency, next(self._turn), step, value, end))
 
     def stop(self) -> None:
         """Begin nothing more."""
         for _ in self._threads:
-            self._tasks.put((_STOP, next(self._turn), None, None))
+            self._tasks.put((_STOP, next(self._turn), None, None, None))
 
     def join(self) -> None:
         """Wait until what was begun has ended."""
@@ -182,22 +189,32 @@ class _Threads(Generic[Lane]):
     def _work(self, context: AbstractContextManager[Lane]) -> None:
         try:
             with context as own:
-                self._do_tasks(lambda task: task(own))
-        except BaseException as error:  # the context itself failed: no task can be done here
+                self._take_steps(lambda step, value, end: step(own, value, end))
+        except BaseException as error:  # the context itself failed: no step can be taken here
             failure = error
 
-            def fail(task: Callable[[Lane], None]) -> None:
+            def fail(step: _Step[Lane], value: Any, end: Future[Any]) -> None:
                 raise failure
 
-            self._do_tasks(fail)
+            self._take_steps(fail)
 
-    def _do_tasks(self, run: Callable[[Callable[[Lane], None]], None]) -> None:
+    def _take_steps(self, take: Callable[[_Step[Lane], Any, Future[Any]], None]) -> None:
         while True:
-            _, _, end, task = self._tasks.get()
-            if end is None or task is None:
+            _, _, step, value, end = self._tasks.get()
+            if step is None:
                 return
             try:
-                run(task)
+                take(step, value, end)
             except BaseException as error:
+                _let_go(error)
                 end.set_exception(error)
-            del task, end  # and with them the item's memory, while this thread waits for the next
+            del value, end  # the item's memory is not kept while this thread waits for the next
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear the frames of an exception and of those that led to it: who keeps it keeps no picture with it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

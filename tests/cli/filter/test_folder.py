@@ -18,6 +18,7 @@ from tests.cli.commands import Ran
 from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, correlated, kept, saturated
 from tests.cli.filter.test_mistakes import _bomb
 
+from convforge.backends.cuda import why_absent as why_no_gpu
 from convforge.backends.emulator import why_absent
 from convforge.cli.filter_folder import shares_of
 from convforge.images.files import read_picture
@@ -236,6 +237,17 @@ def test_a_folder_without_pictures_is_a_failure(tmp_path: Path, refused: Callabl
     kept(tmp_path / "in" / "deep", "a.png", SMALL)
     refused(1, tmp_path / "in", tmp_path / "out", *WORDS, says=("holds no picture", "1 other file", "--recursive"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+@pytest.mark.parametrize("name", ["in", "in/rgb.png"])
+def test_a_device_that_is_not_here_is_one_line(
+    folder: Path, tmp_path: Path, refused: Callable[..., str], name: str
+) -> None:
+    reason = why_no_gpu()
+    assert reason is not None
+    refused(1, tmp_path / name, tmp_path / f"{name}.out" / "b.png", *WORDS, "--device", "cuda", says=(reason,))
+    assert not (tmp_path / f"{name}.out").exists()
 
 
 @pytest.mark.parametrize("option", [("--recursive",), ("--format", "png"), ("--jobs", "2")])
