@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -175,19 +176,35 @@ def test_an_interrupt_of_the_caller_ends_the_threads() -> None:
 
 
 def test_what_is_computed_is_stored_before_anything_new_is_loaded() -> None:
-    order: list[tuple[str, int]] = []
+    begun, gate, order = threading.Event(), threading.Event(), []
 
-    def note(name: str) -> Any:
-        return lambda *words: order.append((name, words[-1])) or words[-1]  # type: ignore[func-returns-value]
+    def wait(_: None, value: str, end: Future[None]) -> None:
+        begun.set()
+        assert gate.wait(20)
+        end.set_result(None)
 
-    def load(i: int) -> int:
-        order.append(("load", i))
-        time.sleep(0.02)  # the lane has done the one before by the time that this one is loaded
-        return i
+    def note(_: None, value: str, end: Future[None]) -> None:
+        order.append(value)
+        end.set_result(None)
 
-    list(flow(range(8), load, lambda _, i: i, note("store"), workers=1, lanes=alone()))
-    at = {entry: place for place, entry in enumerate(order)}
-    assert [i for i in range(5) if at["store", i] > at["load", i + 2]] == []
+    threads: Any = room._Threads("convforge-files", alone())
+    ends: list[Future[None]] = [Future() for _ in range(5)]
+    try:
+        threads.put(room._LOAD, wait, "", ends[0])
+        assert begun.wait(20)
+        for urgency, value, end in zip(
+            (room._LOAD, room._LOAD, room._STORE, room._STORE), ("load 1", "load 2", "store 1", "store 2"), ends[1:],
+            strict=True,
+        ):  # fmt: skip
+            threads.put(urgency, note, value, end)
+        gate.set()
+        for end in ends:
+            end.result(20)
+    finally:
+        gate.set()
+        threads.stop()
+        threads.join()
+    assert order == ["store 1", "store 2", "load 1", "load 2"]
 
 
 @pytest.mark.parametrize("stage", ["compute", "store"])
