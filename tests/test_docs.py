@@ -391,7 +391,8 @@ LAYERS: dict[str, set[str]] = {
     "execution": {*_BELOW_USERS, "arguments"},
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution"},
-    "version": {"api", "errors", "filtering", "problem"},
+    "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
+    "version": {"api", "errors", "filtering", "pipeline", "problem"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
 

@@ -22,6 +22,7 @@ PUBLIC = {
     "algorithms",
     "conv2d",
     "filter",
+    "filter_many",
     "gemm",
     "max_pool2d",
     "parse_problem",
@@ -60,7 +61,9 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
     assert value.__module__.startswith("convforge.")
 
 
-@pytest.mark.parametrize("name", ["conv2d", "filter", "max_pool2d", "relu", "gemm", "algorithms", "Filter"])
+@pytest.mark.parametrize(
+    "name", ["conv2d", "filter", "filter_many", "max_pool2d", "relu", "gemm", "algorithms", "Filter"]
+)
 def test_what_users_call_has_an_example_and_names_its_arguments(name: str) -> None:
     value = getattr(convforge, name)
     text = inspect.getdoc(value) or ""

@@ -3,6 +3,7 @@
 from convforge.api import Filter, algorithms, conv2d, gemm, max_pool2d, relu
 from convforge.errors import UnsupportedProblem
 from convforge.filtering import filter  # noqa: A004
+from convforge.pipeline import filter_many
 from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, parse_problem
 
 __version__ = "0.1.0.dev0"
@@ -17,6 +18,7 @@ __all__ = [
     "algorithms",
     "conv2d",
     "filter",
+    "filter_many",
     "gemm",
     "max_pool2d",
     "parse_problem",

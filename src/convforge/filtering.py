@@ -81,11 +81,16 @@ def filter(  # noqa: A001
     problem = plan.problem
     out = np.empty(problem.out_shape, problem.out_dtype)
     execute(plan, x, w, Operands(), out, False, out)
+    return as_the_image(out, image.ndim, channels)
+
+
+def as_the_image(out: NDArray[Any], ndim: int, channels: str) -> NDArray[Any]:
+    """A (T, P, Q, K) result with the axes of an image of `ndim` axes; summed bands have none of their own."""
     if channels == "sum":
         out = out[..., 0]
-    elif image.ndim == 2:
+    elif ndim == 2:
         out = out[0, ..., 0]
-    return out if image.ndim == 4 else out.reshape(out.shape[-2:] if channels == "sum" else out.shape[-image.ndim :])
+    return out if ndim == 4 else out.reshape(out.shape[-2:] if channels == "sum" else out.shape[-ndim:])
 
 
 def plan_filter(
@@ -101,6 +106,31 @@ def plan_filter(
     algorithm: str = "auto",
 ) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
     """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`filter`.
+    """
+    problem, x, weights = filter_problem(
+        image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+        algorithm=algorithm,
+    )  # fmt: skip
+    return find_plan(problem, algorithm, None, device, None), x, weights
+
+
+def filter_problem(
+    image: NDArray[Any],
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    algorithm: str = "auto",
+) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
+    """The problem that :func:`filter` poses for these arguments, the picture as (T, H, W, C), and the weights.
 
     Raises
     ------
@@ -144,7 +174,7 @@ def plan_filter(
         x_layout="NHWC",
         precision="separable" if algorithm == "auto" and _two_passes_pay(taps, weights) else "strict",
     )
-    return find_plan(problem, algorithm, None, device, None), x, weights
+    return problem, x, weights
 
 
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:

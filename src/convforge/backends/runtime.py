@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from convforge.backends.facts import DeviceFacts
 
@@ -79,6 +83,30 @@ class Runtime(Protocol):
 
     def fill(self, array: Any, byte: int) -> None:
         """Set every byte of a contiguous array."""
+        ...
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """A stream of its own for the thread that asks, lent for as long as the context lasts; leave it idle."""
+        ...
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Host memory that the device reads and writes by itself, while the host goes on; aligned to 64."""
+        ...
+
+    def send(self, target: Any, source: NDArray[Any], stream: Any = None) -> None:
+        """Begin to copy a contiguous pinned array to a device array, in the order of `stream`."""
+        ...
+
+    def fetch(self, target: NDArray[Any], source: Any, stream: Any = None) -> None:
+        """Begin to copy a contiguous device array to a pinned one, in the order of `stream`."""
+        ...
+
+    def mark(self, stream: Any = None) -> Any:
+        """A point in the order of `stream`, between two of which :meth:`seconds` tells the time."""
+        ...
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two marks that the device has passed, by its own clock."""
         ...
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:

@@ -47,9 +47,13 @@ class Failure(Exception):
 
 def main() -> None:
     """Run the command line; the entry point of the package."""
+    from convforge.backends.cuda import CudaUnavailable
+    from convforge.backends.emulator.absent import EmulatorUnavailable
+
     _register()
     try:
-        app(standalone_mode=False)
+        if code := app(standalone_mode=False):  # of a command that raised typer.Exit
+            sys.exit(code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except TyperException as mistake:
@@ -58,7 +62,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
-    except Failure as failure:
+    except (Failure, CudaUnavailable, EmulatorUnavailable) as failure:
         _say(str(failure))
         sys.exit(1)
     except (ValueError, TypeError) as mistake:

@@ -31,8 +31,9 @@ MOST_REGISTERS = 192
 # work; and the most numbers of a row of the window and of the sums. The first that fits is the default. Columns are of
 # 4-byte pixels; of narrower ones a thread takes twice as many.
 TILES = (
-    (4, 4, 768, 6000, 54),
+    (4, 4, 768, 12000, 22),
     (4, 2, 768, 3000, 16),
+    (4, 4, 768, 6000, 54),
     (2, 2, 1024, 800, 36),
     (1, 2, 1024, 400, 54),
     (1, 1, 1024, 0, MOST_REGISTERS),
@@ -47,6 +48,7 @@ BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
 # so many, and a multiply-add takes its weight from constant memory for nothing.
 STAGED_FLOPS = 1_300_000
+STAGED_RESIDENT = 1536
 
 # Channels of a pixel up to which a run of NHWC takes all of them.
 FEW_CHANNELS = 4
@@ -111,7 +113,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
-        tiles = [(replace(_config(problem, tile), weights=weights), tile[3]) for tile in fit]
+        tiles = [(_with_weights(_config(problem, tile), weights), tile[3]) for tile in fit]
 
         def threads(config: TiledConfig) -> int:
             return math.prod(_grid(problem, config)) * config.block_x * config.block_y
@@ -122,7 +124,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
-        others = [replace(default, weights=weights) for weights in WEIGHTS]
+        others = [_with_weights(default, weights) for weights in WEIGHTS]
         found = dict.fromkeys((default, *rest[1:], *others, *blocks, *registers))
         return [c for c in found if config_refusal(problem, c) is None]
 
@@ -207,6 +209,11 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)
+
+
+def _with_weights(config: TiledConfig, weights: str) -> TiledConfig:
+    """Staged weights take turns with few registers: more threads fit."""
+    return replace(config, weights=weights, resident=STAGED_RESIDENT if weights == "staged" else config.resident)
 
 
 def _chunk(problem: Conv2dProblem) -> int:

@@ -21,6 +21,8 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 THREADS = 256
+# Neighbouring columns of a thread, stored at once: four take so many registers that fewer threads keep memory at work.
+PER = 2
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
 # The columns begin at a multiple of this in the workspace.
@@ -161,10 +163,11 @@ class _Expansion:
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool) -> None:
         self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near
+        self._per = min(PER, 16 // np.dtype(problem.acc_dtype).itemsize)
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )
-        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_near)
+        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_near, PER=self._per)
         source = KernelSource(
             "algorithms/im2col/im2col.cu", "im2col", (*conv_constants(problem), *own), self._struct, "Expansion"
         )
@@ -174,7 +177,7 @@ class _Expansion:
         """The launch that expands so many columns."""
         grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
         if self._pixels_near:
-            grid = (-(-count // THREADS), min(self._problem.c, MOST_BLOCKS))
+            grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
         return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
 
     def launch(self, info: LaunchInfo, frame: Frame, columns: int, first: int, count: int) -> None:

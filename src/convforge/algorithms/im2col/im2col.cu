@@ -1,7 +1,8 @@
 // im2col: expands the picture, so that a convolution becomes one matrix product: a column holds what an output sees.
 //
 // out (K x NPQ) = weights (K x CRS) times columns (CRS x NPQ), for each group.
-// Threads   THREADS a block; a thread takes one channel of one column and writes its R * S entries of the matrix.
+// Threads   THREADS a block; a thread takes one channel of a column, or of PER neighbouring columns, and writes their
+//           R * S entries of the matrix: PER at once where rows of the matrix are whole vectors.
 // Order     of the matrix follows that of the picture, so that neighbouring threads read and write neighbours in memory.
 //           PIXELS_NEAR: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
 //           matrix, and rows are `count` long. Else they lie along the channels, as a picture's in NHWC: a column is one
@@ -12,6 +13,7 @@
 // Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
 #include "border.cuh"
 #include "columns.cuh"
+#include "vector.cuh"
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
@@ -21,6 +23,39 @@ struct Expansion {
     long long first;
     int count;
 };
+
+constexpr int PER_THREAD = PIXELS_NEAR ? PER : 1;
+
+// Entries of PER neighbouring columns in channel c, from one that is a multiple of PER on: stored several at once.
+__device__ inline void expand_several(const Conv &conv, Column column, int c, acc_t *target, long long step) {
+    const x_t *rows[PER][R];
+    int columns[PER][S];
+#pragma unroll
+    for (int i = 0; i < PER; i++, column = after(conv, column)) {
+        const x_t *plane = conv.x + place(conv.x_strides, min(column.n, conv.N - 1), c, 0, 0);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const int h = inside(column.p * STRIDE_H - conv.top + r * DILATION_H, conv.H);
+            rows[i][r] = h < 0 ? nullptr : plane + h * static_cast<index_t>(conv.x_strides.h);
+        }
+#pragma unroll
+        for (int s = 0; s < S; s++) columns[i][s] = inside(column.q * STRIDE_W - conv.left + s * DILATION_W, conv.W);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int s = 0; s < S; s++) {
+            Vector<acc_t, PER> several;
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                const bool there = rows[i][r] != nullptr && columns[i][s] >= 0;
+                several.at[i] = there ? centred(conv, rows[i][r][columns[i][s] * static_cast<index_t>(conv.x_strides.w)])
+                                      : outside(conv);
+            }
+            store_vector(target, several);
+            target += step;
+        }
+}
 
 // Write the entries of channel c in a column: entry (r, s) goes to target[(r * S + s) * step].
 __device__ inline void expand(const Conv &conv, const Column &column, int c, acc_t *target, long long step) {
@@ -42,12 +77,20 @@ __device__ inline void expand(const Conv &conv, const Column &column, int c, acc
 
 extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_constant__ Expansion args) {
     const Conv &conv = args.conv;
-    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    const long long i = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * PER_THREAD;
     if constexpr (PIXELS_NEAR) {
         if (i >= args.count) return;
         const Column column = column_of(conv, static_cast<index_t>(args.first + i));
-        for (int c = blockIdx.y; c < C; c += gridDim.y)
-            expand(conv, column, c, args.columns + (static_cast<long long>(c) * R * S * args.count + i), args.count);
+        for (int c = blockIdx.y; c < C; c += gridDim.y) {
+            acc_t *target = args.columns + (static_cast<long long>(c) * R * S * args.count + i);
+            if (PER > 1 && args.count % PER == 0) {
+                expand_several(conv, column, c, target, args.count);
+                continue;
+            }
+            Column next = column;
+            for (int j = 0; j < PER && i + j < args.count; j++, next = after(conv, next))
+                expand(conv, next, c, target + j, args.count);
+        }
     } else {
         const long long place = i / C;
         if (place >= args.count) return;

@@ -8,6 +8,7 @@ needed on the host, so weights that lie on the device are not waited for.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from typing import Any, Protocol, cast
@@ -87,19 +88,26 @@ class ConstantWeights:
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        self._runtime = cast(_WithModules, runtime)
+        self._problem, self._runtime = problem, cast(_WithModules, runtime)
         self._kernel = kernel
         self._pack = WeightPacker(problem, runtime)
         self._free: dict[int, list[Any]] = {}
         self._lock = threading.RLock()  # a filter may be collected while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights; see :class:`WeightPacker`."""
-        packed = self._pack(w, stream)
+        """The filter of these weights; packed first, see :class:`WeightPacker`, unless they lie as kernels want them."""
+        packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
-        self._runtime.copy(target, address(packed.tensors["w"]), nbytes, stream)
+        self._runtime.copy(target, address(packed.tensors.get("w", w)), nbytes, stream)
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
+
+    def _is_packed(self, w: Any) -> bool:
+        problem = self._problem
+        sizes = problem.w_shape
+        steps = [math.prod(sizes[i + 1 :]) * w.itemsize for i in range(4)]
+        dense = all(size == 1 or step == own for size, step, own in zip(sizes, steps, w.strides, strict=True))
+        return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
 
     def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
         """The kernel that reads this filter, to be launched on the stream."""

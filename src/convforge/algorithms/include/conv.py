@@ -111,7 +111,9 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
         An array has gaps so large that 32-bit places do not reach its end; scale or bias is of another type.
     """
     epilogue, operands = problem.epilogue, frame.operands
-    conv.x, conv.out, conv.w = address(frame.x), address(frame.out), address(frame.prepared.tensors["w"])
+    conv.x, conv.out = address(frame.x), address(frame.out)
+    if (w := frame.prepared.tensors.get("w")) is not None:  # else it lies in constant memory
+        conv.w = address(w)
     wide = needs_wide_index(problem)
     conv.x_strides = strides(frame.x, problem.x_layout, wide)
     conv.out_strides = strides(frame.out, problem.out_layout, wide)

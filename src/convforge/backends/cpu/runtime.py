@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -99,6 +100,30 @@ class CpuRuntime:
     def fill(self, array: Any, byte: int) -> None:
         """Set every byte of a contiguous array."""
         array.reshape(-1).view(np.uint8).fill(byte)
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """None: work is done when the call that asks for it returns."""
+        return nullcontext()
+
+    def pinned(self, nbytes: int) -> Any:
+        """Plain memory, aligned to 64: the device is the host."""
+        return self.allocate(nbytes)
+
+    def send(self, target: Any, source: Any, stream: Any = None) -> None:
+        """Copy an array."""
+        np.copyto(target, source)
+
+    def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
+        """Copy an array."""
+        np.copyto(target, source)
+
+    def mark(self, stream: Any = None) -> float:
+        """The time of the wall clock."""
+        return time.perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        """Seconds of wall clock."""
+        return end - begin
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         """Nothing to add: the CPU does not say how many registers a kernel takes."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.cuda.driver import CudaError, checked
 from convforge.backends.cuda.facts import cuda_facts
-from convforge.backends.cuda.memory import Pool
+from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo
@@ -80,6 +81,7 @@ class CudaRuntime:
         self._gpu = Device(device)
         self._gpu.set_current()
         self._stream = self._gpu.create_stream()
+        self._idle_streams: list[Any] = []
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
@@ -180,6 +182,57 @@ class CudaRuntime:
         if array.nbytes:
             checked(driver.cuMemsetD8Async(array.address, byte, array.nbytes, self.stream_handle(stream)))
 
+    @contextmanager
+    def stream(self) -> Iterator[Any]:
+        """A stream of its own for the thread that asks, which may then use this GPU; leave it idle.
+
+        Streams are lent again, because the memory pool keeps what was used on each for the next work on it.
+        """
+        self._gpu.set_current()
+        with self._lock:
+            lent = self._idle_streams.pop() if self._idle_streams else None
+        lent = self._gpu.create_stream() if lent is None else lent
+        try:
+            yield lent
+        finally:
+            with self._lock:
+                self._idle_streams.append(lent)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked host memory; see :func:`convforge.backends.cuda.memory.pinned`."""
+        self._gpu.set_current()
+        return pinned(nbytes)
+
+    def send(self, target: DeviceArray, source: NDArray[Any], stream: Any = None) -> None:
+        """Begin to copy a contiguous pinned array to a device array; both must live until the stream has passed it."""
+        from cuda.bindings import driver
+
+        _check_copy(source, target)
+        if source.nbytes:
+            handle = self.stream_handle(stream)
+            checked(driver.cuMemcpyHtoDAsync(target.address, source.ctypes.data, source.nbytes, handle))
+
+    def fetch(self, target: NDArray[Any], source: DeviceArray, stream: Any = None) -> None:
+        """Begin to copy a contiguous device array to a pinned one; both must live until the stream has passed it."""
+        from cuda.bindings import driver
+
+        _check_copy(target, source)
+        if target.nbytes:
+            handle = self.stream_handle(stream)
+            checked(driver.cuMemcpyDtoHAsync(target.ctypes.data, source.address, target.nbytes, handle))
+
+    def mark(self, stream: Any = None) -> Any:
+        """An event that the GPU records when the stream gets there."""
+        from cuda.core import Stream
+
+        own = self._stream if stream is None else stream
+        own = own if isinstance(own, Stream) else Stream.from_handle(self.stream_handle(own))
+        return own.record(options=_timed())
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two events that have been recorded, by the GPU's clock."""
+        return float(end - begin) / 1e3
+
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two device addresses."""
         from cuda.bindings import driver
@@ -238,6 +291,14 @@ class CudaRuntime:
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])
         return int(stream.handle)
+
+
+def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
+    """Refuse a copy that would take other bytes than those of both arrays."""
+    if not host.flags.c_contiguous or not there.is_contiguous or host.nbytes != there.nbytes:
+        raise ValueError(
+            f"a copy needs two contiguous arrays of the same bytes; got {host.shape} {host.dtype} and {there!r}"
+        )
 
 
 def _timed() -> Any:

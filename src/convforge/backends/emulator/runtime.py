@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from itertools import count
 from typing import Any
 
 from convforge.backends.cpu.runtime import cpu_runtime
@@ -79,6 +81,7 @@ class EmulatorRuntime:
         self.order, self.seed = order, seed
         self._portable = portable
         self._host = cpu_runtime()
+        self._streams = count(1)
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
         """A kernel for this CPU, compiled or taken from the disk.
@@ -192,6 +195,30 @@ class EmulatorRuntime:
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two addresses."""
         ctypes.memmove(target, source, nbytes)
+
+    def stream(self) -> AbstractContextManager[int]:
+        """A number that no other stream has."""
+        return nullcontext(next(self._streams))
+
+    def pinned(self, nbytes: int) -> Any:
+        """Plain memory, aligned to 64, poisoned."""
+        return self.allocate(nbytes)
+
+    def send(self, target: Any, source: Any, stream: Any = None) -> None:
+        """Copy an array."""
+        self._host.send(target, source)
+
+    def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
+        """Copy an array."""
+        self._host.fetch(target, source)
+
+    def mark(self, stream: Any = None) -> float:
+        """The time of the wall clock."""
+        return self._host.mark()
+
+    def seconds(self, begin: float, end: float) -> float:
+        """Seconds of wall clock; they say nothing about a GPU."""
+        return self._host.seconds(begin, end)
 
     def writable(self, out: Any) -> Any:
         """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""

@@ -1,0 +1,165 @@
+"""A picture in, a kernel over it, a picture out; what was done, by which method, how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import typer
+
+if TYPE_CHECKING:
+    from convforge.algorithms.contract import Plan
+    from convforge.images.kernels import Kernel
+    from convforge.images.picture import Picture
+    from convforge.pipeline.clock import Clock
+    from convforge.pipeline.recipe import Recipe
+
+
+def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, max_pixels: int) -> None:
+    """Filter one picture and say what was done."""
+    from convforge.cli.app import Failure
+    from convforge.cli.filter_words import load_decoders
+    from convforge.pipeline.clock import Clock
+
+    clock = Clock()
+    load_decoders(source, target)
+    _check_place(target)
+    with clock("read"):
+        picture = _read(source, max_pixels)
+    _check_holds(target, picture, recipe)
+    try:
+        done = _filtered(picture, recipe, clock)
+    except MemoryError as error:
+        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
+    with clock("write"):
+        _write(target, done.picture)
+    for line in _report(source, target, picture, kernel, recipe, done, clock):
+        typer.echo(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The filtered picture, and how it was made."""
+
+    picture: Picture
+    plan: Plan
+    why: str
+    note: str
+
+
+def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
+    """Filter the bands of every page; the sums are rounded once, to the type of the result."""
+    from convforge.cli.app import Failure
+    from convforge.cli.filter_words import refusal_text
+    from convforge.errors import UnsupportedProblem
+    from convforge.execution import runtime_of
+    from convforge.images.picture import PictureError
+    from convforge.pipeline.lanes import lanes_of
+    from convforge.tuning import choose
+
+    try:
+        stack = recipe.loaded(picture, clock)
+    except PictureError as error:
+        raise Failure(str(error)) from error
+    try:
+        with lanes_of(runtime_of(recipe.device))[0] as lane:
+            convolved = recipe.convolved(picture, stack, recipe.convolver(clock), lane)
+    except UnsupportedProblem as error:
+        raise ValueError(refusal_text(recipe, error)) from error
+    plan, why = convolved.plan, "asked for by name"
+    if recipe.algorithm == "auto":
+        why = choose(plan.problem, plan.runtime).reason
+    return _Done(recipe.finished(picture, convolved.sums, clock), plan, why, convolved.note)
+
+
+# A file that cannot be read or written is a failure; a result that its format has no place for is bad use.
+
+
+def _check_place(target: Path) -> None:
+    from convforge.cli.app import Failure
+    from convforge.images.files import WRITABLE_SUFFIXES, PictureError, check_writable
+
+    try:
+        check_writable(target, np.uint8)
+    except PictureError as error:
+        if target.suffix.lower() not in WRITABLE_SUFFIXES:
+            raise
+        raise Failure(str(error)) from error
+
+
+def _check_holds(target: Path, picture: Picture, recipe: Recipe) -> None:
+    from convforge.images.files import check_writable
+
+    dtype, bands = recipe.dtype(picture), recipe.bands(picture)
+    check_writable(target, dtype, bands=bands, pages=picture.pages, alpha=picture.alpha is not None)
+
+
+def _read(source: Path, max_pixels: int) -> Picture:
+    from convforge.cli.app import Failure
+    from convforge.images.files import PictureError, read_picture
+
+    try:
+        return read_picture(source, max_pixels=max_pixels)
+    except PictureError as error:
+        raise Failure(str(error)) from error
+
+
+def _write(target: Path, picture: Picture) -> None:
+    from convforge.cli.app import Failure
+    from convforge.images.files import PictureError, write_picture
+
+    try:
+        write_picture(target, picture)
+    except PictureError as error:
+        raise Failure(str(error)) from error
+
+
+# What is said.
+
+
+def _report(
+    source: Path, target: Path, picture: Picture, kernel: Kernel, recipe: Recipe, done: _Done, clock: Clock
+) -> Iterator[str]:
+    """One line a fact, under the names in the first column."""
+    from convforge.cli.filter_words import kernel_text
+
+    plan, config = done.plan, str(done.plan.config)
+    note = f"; {done.note}" if done.note else ""
+    yield f"in          {source}: {_size(picture)}"
+    yield f"out         {target}: {_size(done.picture)}"
+    yield f"kernel      {kernel_text(kernel, recipe)}"
+    yield f"method      {plan.algorithm.name}{f' [{config}]' if config else ''}: {done.why}{note}"
+    yield f"arithmetic  {plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}"
+    yield f"workspace   {plan.workspace_bytes} bytes"
+    for name, what in _STRETCHES.items():
+        if name in clock.seconds:
+            yield f"{name:<11} {_time(clock.seconds[name])}{what}"
+
+
+# Stretches of the clock in the order they are told, and what each holds.
+_STRETCHES = {
+    "read": "",
+    "gray": "",
+    "widen": " (to float64)",
+    "plan": "",
+    "first call": " (kernels compiled or read from the cache; in no other time)",
+    "upload": "",
+    "filter": "",
+    "download": "",
+    "convert": "",
+    "write": "",
+}
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _size(picture: Picture) -> str:
+    bands = f"{picture.bands} band{'s' if picture.bands > 1 else ''}"
+    alpha = " and alpha" if picture.alpha is not None else ""
+    pages = f", {picture.page_count} pages" if picture.pages else ""
+    return f"{picture.width} x {picture.height} pixels, {bands}{alpha}{pages}, {picture.pixels.dtype}"

@@ -1,0 +1,220 @@
+"""Items through three stages, each on threads of its own, a bounded number of items at a time.
+
+Loading and storing share the threads that work on files (`workers`), and storing goes first, so that what is nearly
+done leaves memory before anything new enters it. Computing runs in between, on one thread a lane.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from queue import PriorityQueue
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Lane = TypeVar("Lane")
+Loaded = TypeVar("Loaded")
+Computed = TypeVar("Computed")
+Stored = TypeVar("Stored")
+
+_Step = Callable[[Lane, Any, "Future[Any]"], None]
+
+# How urgent a step is: the least number goes first.
+_STOP, _STORE, _COMPUTE, _LOAD = range(4)
+
+
+def in_flight(workers: int, lanes: int) -> int:
+    """The most items that are in memory at once: those in work, and enough loaded ones that no lane waits."""
+    return 2 * workers + lanes
+
+
+@dataclass(slots=True)
+class Room:
+    """How many items may be in memory: no more than `most`, nor than fit if all were as large as the largest so far.
+
+    What an item takes is known once it is loaded; so the first one is loaded before others begin.
+
+    Parameters
+    ----------
+    nbytes : int
+        That items may take together; one is always let in.
+    most : int
+    """
+
+    nbytes: int
+    most: int
+    largest: int = 0
+    first_is_loaded: threading.Event = field(default_factory=threading.Event)
+
+    def loaded(self, nbytes: int) -> None:
+        """Learn of an item that takes this much."""
+        self.largest = max(self.largest, nbytes)  # two threads may overwrite each other: the next item says it again
+
+    @property
+    def items(self) -> int:
+        """As many as may be in memory."""
+        return min(self.most, max(self.nbytes // self.largest, 1)) if self.largest else self.most
+
+
+def flow(
+    items: Iterable[Item],
+    load: Callable[[Item], Loaded],
+    compute: Callable[[Lane, Loaded], Computed],
+    store: Callable[[Computed], Stored],
+    *,
+    workers: int,
+    lanes: Sequence[AbstractContextManager[Lane]],
+    size: Callable[[Loaded], int],
+    nbytes: int,
+    ordered: bool = True,
+) -> Generator[tuple[Item, Future[Stored]], None, None]:
+    """Take every item through `load`, `compute` and `store`; each comes back with its result or its exception.
+
+    Items are drawn from `items` by the caller's own thread, one for each that is taken from this iterator once as many
+    are under way as there is :class:`Room` for. Where the caller stops early, or is interrupted, what is in work is
+    ended and nothing new begun.
+
+    Parameters
+    ----------
+    items : iterable
+    load, store : callable
+        Run on `workers` threads, in any order.
+    compute : callable
+        Of a lane and what `load` gave; run on one thread for each of `lanes`, which enters it first.
+    size : callable
+        Bytes that an item takes from here on, results included, from what `load` gave.
+    nbytes : int
+        That all items may take together.
+    ordered : bool
+        Give the items back in their own order; else as they are done.
+
+    Yields
+    ------
+    (item, future)
+        The future is done.
+
+    Examples
+    --------
+    >>> done = flow(
+    ...     range(4), lambda i: i + 1, lambda lane, i: i * i, str, workers=2, lanes=[nullcontext()], size=lambda i: 8,
+    ...     nbytes=100,
+    ... )
+    >>> [(item, future.result()) for item, future in done]
+    [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
+    """
+    hands: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
+    tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
+    room = Room(nbytes, in_flight(workers, len(lanes)))
+
+    def load_it(_: None, item: Item, end: Future[Stored]) -> None:
+        try:
+            loaded = load(item)
+            room.loaded(size(loaded))
+        finally:
+            room.first_is_loaded.set()
+        tracks.put(_COMPUTE, compute_it, loaded, end)
+
+    def compute_it(lane: Lane, loaded: Loaded, end: Future[Stored]) -> None:
+        hands.put(_STORE, store_it, compute(lane, loaded), end)
+
+    def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
+        end.set_result(store(computed))
+
+    def begin(item: Item) -> Future[Stored]:
+        end: Future[Stored] = Future()
+        hands.put(_LOAD, load_it, item, end)
+        return end
+
+    under_way: deque[tuple[Item, Future[Stored]]] = deque()
+    try:
+        for item in items:
+            under_way.append((item, begin(item)))
+            room.first_is_loaded.wait()
+            while len(under_way) >= room.items:
+                yield _next_done(under_way, ordered)
+        while under_way:
+            yield _next_done(under_way, ordered)
+    finally:
+        hands.stop()
+        tracks.stop()
+        hands.join()
+        tracks.join()
+
+
+def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
+    """Take out the first item, or one that is done, when it is done."""
+    if ordered:
+        wait([under_way[0][1]])
+        return under_way.popleft()
+    done = wait([future for _, future in under_way], return_when=FIRST_COMPLETED).done
+    at = next(at for at, (_, future) in enumerate(under_way) if future in done)
+    found = under_way[at]
+    del under_way[at]
+    return found
+
+
+class _Threads(Generic[Lane]):
+    """Threads that take steps, the most urgent first, each inside a context of its own, until they are stopped.
+
+    A step is called with what the context gave, a value, and the future that its exception ends.
+    """
+
+    def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
+        self._tasks: PriorityQueue[tuple[int, int, _Step[Lane] | None, Any, Any]] = PriorityQueue()
+        self._turn = count()
+        self._threads = [threading.Thread(target=self._work, args=(own,), name=name) for own in contexts]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, urgency: int, step: _Step[Lane], value: Any, end: Future[Any]) -> None:
+        """Have a step taken."""
+        self._tasks.put((urgency, next(self._turn), step, value, end))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        for _ in self._threads:
+            self._tasks.put((_STOP, next(self._turn), None, None, None))
+
+    def join(self) -> None:
+        """Wait until what was begun has ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, context: AbstractContextManager[Lane]) -> None:
+        try:
+            with context as own:
+                self._take_steps(lambda step, value, end: step(own, value, end))
+        except BaseException as error:  # the context itself failed: no step can be taken here
+            failure = error
+
+            def fail(step: _Step[Lane], value: Any, end: Future[Any]) -> None:
+                raise failure
+
+            self._take_steps(fail)
+
+    def _take_steps(self, take: Callable[[_Step[Lane], Any, Future[Any]], None]) -> None:
+        while True:
+            _, _, step, value, end = self._tasks.get()
+            if step is None:
+                return
+            try:
+                take(step, value, end)
+            except BaseException as error:
+                _let_go(error)
+                end.set_exception(error)
+            del value, end  # the item's memory is not kept while this thread waits for the next
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear the frames of an exception and of those that led to it: who keeps it keeps no picture with it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

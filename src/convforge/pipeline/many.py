@@ -1,0 +1,139 @@
+"""filter_many: pictures, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms import find
+from convforge.arguments import IntPair, check_word, whole_number
+from convforge.backends.runtime import Runtime
+from convforge.execution import runtime_of
+from convforge.filtering import as_the_image, filter_problem, kernel_array
+from convforge.pipeline.clock import Clock
+from convforge.pipeline.convolver import Convolved, Convolver
+from convforge.pipeline.flow import flow
+from convforge.pipeline.lanes import Lane, lanes_of, memory_share
+
+Image = NDArray[Any] | str | os.PathLike[str]
+
+
+def filter_many(
+    images: Iterable[Image],
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+    workers: int | None = None,
+    return_exceptions: bool = False,
+) -> Iterator[Any]:
+    """Filter many pictures with one kernel, reading, copying and computing side by side.
+
+    Each result is, bit for bit, what :func:`convforge.filter` gives for that picture alone. Results come in the order
+    of the pictures, and pictures are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
+    memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
+    pinned buffers are used again from picture to picture, and upload, kernel and download of different pictures
+    overlap.
+
+    Parameters
+    ----------
+    images : iterable of arrays or paths
+        Arrays as :func:`convforge.filter` takes them; they must not change before their result is there. Of a file
+        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.images.files.read_picture` gives them. Of
+        any sizes and types.
+    kernel, channels, border, cval, stride, out_dtype, device, algorithm
+        As in :func:`convforge.filter`.
+    workers : int, optional
+        Threads that read files; by default as many as there are cores.
+    return_exceptions : bool
+        Give the exception in the place of a picture that failed, and go on; else it is raised there.
+
+    Yields
+    ------
+    array
+        Of the shape that :func:`convforge.filter` gives, one for each picture.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.filter`; also a file that cannot be read.
+
+    Examples
+    --------
+    >>> frames = (np.full((4, 6), 10 * i, np.uint8) for i in range(3))
+    >>> [int(frame.max()) for frame in filter_many(frames, "box:3")]
+    [0, 10, 20]
+    >>> results = list(filter_many([np.ones((4, 6)), "none.png"], "box:3", return_exceptions=True))
+    >>> print(results[1])
+    none.png: no such file; check the name and the folder
+    """
+    if isinstance(images, str | os.PathLike):
+        raise TypeError(f"images={images!r} must be pictures, not one; for one file, write [{os.fspath(images)!r}]")
+    runtime, taps = runtime_of(device), kernel_array(kernel)
+    _refuse_bad_words(
+        taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+        algorithm=algorithm,
+    )  # fmt: skip
+    count = runtime_of("cpu").facts.cores if workers is None else whole_number(workers, "workers")
+    if count < 1:
+        raise ValueError(f"workers={workers} must be at least 1")
+    convolver = Convolver(
+        taps, channels=channels, border=border, cval=cval, stride=stride, device=device, algorithm=algorithm,
+        clock=Clock(),
+    )  # fmt: skip
+
+    def compute(lane: Lane, loaded: tuple[NDArray[Any], bool]) -> tuple[Convolved, int, bool]:
+        image, is_gray_stack = loaded
+        return convolver(lane, image, out_dtype), np.ndim(image), is_gray_stack
+
+    def store(computed: tuple[Convolved, int, bool]) -> NDArray[Any]:
+        convolved, ndim, is_gray_stack = computed
+        out = as_the_image(convolved.sums, ndim, channels)
+        return out[..., 0] if is_gray_stack and channels == "each" else out
+
+    def results() -> Iterator[Any]:
+        done = flow(
+            images, _load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+        )  # fmt: skip
+        with closing(done):
+            for _, future in done:
+                error = future.exception()
+                if error is not None and not (return_exceptions and isinstance(error, Exception)):
+                    raise error
+                yield future.result() if error is None else error
+
+    return results()
+
+
+def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> None:
+    """Refuse what no picture could be filtered with, before anything begins."""
+    check_word(options["algorithm"], "algorithm")
+    if options["algorithm"] != "auto":
+        find("conv2d", runtime.facts.backend, options["algorithm"])
+    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
+
+
+def _nbytes(loaded: tuple[NDArray[Any], bool]) -> int:
+    """What a picture and its result take, roughly."""
+    return 2 * getattr(loaded[0], "nbytes", 0)  # what is no array is refused where it is filtered
+
+
+def _load(image: Image) -> tuple[NDArray[Any], bool]:
+    """The pixels, and whether they are gray pages, to which a band axis was given."""
+    if not isinstance(image, str | os.PathLike):
+        return image, False
+    from convforge.images.files import read_picture
+
+    picture = read_picture(image)
+    is_gray_stack = picture.pages and picture.pixels.ndim == 3
+    return (picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels), is_gray_stack
