@@ -69,6 +69,7 @@ NAIVE = Run("direct_naive", PLAIN, NaiveConfig(32, 2))
 CONSTANT = Run("direct_constant", PLAIN, ConstantConfig(32, 2))
 SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
 TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
+STAGED = replace(TILED, config=TiledConfig(32, 2, 2, 2, 2, weights="staged"))
 IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
 IMPLICIT = Run("implicit_gemm", PLAIN, WarpTile(16, 128, 8, 16, 32, 4, 4))
 GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
@@ -191,12 +192,22 @@ FAULTS = [
          "", _with(TILED, "n1c4h8w200_k6r3s3_p1_g2_f32_nchw")),
         ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
          _with(TILED, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
+        ("no barrier after the filter is staged", f"THREADS);\n        {SYNC}", "THREADS);", STAGED),
+    ),
+    *_of("include/device/staged.cuh", STAGED,
+        ("one filter for all outputs", "k = i / (S * R * C_GROUP);", "k = 0;"),
+        ("one filter channel for all channels", "c = i / (S * R) % C_GROUP", "c = 0"),
+        ("height for width", "r = i / S % R", "r = i / R % S", _with(STAGED, TALL_FILTER)),
+        ("taps of the first row for all", "+ c) * R + r) * TAP_PITCH;", "+ c) * R) * TAP_PITCH;"),
     ),
     *_of("im2col/im2col.cu", IM2COL,
         ("height for width", "r * DILATION_H, conv.H)", "r * DILATION_H, conv.W)"),
         ("stride 1 for stride 2", "column.q * STRIDE_W", "column.q", _with(IM2COL, STRIDED)),
-        ("no border beside", "const bool there = h >= 0 && w >= 0;", "const bool there = h >= 0;"),
+        ("no border beside", "rows[i][r] != nullptr && columns[i][s] >= 0;", "rows[i][r] != nullptr;"),
         ("no check at the ragged edge", "if (i >= args.count) return;", ""),
+        ("one column for all of a thread", "i++, column = after(conv, column)", "i++"),
+        ("a column of the next row", "j < PER && i + j < args.count;", "j < PER;",
+         Run("im2col", "n1c3h9w37_k4r3s3_p1_f32_nchw", IM2COL.config)),
         ("every chunk the first", "static_cast<index_t>(args.first + i)", "static_cast<index_t>(i)"),
         ("first group's columns for all", "(group * C_GROUP * R * S + c % C_GROUP)", "(c % C_GROUP)",
          Run("im2col", "n1c32h6w7_k8r3s3_p1_g2_f32_nhwc", IM2COL.config)),

@@ -23,6 +23,8 @@ from convforge.problem.types import itemsize
 THREADS = 256
 # Neighbouring columns of a thread, stored at once: four take so many registers that fewer threads keep memory at work.
 PER = 2
+# Entries of a column up to which the code of several columns stays small.
+MOST_UNROLLED = 64
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
 # The columns begin at a multiple of this in the workspace.
@@ -163,7 +165,7 @@ class _Expansion:
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool) -> None:
         self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near
-        self._per = min(PER, 16 // np.dtype(problem.acc_dtype).itemsize)
+        self._per = PER if problem.r * problem.s <= MOST_UNROLLED else 1
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )

@@ -24,14 +24,13 @@ struct Expansion {
     int count;
 };
 
-constexpr int PER_THREAD = PIXELS_NEAR ? PER : 1;
-
-// Entries of PER neighbouring columns in channel c, from one that is a multiple of PER on: stored several at once.
-__device__ inline void expand_several(const Conv &conv, Column column, int c, acc_t *target, long long step) {
-    const x_t *rows[PER][R];
-    int columns[PER][S];
+// Write the entries of channel c in COUNT neighbouring columns: those of (r, s) go to target[(r * S + s) * step] and on.
+template <int COUNT>
+__device__ inline void expand(const Conv &conv, Column column, int c, acc_t *target, long long step) {
+    const x_t *rows[COUNT][R];
+    int columns[COUNT][S];
 #pragma unroll
-    for (int i = 0; i < PER; i++, column = after(conv, column)) {
+    for (int i = 0; i < COUNT; i++, column = after(conv, column)) {
         const x_t *plane = conv.x + place(conv.x_strides, min(column.n, conv.N - 1), c, 0, 0);
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -45,51 +44,33 @@ __device__ inline void expand_several(const Conv &conv, Column column, int c, ac
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int s = 0; s < S; s++) {
-            Vector<acc_t, PER> several;
+            Vector<acc_t, COUNT> entries;
 #pragma unroll
-            for (int i = 0; i < PER; i++) {
+            for (int i = 0; i < COUNT; i++) {
+                const index_t place = columns[i][s] * static_cast<index_t>(conv.x_strides.w);
                 const bool there = rows[i][r] != nullptr && columns[i][s] >= 0;
-                several.at[i] = there ? centred(conv, rows[i][r][columns[i][s] * static_cast<index_t>(conv.x_strides.w)])
-                                      : outside(conv);
+                entries.at[i] = there ? centred(conv, rows[i][r][place]) : outside(conv);
             }
-            store_vector(target, several);
+            store_vector(target, entries);
             target += step;
         }
-}
-
-// Write the entries of channel c in a column: entry (r, s) goes to target[(r * S + s) * step].
-__device__ inline void expand(const Conv &conv, const Column &column, int c, acc_t *target, long long step) {
-    const x_t *plane = conv.x + place(conv.x_strides, column.n, c, 0, 0);
-    const int h0 = column.p * STRIDE_H - conv.top, w0 = column.q * STRIDE_W - conv.left;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const int h = inside(h0 + r * DILATION_H, conv.H);
-        const x_t *row = plane + h * static_cast<index_t>(conv.x_strides.h);
-#pragma unroll
-        for (int s = 0; s < S; s++) {
-            const int w = inside(w0 + s * DILATION_W, conv.W);
-            const bool there = h >= 0 && w >= 0;
-            *target = there ? centred(conv, row[w * static_cast<index_t>(conv.x_strides.w)]) : outside(conv);
-            target += step;
-        }
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_constant__ Expansion args) {
     const Conv &conv = args.conv;
-    const long long i = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * PER_THREAD;
+    const long long i = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * (PIXELS_NEAR ? PER : 1);
     if constexpr (PIXELS_NEAR) {
         if (i >= args.count) return;
         const Column column = column_of(conv, static_cast<index_t>(args.first + i));
         for (int c = blockIdx.y; c < C; c += gridDim.y) {
             acc_t *target = args.columns + (static_cast<long long>(c) * R * S * args.count + i);
-            if (PER > 1 && args.count % PER == 0) {
-                expand_several(conv, column, c, target, args.count);
+            if (args.count % PER == 0) {
+                expand<PER>(conv, column, c, target, args.count);
                 continue;
             }
             Column next = column;
             for (int j = 0; j < PER && i + j < args.count; j++, next = after(conv, next))
-                expand(conv, next, c, target + j, args.count);
+                expand<1>(conv, next, c, target + j, args.count);
         }
     } else {
         const long long place = i / C;
@@ -97,6 +78,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_consta
         const int c = i % C, group = c / C_GROUP;
         const Column column = column_of(conv, static_cast<index_t>(args.first + place));
         acc_t *run = args.columns + place * (static_cast<long long>(C) * R * S);
-        expand(conv, column, c, run + (group * C_GROUP * R * S + c % C_GROUP), C_GROUP);
+        expand<1>(conv, column, c, run + (group * C_GROUP * R * S + c % C_GROUP), C_GROUP);
     }
 }

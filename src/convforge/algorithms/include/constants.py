@@ -95,7 +95,7 @@ class ConstantWeights:
         self._lock = threading.RLock()  # a filter may be collected while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights; packed first, see :class:`WeightPacker`, unless they lie as kernels want them."""
+        """The filter of these weights; packed first (:class:`WeightPacker`) unless they lie as kernels want."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
