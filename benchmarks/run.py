@@ -69,6 +69,7 @@ PARTS: dict[str, dict[str, Part]] = {
         "blocks": Part(methods="direct_*", all_configs=True),
         "gemm": Part("512,1024,2048,4096,8192", all_configs=True, heavy=True),
         "layers": Part(),
+        "depthwise": Part(),
     },
 }
 BUDGETS = {"cpu": "4m", "cuda": "7m"}

@@ -5,10 +5,11 @@
 //           register (cp.async, 16 bytes where rows allow). A thread takes OUT_P x OUT_Q outputs: a row of the window
 //           comes in 16-byte loads, CHUNK taps at a time, and serves all rows of outputs whose windows cover it.
 // Tile      of a thread OUT_P x OUT_Q outputs; of a block STRIPS_Y x STRIPS_X such on PLANES neighbouring planes.
-// Threads   THREADS = PLANES * STRIPS_Y * STRIPS_X, in one dimension. In NCHW neighbours lie below each other, in NHWC
-//           in neighbouring planes. Rows, or planes, are an odd number of 16 bytes apart where OUT_P * STRIDE_H is odd,
-//           so that the eight threads whose 16-byte loads are served together meet in no bank.
-// Grid      blocks in one dimension (tiles of a plane, then planes) go on in steps of the grid.
+// Threads   THREADS = PLANES * STRIPS_Y * STRIPS_X, in one dimension. In NHWC neighbours lie in neighbouring planes. In
+//           NCHW they lie beside each other where a thread's outputs of a row are one store, so that stores fill whole
+//           lines; else below each other. Rows, or planes, are an odd number of 16 bytes apart where OUT_P * STRIDE_H
+//           is odd, so that the eight threads whose 16-byte loads are served together meet in no bank.
+// Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
 //           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
 // Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
@@ -30,6 +31,8 @@ constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
 // Whether what stands outside the picture is all zero bits, and copies of vectors are possible.
 constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO, COPIES = RAW && FILL * sizeof(x_t) >= 4;
+// Whether neighbouring threads take neighbouring columns.
+constexpr bool BESIDE = OUT_Q * sizeof(out_t) <= 16;
 // Small windows are unrolled: then it is known which rows of pixels serve which outputs.
 constexpr bool UNROLLED = OUT_P * OUT_Q * R * S <= 1536;
 
@@ -187,27 +190,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(c
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
     const int slot = CHANNELS_LAST ? t % PLANES : t / (STRIPS_X * STRIPS_Y), strip = CHANNELS_LAST ? t / PLANES : t;
-    const int y = strip % STRIPS_Y, x = strip / STRIPS_Y % STRIPS_X;
+    const int y = BESIDE ? strip / STRIPS_X % STRIPS_Y : strip % STRIPS_Y;
+    const int x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y % STRIPS_X;
     const unsigned across = (conv.Q + TILE_Q - 1) / TILE_Q, tiles = across * ((conv.P + TILE_P - 1) / TILE_P);
-    const long long planes = static_cast<long long>(conv.N) * K, blocks = (planes + PLANES - 1) / PLANES * tiles;
-    for (long long i = blockIdx.x; i < blocks; i += gridDim.x) {
-        // Unsigned 32-bit divisions are the cheapest.
-        const long long set = sizeof(index_t) == 4 ? static_cast<unsigned>(i) / tiles : i / tiles, first = set * PLANES;
-        const int part = i - set * tiles, there = planes - first < PLANES ? planes - first : PLANES;
-        const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
-        const int down = part / across, beside = part - down * across;
-        const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K), there, down * TILE_P, beside * TILE_Q};
-        __syncthreads();  // the tiles before are no longer read
-        copy_filters(conv, *held, tile);
-        copy_pixels(args, *held, tile);
-        copy_async_commit();
-        copy_async_wait();
-        __syncthreads();
-        const int k = tile.k + slot, p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
-        if (slot >= tile.planes || p >= conv.P || q >= conv.Q) continue;
-        acc_t sums[OUT_P][OUT_Q] = {};
-        add_products(conv, sums, held->pixels + (slot * PLANE + y * OUT_P * STRIDE_H * PITCH + x * OUT_Q * STRIDE_W),
-                     held->filters + slot * FILTER);
-        store(args, sums, tile.n + k / K, k % K, p, q);
-    }
+    // Unsigned 32-bit divisions are the cheapest: blocks are no more, and planes where places have 32 bits.
+    const long long first = static_cast<long long>(blockIdx.x / tiles) * PLANES;
+    const long long planes = static_cast<long long>(conv.N) * K - first;
+    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
+    const int part = blockIdx.x % tiles, down = part / across, beside = part - down * across;
+    const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
+                       static_cast<int>(planes < PLANES ? planes : PLANES), down * TILE_P, beside * TILE_Q};
+    copy_filters(conv, *held, tile);
+    copy_pixels(args, *held, tile);
+    copy_async_commit();
+    copy_async_wait();
+    __syncthreads();
+    const int k = tile.k + slot, p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
+    if (slot >= tile.planes || p >= conv.P || q >= conv.Q) return;
+    acc_t sums[OUT_P][OUT_Q] = {};
+    add_products(conv, sums, held->pixels + (slot * PLANE + y * OUT_P * STRIDE_H * PITCH + x * OUT_Q * STRIDE_W),
+                 held->filters + slot * FILTER);
+    store(args, sums, tile.n + k / K, k % K, p, q);
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, compiled, is_aligned
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, WIDE, WeightPacker, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import TYPES, WeightPacker, conv_constants, fill, with_conv
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -23,8 +23,8 @@ VECTOR_BYTES = 16
 # Rows and columns of outputs of a thread that are worth comparing. Odd rows meet in no bank of shared memory.
 OUTPUTS = ((7, 8), (5, 8), (3, 8), (1, 8), (7, 4), (3, 4), (1, 4))
 
-# Strips of a tile along either axis, and threads of a block, that are worth comparing.
-MOST_STRIPS, BLOCKS = 8, (64, 128, 256)
+# Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
+MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 64, (64, 128, 256)
 
 # Taps of a row that are taken together: all of a short one.
 SHORT_ROW, CHUNK = 11, 8
@@ -118,9 +118,11 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         found = set()
         for out_p, out_q in OUTPUTS:
             strips_y = even_share(-(-problem.p // out_p), MOST_STRIPS)
-            strips_x = even_share(-(-problem.q // out_q), MOST_STRIPS)
+            strips_x = even_share(-(-problem.q // out_q), MOST_COLUMNS // out_q)
             for threads in BLOCKS:
                 planes = max(1, min(problem.n * problem.k, threads // (strips_y * strips_x)))
+                if problem.x_layout == "NHWC" and planes > 4:
+                    planes -= planes % 4  # 16 bytes of float32 side by side
                 found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes))
                 found.add(PlanesConfig(out_p, out_q, -(-strips_y // 2), -(-strips_x // 2), planes))
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
@@ -142,8 +144,9 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
         source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
         kernel = compiled(runtime, source, config.threads, config.resident)
-        blocks = min(_blocks(problem, config), WIDE)
-        info = runtime.describe(kernel, LaunchInfo(name, (blocks,), (config.threads,), lies.shared_bytes))
+        info = runtime.describe(
+            kernel, LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
+        )
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
@@ -183,8 +186,9 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
     """Cycles that a multiprocessor takes: in one it issues 4 instructions of a warp, and shared memory moves 128 bytes.
 
-    Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. Eight warps hide latencies;
-    fewer take that much longer. Only for comparing configs.
+    Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. A store takes a cycle for each
+    line of 128 bytes that a warp writes to. Eight warps hide latencies; fewer take that much longer. Only for comparing
+    configs.
     """
     lies = _layout(problem, config)
     warps = -(-config.threads // 32)
@@ -200,7 +204,9 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     copies = config.planes * height * width / config.threads
     issued = products + pixels + weights + 24 * copies + 4 * config.out_p * config.out_q
     bytes_shared = lies.load * itemsize(problem.x_dtype) * 32
-    shared = pixels * max(1, bytes_shared / 128) + weights * 1.5 + 2 * copies
+    lines = 4 if config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES else 32
+    stores = config.out_p * config.out_q / _store(problem, config) * lines
+    shared = pixels * max(1, bytes_shared / 128) + weights * 1.5 + 2 * copies + stores
     blocks = _blocks(problem, config)
     registers = max(32, 40 + _registers(problem, config))
     at_once = min(
