@@ -24,8 +24,9 @@ VECTOR_BYTES = 16
 # and up to which a multiprocessor holds enough threads.
 MOST_REGISTERS, GOOD_REGISTERS = 200, 112
 
-# Weights of a vector that a thread keeps in registers, and multiply-adds up to which its window is unrolled.
-KEPT_WEIGHTS, UNROLLED_PRODUCTS = 40, 640
+# A window is unrolled where its weights and its pixels take no more registers than this: the compiler asks for all of
+# them before it uses the first.
+KEPT_WEIGHTS, KEPT_PIXELS = 40, 100
 
 # Bytes of a vector, rows and columns of outputs of a thread. The default is the first that takes few registers and
 # leaves enough threads for the device: wide vectors and large tiles load least, small ones keep more at work.
@@ -176,17 +177,23 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
 
 def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
     """Whether the window is unrolled, and its weights stay in registers."""
-    taps = problem.r * problem.s * config.vec
-    few = taps * -(-itemsize(problem.acc_dtype) // 4) <= KEPT_WEIGHTS
-    return few and taps * config.out_p * config.out_q <= UNROLLED_PRODUCTS
+    width = config.vec * -(-itemsize(problem.acc_dtype) // 4)
+    rows = (config.out_p - 1) * problem.stride[0] + problem.extent_h
+    pixels = rows * _columns(problem, config)
+    return problem.r * problem.s * width <= KEPT_WEIGHTS and pixels * width <= KEPT_PIXELS
+
+
+def _columns(problem: Conv2dProblem, config: ChannelsConfig) -> int:
+    """Pixels of a row that some output of a thread needs."""
+    stride, dilation = problem.stride[1], problem.dilation[1]
+    return len({q * stride + s * dilation for q in range(config.out_q) for s in range(problem.s)})
 
 
 def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
     """Of the pixels of one row that some output needs, of the sums and of weights."""
-    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
-    weights = problem.r * problem.s if _kept(problem, config) else 1
-    numbers = (len(columns) + config.out_p * config.out_q + weights) * config.vec
-    return numbers * -(-itemsize(problem.acc_dtype) // 4) + len(columns)
+    columns, weights = _columns(problem, config), problem.r * problem.s if _kept(problem, config) else 1
+    numbers = (columns + config.out_p * config.out_q + weights) * config.vec
+    return numbers * -(-itemsize(problem.acc_dtype) // 4) + columns
 
 
 def _grid(problem: Conv2dProblem, config: ChannelsConfig) -> tuple[int, int, int]:
