@@ -15,6 +15,9 @@ from convforge.problem import Conv2dProblem
 
 C = TypeVar("C", bound=Config)
 
+# Blocks that a multiprocessor of any architecture can hold.
+MOST_BLOCKS_HELD = 16
+
 
 class DepthwiseConvolution(DeviceConvolution[C]):
     """A convolution whose groups are its channels, on a device."""
@@ -32,13 +35,14 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
     That bounds the registers of a thread. Where it leaves so few that numbers would spill to memory, fewer threads are
     asked for.
     """
-    resident = min(resident, runtime.facts.threads or resident)
+    whole = -(-threads // 32) * 32  # registers are given to warps
+    resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
     while True:
-        blocks = max(1, resident // threads)
+        blocks = max(1, resident // whole)
         kernel = runtime.compile(replace(source, constants=(*source.constants, *constants(BLOCKS=blocks))))
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
             return kernel
-        resident = min(resident * 3 // 4, (blocks - 1) * threads)
+        resident = min(resident * 3 // 4, (blocks - 1) * whole)
 
 
 def is_aligned(
