@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.judged import allowed, judge_of
 
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Operands
+from convforge.backends.facts import DeviceFacts
 from convforge.check import Inputs, check_plan, make_inputs, truth
 from convforge.check.bounds import error_bound
 from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
@@ -27,6 +29,27 @@ def in_the_other_layout(text: str) -> str | None:
     if isinstance(problem, Pool2dProblem):
         return str(dataclasses.replace(problem, layout=OTHER[problem.layout]))
     return None
+
+
+def takes(algorithm: Any, text: str) -> bool:
+    """Whether a problem is of the kind that a method is for; methods that are not named here take all of theirs."""
+    problem = parse_problem(text)
+    if problem.operation != algorithm.operation:
+        return False
+    if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
+        side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
+        return problem.groups == problem.c and side_by_side
+    return True
+
+
+def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:
+    """A method takes every problem that it is for, and refuses the others of its operation in a sentence."""
+    mine = [text for text in texts if parse_problem(text).operation == algorithm.operation]
+    reasons = {text: refusal(algorithm, allowed(parse_problem(text), algorithm), facts) for text in mine}
+    assert any(reason is None for reason in reasons.values())
+    for text, reason in reasons.items():
+        assert (reason is None) == takes(algorithm, text), f"{algorithm.name} {text}: {reason}"
+        assert reason is None or len(reason) > 10
 
 
 def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", every_config: bool = False) -> None:
@@ -104,4 +127,6 @@ BFLOAT16 = (
     "n2c3h9w21_k5r3s3_st2_p1_bf16_nhwc_+bias+relu",
     "n1c16h10w12_k16r3s3_p1_g2_d2_reflect_bf16_nchw",
     "n1c8h7w8_k16r1s1_bf16_nhwc",
+    "n2c4h9w24_k4r3s3_p1_g4_bf16_nhwc_+bias",
+    "n2c4h11w24_k8r5s5_p2_g4_bf16_nchw",
 )

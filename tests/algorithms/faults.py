@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
 from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
 from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
@@ -101,6 +102,13 @@ POOL_CHANNELS = _with(POOL, "max_n2c6h9w13_r3s3_st2_p1_f32_nhwc")
 POOL_DILATED = _with(POOL, "max_n1c2h9w13_r3s3_st1_p1_d2_f32_nchw")
 POOL_SMALL = _with(POOL, "max_n2c3h9w13_r2s2_st2_p0_f32_nchw")
 
+# Depthwise: rows of whole vectors; multipliers; strides; filters too wide to be taken at once; too large to unroll.
+CHANNELS = Run("depthwise_channels", "n2c8h13w14_k8r3s3_p1_g8_f32_nhwc", ChannelsConfig(4, 2, 4, 2, 4, 4))
+CHANNELS_TWICE = replace(CHANNELS, problem="n2c4h13w14_k8r3s3_p1_g4_f32_nhwc")
+PLANES = Run("depthwise_planes", "n2c5h13w24_k5r3s3_p1_g5_f32_nchw", PlanesConfig(3, 4, 3, 2, 2))
+PLANES_WIDE = replace(PLANES, problem="n1c3h19w21_k3r9s13_p4x6_g3_f32_nchw")
+PLANES_TALL = replace(PLANES, problem="n1c3h33w21_k3r13s13_p6_g3_f32_nhwc", config=PlanesConfig(7, 8, 2, 1, 2))
+
 FAULTS = [
     *_of("direct/naive.cu", NAIVE,
         ("last row left out", "p0 + args.per_p, conv.P)", "p0 + args.per_p, conv.P - 1)"),
@@ -174,6 +182,61 @@ FAULTS = [
         ("transposed filter", "+ c) * R + r) * S + s];", "+ c) * S + s) * R + r];", _with(SHARED, TALL_FILTER)),
         ("one filter for all outputs, in global memory", "static_cast<index_t>(k) * TAPS", "static_cast<index_t>(0)",
          Run("direct_shared", "n1c128h4w5_k15r3s3_p1_f32_nchw")),
+    ),
+    *_of("depthwise/channels.cu", CHANNELS,
+        ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
+        ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
+        ("no border beside", "h >= 0 && there[j] ?", "h >= 0 ?"),
+        ("no border above", "h >= 0 && there[j] ?", "there[j] ?"),
+        ("uninitialised accumulators", "sums[OUT_P][OUT_Q][VEC] = {};", "sums[OUT_P][OUT_Q][VEC];"),
+        ("no check at the ragged edge", "if (p >= conv.P || q >= conv.Q) continue;", "if (p >= conv.P) continue;"),
+        ("no check at the last row", "if (p >= conv.P || q >= conv.Q) continue;", "if (q >= conv.Q) continue;"),
+        ("height for width", "inside(w0 + j, conv.W)", "inside(w0 + j, conv.H)"),
+        ("one filter for all outputs", "static_cast<index_t>(K) + tile.k + v", "static_cast<index_t>(K) + v"),
+        ("transposed filter", "(r * S + s) * static_cast", "(s * R + r) * static_cast"),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
+         replace(CHANNELS, problem="n2c8h13w14_k8r3s3_p1_g8_st2_f32_nhwc")),
+        ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
+         replace(CHANNELS, problem="n1c8h13w14_k8r3s3_p2_d2_g8_f32_nhwc")),
+        ("every output its own channel", "tile.n, tile.k / K_GROUP, 0, 0)", "tile.n, tile.k, 0, 0)", CHANNELS_TWICE),
+        ("a vector's first channel for all", "((k + e) / K_GROUP - k / K_GROUP)", "0", CHANNELS_TWICE),
+        ("outputs of the first channels for all", "tile.k + v, p, q), values", "v, p, q), values"),
+    ),
+    *_of("depthwise/planes.cu", PLANES,
+        ("no barrier behind the copies", "copy_async_wait();\n    __syncthreads();", "copy_async_wait();"),
+        ("copies not waited for", "    copy_async_wait();\n", ""),
+        ("no halo rows", "TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
+         "TILE_H = (TILE_P - 1) * STRIDE_H + 1"),
+        ("no halo columns", "+ (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1", "+ (TILE_Q - 1) * STRIDE_W + 1"),
+        ("no border above", "const bool there = h >= 0 && w >= 0", "const bool there = w >= 0"),
+        ("no border beside", "const bool there = h >= 0 && w >= 0 && w < conv.W;", "const bool there = h >= 0;"),
+        ("zero for what stands outside", "stored<T>::of(conv.outside)", "stored<T>::of(acc_t(0))",
+         replace(PLANES, problem="n1c3h9w14_k3r3s3_p1_constant3.0_g3_f32_nchw")),
+        ("vectors not shifted by the padding", "row[SHIFT + q * STRIDE_W", "row[q * STRIDE_W"),
+        ("uninitialised accumulators", "sums[OUT_P][OUT_Q] = {};", "sums[OUT_P][OUT_Q];"),
+        ("no check at the last row", "if (p0 + p >= conv.P) continue;", ""),
+        ("no check at the ragged edge", "if (q0 + q + e < conv.Q) finish", "finish",
+         replace(PLANES, problem="n2c5h13w23_k5r3s3_p1_g5_f32_nchw")),
+        ("vectors over the ragged edge", "args.aligned_out && q0 + q + STORE <= conv.Q", "args.aligned_out",
+         replace(PLANES, problem="n2c5h13w20_k5r3s3_p1_g5_f32_nchw", config=PlanesConfig(3, 8, 3, 2, 2))),
+        ("one filter for all planes", "+ slot * FILTER);", ");"),
+        ("transposed filter", "tap / S * FILTER_PITCH + tap % S", "tap % S * FILTER_PITCH + tap / S"),
+        ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP,", "tile.n, k % K / K_GROUP,"),
+        ("every output its own plane", "k % K / K_GROUP,", "k % K,",
+         replace(PLANES, problem="n2c4h13w24_k8r3s3_p1_g4_f32_nchw")),
+        ("planes beyond the last", "if (slot >= tile.planes ||", "if (",
+         replace(PLANES, problem="n1c5h13w24_k5r3s3_p1_g5_f32_nchw")),
+        ("the last taps of a row left out", "if constexpr (LEFT > 0) add_taps", "if constexpr (false) add_taps",
+         PLANES_WIDE),
+        ("the first taps of a row again", "filter + AT, i);", "filter, i);", PLANES_WIDE),
+        ("rows not tested", "TESTED && (below < 0", "false && (below < 0", PLANES_TALL),
+        ("rows that are not of all windows", "i >= OUT_P - 1 && i < R", "i >= OUT_P - 2 && i < R", PLANES_TALL),
+        ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
+         replace(PLANES, problem="n1c3h13w24_k3r3s3_p2_d2_g3_f32_nchw")),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
+         replace(PLANES, problem="n1c3h25w48_k3r3s3_p1_st2_g3_f32_nchw")),
+        ("rows of the wrong plane", "slot = CHANNELS_LAST ? t % PLANES : i /", "slot = CHANNELS_LAST ? 0 : i /",
+         PLANES_TALL),
     ),
     *_of("direct/tiled.cu", TILED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),

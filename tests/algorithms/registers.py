@@ -65,6 +65,28 @@ EVERYWHERE = {
     "relu": ("relu16777216_f32",),
 }  # fmt: skip
 
+# And for the methods that are made for problems of one kind: first on every architecture, then on sm_90 alone.
+OWN = {
+    "depthwise_channels": (
+        ("n32c144h56w56_k144r3s3_p1_g144_f32_nhwc", "n32c240h28w28_k240r5s5_p2_g240_f16_nhwc"),
+        (
+            "n32c144h56w56_k144r3s3_p1_g144_f16_nhwc", "n32c96h112w112_k96r3s3_p1_st2_g96_f32_nhwc",
+            "n32c240h28w28_k240r5s5_p2_g240_f32_nhwc", "n32c672h14w14_k672r5s5_p2_st2_g672_f32_nhwc",
+            "n32c96h56w56_k96r7s7_p3_g96_f32_nhwc", "n32c64h56w56_k128r3s3_p1_g64_f64_nhwc",
+            "n32c144h56w56_k144r3s3_p1_g144_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu",
+        ),
+    ),
+    "depthwise_planes": (
+        ("n32c144h56w56_k144r3s3_p1_g144_f32_nchw", "n32c128h56w56_k128r31s31_p15_g128_f32_nchw"),
+        (
+            "n32c144h56w56_k144r3s3_p1_g144_f16_nchw", "n32c96h112w112_k96r3s3_p1_st2_g96_f32_nchw",
+            "n32c240h28w28_k240r5s5_p2_g240_f32_nchw", "n32c96h56w56_k96r7s7_p3_g96_f16_nchw",
+            "n32c128h56w56_k128r31s31_p15_g128_f16_nhwc", "n32c512h14w14_k512r27s27_p13_g512_f32_nchw",
+            "n32c64h56w56_k128r3s3_p1_g64_f64_nchw", "n1c3h2160w3840_k3r11s11_p5_reflect_g3_u8-f32-u8-f32_nhwc",
+        ),
+    ),
+}  # fmt: skip
+
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
 SPILLS = {"gemm_vectorised": ("sm_61", "sm_70")}
@@ -145,7 +167,8 @@ def methods() -> list[Any]:
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
     """What a method is compiled for."""
-    return EVERYWHERE[method.operation] + (ONCE[method.operation] if architecture == "sm_90" else ())
+    everywhere, once = OWN.get(method.name, (EVERYWHERE[method.operation], ONCE[method.operation]))
+    return everywhere + (once if architecture == "sm_90" else ())
 
 
 def rows_of(method: Any, architecture: str) -> list[Row]:

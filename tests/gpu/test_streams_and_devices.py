@@ -19,8 +19,14 @@ METHODS = [a for a in ON_DEVICE if a.backend == "cuda"]
 # A problem of every operation, of several launches where a method has them.
 PROBLEMS = {"conv2d": "n2c3h40w41_k5r3s3_p1_f32_nchw", "gemm": "m130n70k90_f32",
             "max_pool2d": "max_n2c3h40w41_r3s3_st2_p1_f32_nchw", "relu": "relu5000_f32"}  # fmt: skip
+DEPTHWISE = "n2c4h40w41_k8r3s3_p1_g4_f32_nhwc"
 # Written again and again, so that the stream is busy for milliseconds while the host goes on.
 BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
+
+
+def text_for(algorithm: Any) -> str:
+    """A problem that the method takes."""
+    return DEPTHWISE if algorithm.name.startswith("depthwise_") else PROBLEMS[algorithm.operation]
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)
@@ -28,7 +34,7 @@ def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
     """x and w arrive late, on that stream alone: work and preparation on any other find NaN."""
     from cuda.core import Device
 
-    runtime, problem = gpu(), parse_problem(PROBLEMS[algorithm.operation])
+    runtime, problem = gpu(), parse_problem(text_for(algorithm))
     device = Device(runtime.device)
     device.set_current()
     stream = device.create_stream()
@@ -86,7 +92,7 @@ def test_two_streams_at_once_do_not_race() -> None:
 @pytest.mark.skipif(gpu_count() < 2, reason=f"needs two GPUs; the driver sees {gpu_count()}")
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)
 def test_every_gpu_in_turn(algorithm: Any) -> None:
-    text = PROBLEMS[algorithm.operation]
+    text = text_for(algorithm)
     problem = parse_problem(text)
     plans = []
     for device in range(gpu_count()):

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, precision_refusal
+from convforge.algorithms.depthwise import device as depthwise
 from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
@@ -52,6 +53,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
+    *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),
     *(pool.MaxPool, elementwise.Relu),

@@ -19,6 +19,9 @@ _ORDER = {
     "relu": ("relu",),
 }
 
+# Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
+LARGE_DEPTHWISE = 25
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -78,6 +81,8 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         return [(name, why) for name, _ in order]
     first: list[tuple[str, str]] = []
     if backend != "cpu":
+        if problem.groups == problem.c > 1:
+            first += _depthwise(problem)
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
@@ -96,3 +101,10 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("implicit_gemm", why))
     first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
     return first + [(name, why) for name, why in order if name not in {n for n, _ in first}]
+
+
+def _depthwise(problem: Conv2dProblem) -> list[tuple[str, str]]:
+    """Names in order of preference where every filter sees one channel, on a GPU."""
+    planes = ("depthwise_planes", "every filter sees one channel: tiles of several planes share a block")
+    channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
+    return [channels, planes] if problem.r * problem.s <= LARGE_DEPTHWISE else [planes, channels]

@@ -1,0 +1,134 @@
+// depthwise_channels: a thread computes a tile of outputs of a few neighbouring channels, all from registers.
+//
+// Since direct_tiled: pixels whose channels lie side by side (NHWC) are loaded in vectors of VEC channels, so that rows
+//           need no alignment and neighbouring threads, in neighbouring channels, read neighbouring bytes. Each pixel
+//           serves all outputs of the thread's tile whose windows cover it. There is no shared memory and no barrier.
+// Tile      of a thread: OUT_P x OUT_Q outputs of VEC channels. Of the picture it takes ROWS x COLUMNS pixels.
+// Threads   (x, y, z) of BLOCK_C x BLOCK_Q x BLOCK_P take vectors of channels, then tiles along q, then along p:
+//           tiles that share pixels lie in one block, which finds them in L1.
+// Grid      along x vectors of channels and columns of blocks, along y rows of blocks, along z pictures; blocks along
+//           y and z go on in steps of the grid.
+// Filter    (R, S, K): the weights of VEC channels are one load. A small window is UNROLLED, and its weights stay in
+//           registers; of a larger one a row is taken at a time, each weight from L1 for OUT_Q * VEC multiply-adds.
+// Borders   a pixel outside the picture is read at its edge and not taken: no load waits for a branch.
+// Multiplier K_GROUP outputs of each channel: with more than one the pixels of a vector come one by one.
+// Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
+//           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there.
+#include "border.cuh"
+#include "ends.cuh"
+#include "vector.cuh"
+
+constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int VECTORS = K / VEC, BLOCKS_C = (VECTORS + BLOCK_C - 1) / BLOCK_C;
+constexpr int WEIGHTS = VEC * sizeof(acc_t) > 16 ? 16 / sizeof(acc_t) : VEC;  // a load of weights
+constexpr int THREADS = BLOCK_C * BLOCK_Q * BLOCK_P;
+
+static_assert(K % VEC == 0, "vectors hold whole channels");
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+
+struct Channels {
+    Conv conv;
+    int aligned_x, aligned_out;  // whether pixels allow vectors of VEC channels, and outputs do
+};
+
+// The tile of a thread: picture, first channel of the output, first output.
+struct Tile {
+    int n, k, p, q;
+};
+
+// A pixel's VEC channels as the outputs from channel k on see them.
+template <bool ALIGNED>
+__device__ inline void load_pixel(const Conv &conv, acc_t (&values)[VEC], const x_t *pixel, int k) {
+    if constexpr (ALIGNED) {
+        const auto vector = load_vector<VEC>(pixel);
+#pragma unroll
+        for (int e = 0; e < VEC; e++) values[e] = centred(conv, vector.at[e]);
+    } else {
+#pragma unroll
+        for (int e = 0; e < VEC; e++)
+            values[e] = centred(conv, pixel[((k + e) / K_GROUP - k / K_GROUP) * static_cast<index_t>(conv.x_strides.c)]);
+    }
+}
+
+template <bool ALIGNED>
+__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q][VEC], const Tile &tile) {
+    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
+    const x_t *picture = conv.x + place(conv.x_strides, tile.n, tile.k / K_GROUP, 0, 0);
+    index_t across[COLUMNS];
+    bool there[COLUMNS];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        const int w = inside(w0 + j, conv.W);
+        there[j] = w >= 0, across[j] = max(w, 0) * static_cast<index_t>(conv.x_strides.w);
+    }
+#pragma unroll(UNROLLED ? ROWS : 1)
+    for (int i = 0; i < ROWS; i++) {
+        const int h = inside(h0 + i, conv.H);
+        const x_t *line = picture + max(h, 0) * static_cast<index_t>(conv.x_strides.h);
+        acc_t row[COLUMNS][VEC];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            load_pixel<ALIGNED>(conv, row[j], line + across[j], tile.k);
+#pragma unroll
+            for (int e = 0; e < VEC; e++) row[j][e] = h >= 0 && there[j] ? row[j][e] : outside(conv);
+        }
+#pragma unroll
+        for (int p = 0; p < OUT_P; p++) {
+            const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
+            if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+#pragma unroll
+            for (int s = 0; s < S; s++)
+#pragma unroll
+                for (int v = 0; v < VEC; v += WEIGHTS) {
+                    const auto w = load_vector<WEIGHTS>(conv.w + (r * S + s) * static_cast<index_t>(K) + tile.k + v);
+#pragma unroll
+                    for (int q = 0; q < OUT_Q; q++)
+#pragma unroll
+                        for (int e = 0; e < WEIGHTS; e++) {
+                            acc_t &sum = sums[p][q][v + e];
+                            sum = multiply_add(w.at[e], row[q * STRIDE_W + s * DILATION_W][v + e], sum);
+                        }
+                }
+        }
+    }
+}
+
+__device__ inline void store(const Channels &args, const acc_t (&sums)[OUT_P][OUT_Q][VEC], const Tile &tile) {
+    const Conv &conv = args.conv;
+#pragma unroll
+    for (int i = 0; i < OUT_P * OUT_Q; i++) {
+        const int p = tile.p + i / OUT_Q, q = tile.q + i % OUT_Q;
+        if (p >= conv.P || q >= conv.Q) continue;
+        const acc_t(&sum)[VEC] = sums[i / OUT_Q][i % OUT_Q];
+        if (args.aligned_out) {
+            Vector<out_t, STORE> values;
+#pragma unroll
+            for (int v = 0; v < VEC; v += STORE) {
+#pragma unroll
+                for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, tile.n, tile.k + v + e, p, q, sum[v + e]);
+                store_vector(conv.out + place(conv.out_strides, tile.n, tile.k + v, p, q), values);
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < VEC; e++) finish(conv, tile.n, tile.k + e, p, q, sum[e]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_channels(const __grid_constant__ Channels args) {
+    const Conv &conv = args.conv;
+    const int vector = blockIdx.x % BLOCKS_C * BLOCK_C + threadIdx.x;
+    const int q = (blockIdx.x / BLOCKS_C * BLOCK_Q + threadIdx.y) * OUT_Q;
+    if (vector >= VECTORS || q >= conv.Q) return;
+    for (int n = blockIdx.z; n < conv.N; n += gridDim.z)
+        for (int p = (blockIdx.y * BLOCK_P + threadIdx.z) * OUT_P; p < conv.P; p += gridDim.y * BLOCK_P * OUT_P) {
+            const Tile tile = {n, vector * VEC, p, q};
+            acc_t sums[OUT_P][OUT_Q][VEC] = {};
+            if (K_GROUP == 1 && args.aligned_x)
+                add_products<K_GROUP == 1>(conv, sums, tile);
+            else
+                add_products<false>(conv, sums, tile);
+            store(args, sums, tile);
+        }
+}

@@ -1,0 +1,204 @@
+"""Host side of channels.cu: the vector of channels and the tile of a thread, and the block."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, compiled, is_aligned
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, conv_constants, fill, with_conv
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Bytes of the widest load and store.
+VECTOR_BYTES = 16
+
+# Registers of a thread that a row of pixels, the sums and the weights that stay there may take, of the 255 that it has;
+# and up to which a multiprocessor holds enough threads.
+MOST_REGISTERS, GOOD_REGISTERS = 200, 112
+
+# A window is unrolled where its weights and its pixels take no more registers than this: the compiler asks for all of
+# them before it uses the first.
+KEPT_WEIGHTS, KEPT_PIXELS = 40, 100
+
+# Bytes of a vector, rows and columns of outputs of a thread. The default is the first that takes few registers and
+# leaves enough threads for the device: wide vectors and large tiles load least, small ones keep more at work.
+TILES = (
+    (16, 2, 4), (16, 4, 4), (8, 4, 4), (8, 4, 8), (8, 2, 8), (8, 2, 4), (16, 2, 2), (8, 2, 2), (4, 4, 4), (4, 2, 2),
+    (4, 1, 1),
+)  # fmt: skip
+
+# Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
+BLOCK_THREADS, BLOCK_VECTORS = 128, 8
+
+# Threads that a multiprocessor shall hold; and how many it must get for a tile to pay.
+RESIDENT, ENOUGH_THREADS = 512, 512
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsConfig(Config):
+    """Block of :class:`DepthwiseChannels`, and the tile of a thread.
+
+    Attributes
+    ----------
+    vec : int
+        Neighbouring channels of a thread.
+    out_p, out_q : int
+        Rows and columns of its outputs.
+    block_c, block_q, block_p : int
+        Threads along channels, along q and along p; 32 to 1024 together.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
+    """
+
+    vec: int
+    out_p: int
+    out_q: int
+    block_c: int
+    block_q: int
+    block_p: int
+    resident: int = RESIDENT
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block_c * self.block_q * self.block_p
+
+
+class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
+    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters.
+
+    Examples
+    --------
+    >>> from convforge.backends.emulator.facts import emulator_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c8h56w56_k8r3s3_st1_p1_g8_f32_nhwc")
+    >>> DepthwiseChannels("emulator").refuses(problem, emulator_facts()) is None
+    True
+    >>> DepthwiseChannels("emulator").refuses(problem.replace(x_layout="NCHW"), emulator_facts())
+    'channels must lie side by side: x_layout=NCHW must be NHWC'
+    """
+
+    name = "depthwise_channels"
+    summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"
+    since = "direct_tiled"
+    sources = (
+        "algorithms/depthwise/channels.cu",
+        "algorithms/include/device/vector.cuh",
+        *DepthwiseConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if (reason := super().refuses(problem, facts)) is not None:
+            return reason
+        if problem.x_layout != "NHWC":
+            return f"channels must lie side by side: x_layout={problem.x_layout} must be NHWC"
+        return config_refusal(problem, _config(problem, 4, 1, 1))
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
+        """See :class:`Algorithm`. The largest tile that gives the device enough threads first."""
+        found = list(dict.fromkeys(_config(problem, *tile) for tile in TILES))
+        fit = [config for config in found if config_refusal(problem, config) is None]
+
+        def threads(config: ChannelsConfig) -> int:
+            return math.prod(_grid(problem, config)) * config.threads
+
+        good = [config for config in fit if _registers(problem, config) <= GOOD_REGISTERS] or fit
+        default = next((c for c in good if threads(c) >= ENOUGH_THREADS * facts.cores), good[-1])
+        return [default, *(config for config in fit if config != default)]
+
+    def plan(self, problem: Conv2dProblem, config: ChannelsConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Channels", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+        store = math.gcd(config.vec, VECTOR_BYTES // out_bytes)
+        prelude = constants(
+            VEC=config.vec, OUT_P=config.out_p, OUT_Q=config.out_q, STORE=store, UNROLLED=_kept(problem, config),
+            BLOCK_C=config.block_c, BLOCK_Q=config.block_q, BLOCK_P=config.block_p,
+        )  # fmt: skip
+        path, name = "algorithms/depthwise/channels.cu", "depthwise_channels"
+        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Channels")
+        kernel = compiled(runtime, source, config.threads, config.resident)
+        block = (config.block_c, config.block_q, config.block_p)
+        info = runtime.describe(kernel, LaunchInfo(name, _grid(problem, config), block))
+        x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
+        out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, "c", config.vec, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, "c", store, out_bytes)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        weights = WeightPacker(problem, runtime, "RSCK")
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+
+
+def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
+        return "vec, out_p, out_q and the block must be at least 1"
+    if problem.k % config.vec:
+        return f"vec={config.vec} must divide the {problem.k} channels"
+    if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
+        return f"vec={config.vec} channels of {problem.x_dtype} are more than a load of {VECTOR_BYTES} bytes"
+    if not 32 <= config.threads <= 1024:
+        return f"a block has 32 to 1024 threads; these are {config.threads}"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return (
+            f"a row of the window, the sums and the weights of {config.vec} channels take {need} registers; "
+            f"{MOST_REGISTERS} are to be had"
+        )
+    return None
+
+
+def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> ChannelsConfig:
+    """A tile of TILES, in a block that the picture fills."""
+    vec = math.gcd(problem.k, max(1, nbytes // itemsize(problem.x_dtype)))
+    block_c = even_share(problem.k // vec, BLOCK_VECTORS)
+    across, down = -(-problem.q // out_q), -(-problem.p // out_p)
+    block_q = even_share(across, max(2, BLOCK_THREADS // (4 * block_c)))
+    block_p = even_share(down, max(1, BLOCK_THREADS // (block_c * block_q)))
+    missing = -(-32 // (block_c * block_q * block_p))
+    return ChannelsConfig(vec, out_p, out_q, block_c, block_q, block_p * missing)
+
+
+def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
+    """Whether the window is unrolled, and its weights stay in registers."""
+    width = config.vec * -(-itemsize(problem.acc_dtype) // 4)
+    rows = (config.out_p - 1) * problem.stride[0] + problem.extent_h
+    pixels = rows * _columns(problem, config)
+    return problem.r * problem.s * width <= KEPT_WEIGHTS and pixels * width <= KEPT_PIXELS
+
+
+def _columns(problem: Conv2dProblem, config: ChannelsConfig) -> int:
+    """Pixels of a row that some output of a thread needs."""
+    stride, dilation = problem.stride[1], problem.dilation[1]
+    return len({q * stride + s * dilation for q in range(config.out_q) for s in range(problem.s)})
+
+
+def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
+    """Of the pixels of one row that some output needs, of the sums and of weights."""
+    columns, weights = _columns(problem, config), problem.r * problem.s if _kept(problem, config) else 1
+    numbers = (columns + config.out_p * config.out_q + weights) * config.vec
+    return numbers * -(-itemsize(problem.acc_dtype) // 4) + columns
+
+
+def _grid(problem: Conv2dProblem, config: ChannelsConfig) -> tuple[int, int, int]:
+    """Blocks; the kernel goes on where y and z are cut short."""
+    channels = -(-(problem.k // config.vec) // config.block_c)
+    across = -(-problem.q // (config.block_q * config.out_q))
+    down = -(-problem.p // (config.block_p * config.out_p))
+    return channels * across, min(down, MOST_BLOCKS), min(problem.n, MOST_BLOCKS)

@@ -1,0 +1,6 @@
+"""Depthwise convolution on GPUs: a kernel a layout, its host side beside its .cu."""
+
+from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels
+from convforge.algorithms.depthwise.planes import DepthwisePlanes, PlanesConfig
+
+__all__ = ["ChannelsConfig", "DepthwiseChannels", "DepthwisePlanes", "PlanesConfig"]

@@ -1,0 +1,214 @@
+// depthwise_planes: a block copies tiles of a few planes to shared memory; a thread slides along rows of one of them.
+//
+// Since direct_shared: a channel has a filter of its own and no sums over channels, so a block holds several planes,
+//           however small, and their filters beside them. Pixels lie there as they are stored, in copies that pass no
+//           register (cp.async, 16 bytes where rows allow). A thread takes OUT_P x OUT_Q outputs: a row of the window
+//           comes in 16-byte loads, CHUNK taps at a time, and serves all rows of outputs whose windows cover it.
+// Tile      of a thread OUT_P x OUT_Q outputs; of a block STRIPS_Y x STRIPS_X such on PLANES neighbouring planes.
+// Threads   THREADS = PLANES * STRIPS_Y * STRIPS_X, in one dimension. In NHWC neighbours lie in neighbouring planes. In
+//           NCHW they lie beside each other where a thread's outputs of a row are one store, so that stores fill whole
+//           lines; else below each other. Rows, or planes, are an odd number of 16 bytes apart where OUT_P * STRIDE_H
+//           is odd, so that the eight threads whose 16-byte loads are served together meet in no bank.
+// Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
+// Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
+//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+// Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
+// Balance   with CHUNK = 8, 7 x 8 outputs: 448 multiply-adds of 4 loads of pixels and 14 of weights. In cycles of a
+//           multiprocessor: 112 of multiply-adds beside 16 + 14 of shared memory.
+// Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
+// Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
+#include "border.cuh"
+#include "device.cuh"
+#include "ends.cuh"
+#include "vector.cuh"
+
+constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
+constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;  // of the window of a thread
+constexpr int TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr int FILLS = (TILE_W + FILL - 1) / FILL;    // vectors of a row
+constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
+
+// Whether what stands outside the picture is all zero bits, and copies of vectors are possible.
+constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO, COPIES = RAW && FILL * sizeof(x_t) >= 4;
+// Whether neighbouring threads take neighbouring columns.
+constexpr bool BESIDE = OUT_Q * sizeof(out_t) <= 16;
+// Small windows are unrolled: then it is known which rows of pixels serve which outputs.
+constexpr bool UNROLLED = OUT_P * OUT_Q * R * S <= 1536;
+
+static_assert(THREADS <= 1024, "a block has at most 1024 threads");
+static_assert(PITCH % LOAD == 0 && OUT_Q * STRIDE_W % LOAD == 0 && OUT_Q * STRIDE_W % FILL == 0, "vectors lie alike");
+static_assert(CHUNK == S || (CHUNK * DILATION_W % LOAD == 0 && CHUNK % WEIGHT_LOAD == 0), "so do those of all chunks");
+
+struct Planes {
+    Conv conv;
+    int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
+};
+
+// Pixels are held as they are stored; RAW is false where a constant border has a value that their type may not hold.
+struct Held {
+    acc_t filters[PLANES * FILTER];
+    tile_t pixels[PLANES * PLANE];
+};
+
+// What a block computes: `planes` planes from (n, k) on, and their first output.
+struct Tile {
+    int n, k, planes, p, q;
+};
+
+// What is held of a pixel; of what stands outside the picture, where there is none.
+template <class T>
+__device__ inline T held(const Conv &conv, const x_t *pixel) {
+    if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
+    else return pixel == nullptr ? outside(conv) : centred(conv, *pixel);
+}
+
+// And what it is in the type of the sums.
+template <class T>
+__device__ inline acc_t taken(const Conv &conv, T value) {
+    if constexpr (RAW) return centred(conv, value);
+    else return value;
+}
+
+// How the threads share the vectors to copy: WIDE of them side by side, LINES rows at a time. In NHWC a thread keeps to
+// one plane; in NCHW rows of all planes follow each other.
+constexpr int SHARE = CHANNELS_LAST ? THREADS / PLANES : THREADS, WIDE = FILLS < SHARE ? FILLS : SHARE;
+constexpr int LINES = SHARE / WIDE, ALL_LINES = CHANNELS_LAST ? TILE_H : PLANES * TILE_H;
+
+// Ask for the tile of every plane, with what stands outside of the picture.
+__device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &tile) {
+    const Conv &conv = args.conv;
+    const index_t step_w = conv.x_strides.w;
+    const int t = threadIdx.x, u = CHANNELS_LAST ? t / PLANES : t;
+    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left - SHIFT;
+    if (u >= WIDE * LINES) return;
+    for (int i = u / WIDE; i < ALL_LINES; i += LINES) {
+        const int slot = CHANNELS_LAST ? t % PLANES : i / TILE_H, row = i % TILE_H, k = tile.k + slot;
+        if (slot >= tile.planes) break;
+        const int h = inside(h0 + row, conv.H);
+        const x_t *line = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP, max(h, 0), 0);
+#pragma unroll
+        for (int v = 0; v < FILLS; v += WIDE) {
+            const int column = (v + u % WIDE) * FILL, w = w0 + column;
+            if (FILLS % WIDE && column >= FILLS * FILL) break;
+            tile_t *target = to.pixels + (slot * PLANE + row * PITCH + column);
+            const bool there = h >= 0 && w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+            if (COPIES && args.aligned_x && (there || BLANK)) {
+                if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, there ? line + w * step_w : conv.x, there);
+            } else {
+                for (int e = 0; e < FILL; e++) {
+                    const int x = inside(w + e, conv.W);
+                    target[e] = held<tile_t>(conv, h < 0 || x < 0 ? nullptr : line + x * step_w);
+                }
+            }
+        }
+    }
+}
+
+__device__ inline void copy_filters(const Conv &conv, Held &to, const Tile &tile) {
+    for (int i = threadIdx.x; i < PLANES * R * S; i += THREADS) {
+        const int slot = i / (R * S), tap = i % (R * S);
+        if (slot < tile.planes)
+            copy_async<sizeof(acc_t)>(to.filters + (slot * FILTER + tap / S * FILTER_PITCH + tap % S),
+                                      conv.w + static_cast<index_t>((tile.k + slot) % K) * (R * S) + tap);
+    }
+}
+
+// Add COUNT products of a row of pixels, from a tap on, to all outputs whose windows cover the row: it is row i of the
+// window of the first. Not TESTED: it belongs to all.
+template <int COUNT, bool TESTED>
+__device__ inline void add_taps(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+                                const acc_t *filter, int i) {
+    constexpr int SPAN = SHIFT + (OUT_Q - 1) * STRIDE_W + (COUNT - 1) * DILATION_W + 1;
+    acc_t row[SPAN];
+#pragma unroll
+    for (int v = 0; v < SPAN; v += LOAD) {
+        const auto values = load_vector<LOAD>(pixels + v);
+#pragma unroll
+        for (int e = 0; e < LOAD; e++)
+            if (v + e < SPAN) row[v + e] = taken(conv, values.at[e]);
+    }
+#pragma unroll
+    for (int p = 0; p < OUT_P; p++) {
+        const int below = i - p * STRIDE_H, r = below / DILATION_H;
+        if (TESTED && (below < 0 || below % DILATION_H != 0 || r >= R)) continue;
+#pragma unroll
+        for (int s0 = 0; s0 < COUNT; s0 += WEIGHT_LOAD) {
+            const auto weights = load_vector<WEIGHT_LOAD>(filter + (r * FILTER_PITCH + s0));
+#pragma unroll
+            for (int s = s0; s < s0 + WEIGHT_LOAD && s < COUNT; s++)
+#pragma unroll
+                for (int q = 0; q < OUT_Q; q++)
+                    sums[p][q] = multiply_add(weights.at[s - s0], row[SHIFT + q * STRIDE_W + s * DILATION_W], sums[p][q]);
+        }
+    }
+}
+
+template <bool TESTED>
+__device__ inline void add_row(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+                               const acc_t *filter, int i) {
+    pixels += i * PITCH;
+#pragma unroll 1
+    for (int s = 0; s + CHUNK <= S; s += CHUNK)
+        add_taps<CHUNK, TESTED>(conv, sums, pixels + s * DILATION_W, filter + s, i);
+    constexpr int LEFT = S % CHUNK, AT = S - LEFT;
+    if constexpr (LEFT > 0) add_taps<LEFT, TESTED>(conv, sums, pixels + AT * DILATION_W, filter + AT, i);
+}
+
+__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+                                    const acc_t *filter) {
+    constexpr bool CLOSE = STRIDE_H == 1 && DILATION_H == 1;
+#pragma unroll(UNROLLED ? ROWS : 1)
+    for (int i = 0; i < ROWS; i++)
+        if (CLOSE && !UNROLLED && i >= OUT_P - 1 && i < R)
+            add_row<false>(conv, sums, pixels, filter, i);
+        else
+            add_row<true>(conv, sums, pixels, filter, i);
+}
+
+__device__ inline void store(const Planes &args, const acc_t (&sums)[OUT_P][OUT_Q], int n, int k, int p0, int q0) {
+    const Conv &conv = args.conv;
+#pragma unroll
+    for (int i = 0; i < OUT_P * OUT_Q; i += STORE) {
+        const int p = i / OUT_Q, q = i % OUT_Q;
+        if (p0 + p >= conv.P) continue;
+        if (args.aligned_out && q0 + q + STORE <= conv.Q) {
+            Vector<out_t, STORE> values;
+#pragma unroll
+            for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+            store_vector(conv.out + place(conv.out_strides, n, k, p0 + p, q0 + q), values);
+        } else {
+#pragma unroll
+            for (int e = 0; e < STORE; e++)
+                if (q0 + q + e < conv.Q) finish(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(const __grid_constant__ Planes args) {
+    DYNAMIC_SHARED(Held, held);
+    const Conv &conv = args.conv;
+    const int t = threadIdx.x;
+    const int slot = CHANNELS_LAST ? t % PLANES : t / (STRIPS_X * STRIPS_Y), strip = CHANNELS_LAST ? t / PLANES : t;
+    const int y = BESIDE ? strip / STRIPS_X % STRIPS_Y : strip % STRIPS_Y;
+    const int x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y % STRIPS_X;
+    const unsigned across = (conv.Q + TILE_Q - 1) / TILE_Q, tiles = across * ((conv.P + TILE_P - 1) / TILE_P);
+    // Unsigned 32-bit divisions are the cheapest: blocks are no more, and planes where places have 32 bits.
+    const long long first = static_cast<long long>(blockIdx.x / tiles) * PLANES;
+    const long long planes = static_cast<long long>(conv.N) * K - first;
+    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
+    const int part = blockIdx.x % tiles, down = part / across, beside = part - down * across;
+    const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
+                       static_cast<int>(planes < PLANES ? planes : PLANES), down * TILE_P, beside * TILE_Q};
+    copy_filters(conv, *held, tile);
+    copy_pixels(args, *held, tile);
+    copy_async_commit();
+    copy_async_wait();
+    __syncthreads();
+    const int k = tile.k + slot, p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
+    if (slot >= tile.planes || p >= conv.P || q >= conv.Q) return;
+    acc_t sums[OUT_P][OUT_Q] = {};
+    add_products(conv, sums, held->pixels + (slot * PLANE + y * OUT_P * STRIDE_H * PITCH + x * OUT_Q * STRIDE_W),
+                 held->filters + slot * FILTER);
+    store(args, sums, tile.n + k / K, k % K, p, q);
+}

@@ -1,0 +1,288 @@
+"""Host side of planes.cu: the tile of a thread and of a block, how they lie in shared memory, and which is best."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, compiled, is_aligned
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.include.conv import TYPES, WeightPacker, conv_constants, fill, with_conv
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Bytes of the widest load, store and copy.
+VECTOR_BYTES = 16
+
+# Rows and columns of outputs of a thread that are worth comparing. Odd rows meet in no bank of shared memory.
+OUTPUTS = ((7, 8), (5, 8), (3, 8), (1, 8), (7, 4), (3, 4), (1, 4))
+
+# Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
+MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 64, (64, 128, 256)
+
+# Taps of a row that are taken together: all of a short one.
+SHORT_ROW, CHUNK = 11, 8
+
+# Registers of a thread that a row of pixels and the sums may take, of the 255 that it has.
+MOST_REGISTERS = 160
+
+# How many configs are worth trying.
+MOST_CONFIGS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PlanesConfig(Config):
+    """Tile of :class:`DepthwisePlanes`.
+
+    Attributes
+    ----------
+    out_p, out_q : int
+        Rows and columns of outputs of a thread.
+    strips_y, strips_x : int
+        Such strips of a plane's tile.
+    planes : int
+        Planes of a block. It has strips_y * strips_x * planes threads.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
+    """
+
+    out_p: int
+    out_q: int
+    strips_y: int
+    strips_x: int
+    planes: int
+    resident: int = 512
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.strips_y * self.strips_x * self.planes
+
+
+# What asks for least.
+LEAST = PlanesConfig(1, 4, 8, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How pixels and filters lie in shared memory, in elements: see planes.cu."""
+
+    raw: bool
+    fill: int
+    shift: int
+    load: int
+    chunk: int
+    pitch: int
+    plane: int
+    filter_pitch: int
+    filter: int
+    rows: int
+    shared_bytes: int
+
+
+class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
+    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too.
+
+    Examples
+    --------
+    >>> from convforge.backends.emulator.facts import emulator_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
+    >>> DepthwisePlanes("emulator").refuses(problem, emulator_facts()) is None
+    True
+    >>> DepthwisePlanes("emulator").refuses(problem.replace(groups=64), emulator_facts())
+    'a filter must see one channel: groups=64 must equal C=128'
+    """
+
+    name = "depthwise_planes"
+    summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
+    since = "direct_shared"
+    sources = (
+        "algorithms/depthwise/planes.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "vector")),
+        *DepthwiseConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
+        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        found = set()
+        for out_p, out_q in OUTPUTS:
+            strips_y = even_share(-(-problem.p // out_p), MOST_STRIPS)
+            strips_x = even_share(-(-problem.q // out_q), MOST_COLUMNS // out_q)
+            for threads in BLOCKS:
+                planes = max(1, min(problem.n * problem.k, threads // (strips_y * strips_x)))
+                if problem.x_layout == "NHWC" and planes > 4:
+                    planes -= planes % 4  # 16 bytes of float32 side by side
+                found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes))
+                found.add(PlanesConfig(out_p, out_q, -(-strips_y // 2), -(-strips_x // 2), planes))
+        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
+        return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: PlanesConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Planes", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        lies, store = _layout(problem, config), _store(problem, config)
+        prelude = constants(
+            OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
+            PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=lies.raw, FILL=lies.fill,
+            SHIFT=lies.shift, LOAD=lies.load, CHUNK=lies.chunk, PITCH=lies.pitch, PLANE=lies.plane,
+            FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter, STORE=store,
+        )  # fmt: skip
+        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
+        path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
+        source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
+        kernel = compiled(runtime, source, config.threads, config.resident)
+        info = runtime.describe(
+            kernel, LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
+        )
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
+        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, "w", lies.fill, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, "w", store, out_bytes)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        weights = WeightPacker(problem, runtime)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+
+
+def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if config.threads > 1024:
+        return f"a block has at most 1024 threads; {config.threads} are asked for"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return (
+            f"a row of the window and the sums of {config.out_p} x {config.out_q} outputs take {need} registers; "
+            f"{MOST_REGISTERS} are to be had"
+        )
+    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
+        return (
+            f"tiles and filters of {config.planes} planes take {room} bytes of shared memory; a block has "
+            f"{facts.block_shared_bytes}"
+        )
+    return None
+
+
+def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
+    """Cycles that a multiprocessor takes: in one it issues 4 instructions of a warp, and shared memory moves 128 bytes.
+
+    Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. A store takes a cycle for each
+    line of 128 bytes that a warp writes to. Eight warps hide latencies; fewer take that much longer. Only for comparing
+    configs.
+    """
+    lies = _layout(problem, config)
+    warps = -(-config.threads // 32)
+    counts = _chunks(problem)
+    spans = sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
+    pixels = lies.rows * spans
+    weights = (
+        config.out_p * problem.r * sum(-(-count * itemsize(problem.acc_dtype) // VECTOR_BYTES) for count in counts)
+    )
+    products = config.out_p * config.out_q * problem.r * problem.s
+    width = -(-(_tile(config.strips_x * config.out_q, problem, 1) + lies.shift) // lies.fill)
+    height = _tile(config.strips_y * config.out_p, problem, 0)
+    copies = config.planes * height * width / config.threads
+    issued = products + pixels + weights + 24 * copies + 4 * config.out_p * config.out_q
+    bytes_shared = lies.load * itemsize(problem.x_dtype) * 32
+    lines = 4 if config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES else 32
+    stores = config.out_p * config.out_q / _store(problem, config) * lines
+    shared = pixels * max(1, bytes_shared / 128) + weights * 1.5 + 2 * copies + stores
+    blocks = _blocks(problem, config)
+    registers = max(32, 40 + _registers(problem, config))
+    at_once = min(
+        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
+        (facts.registers or 1 << 16) // (registers * warps * 32),
+        -(-blocks // facts.cores),
+    )
+    held = max(1, at_once) * warps
+    return math.ceil(blocks / facts.cores) * warps * max(issued / 4, shared) * max(1.0, 8 / held)
+
+
+def _chunks(problem: Conv2dProblem) -> list[int]:
+    """Taps of a row, as they are taken together."""
+    if problem.s <= SHORT_ROW:
+        return [problem.s]
+    return [CHUNK] * (problem.s // CHUNK) + [problem.s % CHUNK] * (problem.s % CHUNK > 0)
+
+
+def _span(problem: Conv2dProblem, config: PlanesConfig, shift: int, taps: int) -> int:
+    """Pixels of a row that a thread loads for so many taps."""
+    return shift + (config.out_q - 1) * problem.stride[1] + (taps - 1) * problem.dilation[1] + 1
+
+
+def _tile(outputs: int, problem: Conv2dProblem, axis: int) -> int:
+    """Pixels under so many outputs, along H (0) or W (1)."""
+    taps = (problem.r, problem.s)[axis]
+    return (outputs - 1) * problem.stride[axis] + problem.dilation[axis] * (taps - 1) + 1
+
+
+def _registers(problem: Conv2dProblem, config: PlanesConfig) -> int:
+    numbers = _span(problem, config, 0, _chunks(problem)[0]) + config.out_p * config.out_q
+    return numbers * -(-itemsize(problem.acc_dtype) // 4)
+
+
+def _layout(problem: Conv2dProblem, config: PlanesConfig) -> _Layout:
+    raw = problem.padding_mode != "constant" or problem.x_dtype == problem.acc_dtype
+    x_bytes, acc_bytes = itemsize(problem.x_dtype), itemsize(problem.acc_dtype)
+    near = problem.x_layout == "NHWC"
+    tile_bytes = x_bytes if raw else acc_bytes
+    step = config.out_q * problem.stride[1]
+    vector = math.gcd(problem.w, step, VECTOR_BYTES // x_bytes)
+    copied = 1 if near or not raw or vector * x_bytes < 4 else vector
+    shift = -problem.padding[2] % copied
+    chunks = _chunks(problem)
+    load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunks[0] * problem.dilation[1] if len(chunks) > 1 else step)
+
+    width = shift + _tile(config.strips_x * config.out_q, problem, 1)
+    reach = [-(-width // copied) * copied]
+    for i, taps in enumerate(chunks):
+        last = (config.strips_x - 1) * step + i * chunks[0] * problem.dilation[1]
+        reach.append(last + -(-_span(problem, config, shift, taps) // load) * load)
+    pitch = _odd_vectors(max(reach), tile_bytes, odd=True)
+    height = _tile(config.strips_y * config.out_p, problem, 0)
+    filter_pitch = _odd_vectors(problem.s, acc_bytes, odd=False)
+    plane, filter_ = height * pitch, problem.r * filter_pitch
+    if near:
+        plane, filter_ = (_odd_vectors(*of, odd=True) for of in ((plane, tile_bytes), (filter_, acc_bytes)))
+    nbytes = config.planes * (filter_ * acc_bytes + plane * tile_bytes)
+    rows = _tile(config.out_p, problem, 0)
+    return _Layout(raw, copied, shift, load, chunks[0], pitch, plane, filter_pitch, filter_, rows, nbytes)
+
+
+def _odd_vectors(elements: int, nbytes: int, *, odd: bool) -> int:
+    """The least number of elements, at least `elements`, that whole vectors hold; an odd number of vectors if asked."""
+    vectors = -(-elements * nbytes // VECTOR_BYTES)
+    return (vectors | 1 if odd else vectors) * VECTOR_BYTES // nbytes
+
+
+def _store(problem: Conv2dProblem, config: PlanesConfig) -> int:
+    """Outputs of a row that are stored together."""
+    if problem.out_layout == "NHWC":
+        return 1
+    return math.gcd(problem.q, config.out_q, VECTOR_BYTES // itemsize(problem.out_dtype))
+
+
+def _blocks(problem: Conv2dProblem, config: PlanesConfig) -> int:
+    across = -(-problem.q // (config.strips_x * config.out_q))
+    down = -(-problem.p // (config.strips_y * config.out_p))
+    return max(1, across * down * -(-problem.n * problem.k // config.planes))

@@ -1,0 +1,158 @@
+"""Depthwise kernels on the emulator: every config, views with gaps, refusals, and what the host works out for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.compiling import H200
+from tests.backends.emulated import needs_emulator
+from tests.judged import judge_of
+
+from convforge.algorithms.contract import Operands
+from convforge.algorithms.depthwise.device import ChannelsConfig, DepthwiseChannels, DepthwisePlanes, PlanesConfig
+from convforge.algorithms.depthwise.planes import modelled_cycles
+from convforge.algorithms.direct.device import DirectNaive
+from convforge.backends.emulator import emulator_runtime
+from convforge.check import Judge, check_plan, make_inputs
+from convforge.problem import Conv2dProblem, parse_problem
+from convforge.tuning.heuristic import choose
+
+CHANNELS, PLANES = DepthwiseChannels("emulator"), DepthwisePlanes("emulator")
+EACH = [
+    (CHANNELS, "n2c8h21w26_k8r3s3_st1_p1_g8_f32_nhwc"),
+    (CHANNELS, "n1c6h19w22_k12r5s3_st2x1_p2x1_g6_f16_nhwc"),
+    (CHANNELS, "n1c4h19w22_k4r7s7_st1_p3_g4_f32_nhwc"),
+    (PLANES, "n2c5h21w28_k5r3s3_st1_p1_g5_f32_nchw"),
+    (PLANES, "n1c6h33w40_k12r5s7_st1x2_p2x3_g6_f16_nchw"),
+    (PLANES, "n1c8h18w21_k8r13s15_st1_p6x7_g8_f32_nhwc"),
+    (PLANES, "n1c3h40w36_k3r31s31_st1_p15_g3_u8-i8-i32-i32_nchw_+zero:3"),
+]
+
+
+def problem_of(text: str) -> Conv2dProblem:
+    problem = parse_problem(text)
+    assert isinstance(problem, Conv2dProblem)
+    return problem
+
+
+def check(method: Any, text: str, config: Any = None) -> None:
+    problem, runtime = problem_of(text), emulator_runtime()
+    config = method.configs(problem, runtime.facts)[0] if config is None else config
+    verdict = check_plan(method.plan(problem, config, runtime), judge_of(text, "normal"))
+    assert verdict.ok, f"{config}: {verdict.message}"
+
+
+@needs_emulator
+@pytest.mark.parametrize(("method", "text"), EACH, ids=[f"{m.name}-{text}" for m, text in EACH])
+def test_every_config(method: Any, text: str) -> None:
+    configs = method.configs(problem_of(text), H200)
+    assert len(set(configs)) == len(configs) > 1
+    for config in configs:
+        check(method, text, config)
+
+
+@needs_emulator
+def test_more_rows_and_pictures_than_a_grid_has() -> None:
+    check(CHANNELS, "n1c1h66000w1_k1r3s1_p1x0_f32_nhwc", ChannelsConfig(1, 1, 1, 1, 32, 1))
+    check(CHANNELS, "n66000c1h1w2_k1r1s1_f32_nhwc")
+    check(PLANES, "n66000c1h1w2_k1r1s1_f32_nchw")
+
+
+@needs_emulator
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize(("method", "layout"), [(CHANNELS, "nhwc"), (PLANES, "nchw"), (PLANES, "nhwc")])
+def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
+    """Parts of larger arrays, `ahead` elements behind their rows' first: vectors only where they are aligned."""
+    text = f"n2c8h12w16_k8r3s3_p1_g8_f32_{layout}_+bias"
+    problem, runtime = problem_of(text), emulator_runtime()
+    inputs = make_inputs(problem)
+
+    def part(shape: tuple[int, ...]) -> tuple[slice, ...]:
+        return (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
+
+    def within(shape: tuple[int, ...]) -> Any:
+        large = np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, np.float32)
+        return large[part(shape)]
+
+    x, out = within(problem.x_shape), within(problem.out_shape)
+    x[...] = inputs.x
+    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+    plan(x, plan.prepare(inputs.w), inputs.operands, out)
+    verdict = Judge(problem, inputs).verdict("strict", np.ascontiguousarray(out))
+    assert verdict.ok, verdict.message
+    around = out.base.copy()
+    around[part(out.shape)] = 7
+    assert (around == 7).all(), "nothing around the output is written"
+
+
+@needs_emulator
+def test_reversed_axes() -> None:
+    problem, runtime = problem_of("n1c4h9w12_k4r3s3_p1_g4_f32_nhwc"), emulator_runtime()
+    inputs = make_inputs(problem)
+    for method in (CHANNELS, PLANES):
+        plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+        out = np.empty(problem.out_shape, np.float32)
+        plan(inputs.x[:, ::-1, ::-1], plan.prepare(inputs.w), Operands(), out)
+        naive = DirectNaive("emulator")
+        other = naive.plan(problem, naive.configs(problem, runtime.facts)[0], runtime)
+        expected = np.empty(problem.out_shape, np.float32)
+        other(np.ascontiguousarray(inputs.x[:, ::-1, ::-1]), other.prepare(inputs.w), Operands(), expected)
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_refusals_say_why() -> None:
+    plain = problem_of("n1c8h9w12_k8r3s3_p1_g4_f32_nhwc")
+    assert PLANES.refuses(plain, H200) == "a filter must see one channel: groups=4 must equal C=8"
+    assert CHANNELS.refuses(plain.replace(groups=8), H200) is None
+    reason = CHANNELS.refuses(plain.replace(groups=8, x_layout="NCHW"), H200)
+    assert reason == "channels must lie side by side: x_layout=NCHW must be NHWC"
+    huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")
+    assert "bytes of shared memory; a block has 232448" in str(PLANES.refuses(huge, H200))
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "reason"),
+    [
+        (CHANNELS, ChannelsConfig(3, 1, 1, 8, 4, 1), "vec=3 must divide the 8 channels"),
+        (CHANNELS, ChannelsConfig(8, 1, 1, 8, 4, 1), "more than a load of 16 bytes"),
+        (CHANNELS, ChannelsConfig(4, 1, 1, 2, 4, 1), "32 to 1024 threads; these are 8"),
+        (CHANNELS, ChannelsConfig(4, 16, 16, 2, 4, 4), "200 are to be had"),
+        (CHANNELS, ChannelsConfig(4, 0, 1, 2, 4, 4), "at least 1"),
+        (PLANES, PlanesConfig(0, 8, 1, 1, 1), "out_p=0 must be at least 1"),
+        (PLANES, PlanesConfig(7, 8, 8, 8, 32), "at most 1024 threads; 2048"),
+        (PLANES, PlanesConfig(63, 8, 1, 1, 1), "160 are to be had"),
+        (PLANES, PlanesConfig(7, 8, 8, 8, 16), "bytes of shared memory"),
+    ],
+    ids=str,
+)
+@needs_emulator
+def test_what_cannot_be_is_refused(method: Any, config: Any, reason: str) -> None:
+    problem = problem_of("n1c8h99w120_k8r3s3_p1_g8_f32_nhwc")
+    with pytest.raises(ValueError, match=reason):
+        method.plan(problem, config, emulator_runtime())
+
+
+def test_the_tile_follows_the_plane() -> None:
+    """A plane of 56 x 56 is one tile without waste; small planes share a block; large filters take large tiles."""
+    layer = problem_of("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
+    best = DepthwisePlanes().configs(layer, H200)[0]
+    assert best.strips_y * best.out_p == best.strips_x * best.out_q == 56
+    assert best.out_p * best.out_q >= 28
+    small = DepthwisePlanes().configs(problem_of("n32c384h7w7_k384r7s7_st1_p3_g384_f32_nchw"), H200)[0]
+    assert small.planes > 1
+    assert small.threads >= 32
+    assert modelled_cycles(layer, best, H200) / 1.755e9 < 0.85e-3
+
+
+@needs_emulator
+def test_auto_takes_them() -> None:
+    runtime = emulator_runtime()
+    for text, name in (
+        ("n1c8h14w14_k8r3s3_p1_g8_f32_nhwc", "depthwise_channels"),
+        ("n1c8h14w14_k8r3s3_p1_g8_f32_nchw", "depthwise_planes"),
+        ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
+        ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_tiled"),
+    ):
+        assert choose(problem_of(text), runtime).algorithm.name == name
