@@ -93,6 +93,7 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     from convforge.cli import app as application
 
+    pytest.importorskip("imagecodecs")
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()
     pictures = {f"{i}.png": RANDOM.integers(0, 256, (300 + i % 3, 400, 3), dtype=np.uint8) for i in range(20)}

@@ -25,6 +25,8 @@ VECTOR_BYTES = 16
 
 # Registers of a thread that pixels and sums may take, of the 255 that it has.
 MOST_REGISTERS = 192
+# With more of them, fewer threads are asked for.
+MODEST_REGISTERS = 54
 
 # Rows and columns of outputs of a thread; the threads that a multiprocessor shall hold of them; how many threads it
 # must get for the tile to pay, as a large tile reads less of the picture twice but small ones keep more threads at
@@ -208,7 +210,7 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
-    return config if _registers(problem, config) <= TILES[0][4] else replace(config, resident=512)
+    return config if _registers(problem, config) <= MODEST_REGISTERS else replace(config, resident=512)
 
 
 def _with_weights(config: TiledConfig, weights: str) -> TiledConfig:

@@ -151,7 +151,7 @@ class CudaRuntime:
         """A copy of a host array on the GPU, contiguous."""
         from cuda.bindings import driver
 
-        plain = np.ascontiguousarray(array)
+        plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype)
         if plain.nbytes:
             handle = self.stream_handle(stream)
