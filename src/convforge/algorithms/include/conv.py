@@ -190,12 +190,12 @@ class WeightPacker:
         self._dtype = dtype or problem.acc_dtype
         types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[self._dtype]};")
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", (*DECLARED, *types), _Weights,
-            "Weights",
+            "algorithms/include/weights.cu", "pack_weights", (*DECLARED, *types, *constants(NEAR_K=order[-1] == "K")),
+            _Weights, "Weights",
         )  # fmt: skip
         self._kernel = runtime.compile(source)
-        blocks = min(-(-int(np.prod(problem.w_shape, dtype=np.int64)) // 256), 1024)
-        self._info = LaunchInfo("pack_weights", (blocks,), (256,))
+        squares = -(-problem.k // 32) * -(-problem.taps // 32)
+        self._info = LaunchInfo("pack_weights", (squares,), (32, 8))
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The packed filter of these weights."""

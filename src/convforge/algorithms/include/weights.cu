@@ -1,9 +1,14 @@
 // pack_weights: the filter as kernels want it: cast to the type of the sums, flipped where the problem is a convolution
 // in the mathematical sense, its axes in any order.
 //
-// Threads   one a weight, in the order that it is written in.
-// Limit     launch latency: filters are small.
+// Seen as a matrix of K rows and C_GROUP * R * S columns, which come as they lie in w.
+// Threads   32 x ROWS a block. It brings a square of 32 x 32 weights, neighbours of a row by neighbouring threads, and
+//           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
+// Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
+// Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
 #include "types.cuh"
+
+constexpr int SIDE = 32, ROWS = 8;
 
 struct Weights {
     const w_t *w;
@@ -13,16 +18,29 @@ struct Weights {
     int K, C_GROUP, R, S, flip;
 };
 
+// Where weight (k, column) lies in an array of these strides.
+__device__ inline long long weight_at(const Weights &args, const long long (&strides)[4], int k, int column, bool flip) {
+    int s = column % args.S, r = column / args.S % args.R;
+    const int c = column / args.S / args.R;
+    if (flip) {
+        r = args.R - 1 - r;
+        s = args.S - 1 - s;
+    }
+    return k * strides[0] + c * strides[1] + r * strides[2] + s * strides[3];
+}
+
 extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
-    const long long count = static_cast<long long>(args.K) * args.C_GROUP * args.R * args.S;
-    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
-    for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        const int s = i % args.S, r = i / args.S % args.R;
-        const long long kc = i / args.S / args.R;
-        const int c = kc % args.C_GROUP, k = kc / args.C_GROUP;
-        const int from_r = args.flip ? args.R - 1 - r : r, from_s = args.flip ? args.S - 1 - s : s;
-        args.packed[k * args.packed_strides[0] + c * args.packed_strides[1] + r * args.packed_strides[2] +
-                    s * args.packed_strides[3]] =
-            stored<acc_t>::of(widen(args.w[k * args.strides[0] + c * args.strides[1] + from_r * args.strides[2] + from_s * args.strides[3]]));
+    __shared__ acc_t square[SIDE][SIDE + 1];
+    const int columns = args.C_GROUP * args.R * args.S;
+    const int across = (columns + SIDE - 1) / SIDE, x = threadIdx.x, y = threadIdx.y;
+    const int k0 = blockIdx.x / across * SIDE, column0 = blockIdx.x % across * SIDE;
+    for (int i = y; i < SIDE; i += ROWS)
+        if (k0 + i < args.K && column0 + x < columns)
+            square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));
+    __syncthreads();
+    for (int i = y; i < SIDE; i += ROWS) {
+        const int k = k0 + (NEAR_K ? x : i), column = column0 + (NEAR_K ? i : x);
+        if (k < args.K && column < columns)
+            args.packed[weight_at(args, args.packed_strides, k, column, false)] = square[k - k0][column - column0];
     }
 }
