@@ -22,8 +22,9 @@ from convforge.problem.types import is_integer
 
 # Class -> how many times the sequential loop's RMS error is allowed. Measured here, on random normal data over bands of
 # 40 outputs and more: direct rows 0.5 to 1.4 times, separable 0.6 to 2.2, F(2x2, 3x3) 0.6 to 5, F(4x4, 3x3) 2 to 30;
-# the largest with a single channel, where a sequential sum of nine products hardly errs. TF32 is in the thousands.
-ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 32.0}
+# the largest with a single channel, where a sequential sum of nine products hardly errs. On smooth or widely spread
+# pixels the same sum the other way round reaches 3.2. TF32 is in the thousands.
+ALLOWED: dict[str, float] = {"strict": 4.0, "separable": 6.0, "winograd": 32.0}
 
 # The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
 # fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
