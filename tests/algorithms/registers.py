@@ -86,11 +86,17 @@ OWN = {
         ),
     ),
     "separable": (
-        ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw", "n1c3h2048w2048_k3r9s9_p4_g3_f32_nhwc"),
         (
-            "n1c3h2048w2048_k3r31s31_p15_g3_f32_nhwc", "n1c3h2048w2048_k3r5s5_p2_g3_f32_nchw",
-            "n1c3h2160w3840_k3r15s15_p7_reflect_g3_u8-f32-u8-f32_nhwc", "n1c1h2048w2048_k1r45s45_p22_f32_nchw",
-            "n1c1h2048w2048_k1r21s21_p10_st2_f16_nchw", "n1c1h2048w2048_k1r15s15_p7_f64_nchw_+bias+relu",
+            "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",
+            "n1c3h2048w2048_k3r9s9_p4_g3_f32_nhwc_math-separable",
+        ),
+        (
+            "n1c3h2048w2048_k3r31s31_p15_g3_f32_nhwc_math-separable",
+            "n1c3h2048w2048_k3r5s5_p2_g3_f32_nchw_math-separable",
+            "n1c3h2160w3840_k3r15s15_p7_reflect_g3_u8-f32-u8-f32_nhwc_math-separable",
+            "n1c1h2048w2048_k1r45s45_p22_f32_nchw_math-separable",
+            "n1c1h2048w2048_k1r21s21_p10_st2_f16_nchw_math-separable",
+            "n1c1h2048w2048_k1r15s15_p7_f64_nchw_+bias+relu_math-separable",
         ),
     ),
 }  # fmt: skip
