@@ -11,9 +11,9 @@ the emulator see the device half of device.cuh, which is PTX.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+
+from tests.algorithms.planted import Run, of_file
 
 from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
 from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
@@ -21,43 +21,7 @@ from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.im2col.device import Im2colConfig
 from convforge.algorithms.pool.device import MaxPoolConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What to run, and how.
-
-    Attributes
-    ----------
-    method, problem : str
-    config : Config, optional
-        By default, the method's own.
-    kind : str
-        Of the inputs; "nan" asks how far the NaN among them comes.
-    ahead : int
-        Elements by which x and the output of an elementwise method begin behind a multiple of 16 bytes.
-    """
-
-    method: str
-    problem: str
-    config: Any = None
-    kind: str = "normal"
-    ahead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault. `file` is within ``algorithms/``; `old` stands in it exactly once."""
-
-    file: str
-    name: str
-    old: str
-    new: str
-    run: Run
-
-    def __str__(self) -> str:
-        return f"{self.file.removeprefix('include/device/')}: {self.name}"
-
+from convforge.algorithms.separable.device import FusedConfig
 
 # Several channels and filters, more than one block.
 PLAIN, STRIDED = "n2c3h9w37_k4r3s3_p1_f32_nchw", "n2c3h17w37_k4r3s3_st2_p1_f32_nchw"
@@ -87,12 +51,6 @@ def _with(run: Run, problem: str) -> Run:
     return replace(run, problem=problem)
 
 
-def _of(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:
-    """Faults of one file: name, old text, new text, and what to run where that is not `run`."""
-    for name, old, new, *other in faults:
-        yield Fault(file, name, old, new, other[0] if other else run)
-
-
 SYNC = "__syncthreads();"
 
 # Pooling: rows of whole vectors, channels in vectors, pixels that a window steps over, windows all of whose pixels may
@@ -109,14 +67,20 @@ PLANES = Run("depthwise_planes", "n2c5h13w24_k5r3s3_p1_g5_f32_nchw", PlanesConfi
 PLANES_WIDE = replace(PLANES, problem="n1c3h19w21_k3r9s13_p4x6_g3_f32_nchw")
 PLANES_TALL = replace(PLANES, problem="n1c3h33w21_k3r13s13_p6_g3_f32_nhwc", config=PlanesConfig(7, 8, 2, 1, 2))
 
+# Separable: rows of whole vectors, two products; filters in chunks; channels that are summed; pixels of three planes.
+SEPARABLE = Run("separable", "n2c3h21w40_k3r5s7_p2x3_g3_f32_nchw", FusedConfig(4, 2, 16, 8))
+SEPARABLE_LONG = replace(SEPARABLE, problem="n1c1h40w40_k1r37s41_p18x20_f32_nchw")
+SEPARABLE_SUMMED = replace(SEPARABLE, problem="n1c4h21w40_k2r5s7_p2x3_g2_f32_nchw")
+SEPARABLE_NEAR = replace(SEPARABLE, problem="n2c4h21w40_k4r5s7_p2x3_g4_f32_nhwc", config=FusedConfig(4, 2, 16, 8, 3))
+
 FAULTS = [
-    *_of("direct/naive.cu", NAIVE,
+    *of_file("direct/naive.cu", NAIVE,
         ("last row left out", "p0 + args.per_p, conv.P)", "p0 + args.per_p, conv.P - 1)"),
         ("height for width", "args.per_q, conv.Q)", "args.per_q, conv.P)"),
         ("no check at the ragged edge", "min(q0 + args.per_q, conv.Q)", "q0 + args.per_q"),
         ("one filter for all outputs", "static_cast<index_t>(k) * TAPS", "static_cast<index_t>(0) * TAPS"),
     ),
-    *_of("include/device/window.cuh", NAIVE,
+    *of_file("include/device/window.cuh", NAIVE,
         ("no border above", "if (h0 >= 0 && w0 >= 0", "if (w0 >= 0"),
         ("off by one at the border", "w0 + EXTENT_W <= conv.W", "w0 + EXTENT_W <= conv.W + 1"),
         ("height for width", "h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W",
@@ -127,39 +91,39 @@ FAULTS = [
         ("dilation left out inside", "DILATION_W * conv.x_strides.w", "conv.x_strides.w",
          _with(NAIVE, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
     ),
-    *_of("include/device/border.cuh", NAIVE,
+    *of_file("include/device/border.cuh", NAIVE,
         ("off by one at the border", "i < size) return i;", "i <= size) return i;"),
         ("edge pixel repeated", "i : period - i;", "i : period - 1 - i;",
          _with(NAIVE, "n1c2h9w37_k3r3s3_p1_reflect_f32_nchw")),
         ("channel left out at the border", "place(conv.x_strides, n, c, h, w)", "place(conv.x_strides, n, 0, h, w)"),
     ),
-    *_of("include/device/conv.cuh", NAIVE,
+    *of_file("include/device/conv.cuh", NAIVE,
         ("step of columns for rows", "h * static_cast<index_t>(strides.h)", "h * static_cast<index_t>(strides.w)"),
     ),
-    *_of("include/device/ends.cuh", NAIVE,
+    *of_file("include/device/ends.cuh", NAIVE,
         ("one bias for all outputs", "conv.bias[k]", "conv.bias[0]", _with(NAIVE, PLAIN + "_+bias")),
         ("place of the input for the residual's", "place(conv.residual_strides, n, k", "place(conv.x_strides, n, k",
          _with(NAIVE, PLAIN + "_+residual")),
     ),
-    *_of("include/device/types.cuh", NAIVE,
+    *of_file("include/device/types.cuh", NAIVE,
         ("integers wrap round", "return static_cast<T>(whole > limits<T>::high ? limits<T>::high : whole);",
          "return static_cast<T>(static_cast<long long>(whole));",
          _with(NAIVE, "n1c1h9w37_k1r3s3_p1_u8-f32-u8-f32_nchw")),
     ),
-    *_of("include/weights.cu", NAIVE,
+    *of_file("include/weights.cu", NAIVE,
         ("filter not flipped", "r = args.R - 1 - r;", "", _with(NAIVE, PLAIN.replace("_f32", "_flip_f32"))),
         ("height for width", "r = column / args.S % args.R", "r = column / args.R % args.S", _with(NAIVE, TALL_FILTER)),
         ("no barrier before the square is turned", SYNC, "", IMPLICIT),
         ("columns beyond the first square left out", "% across * SIDE", "% 1 * SIDE",
          _with(NAIVE, "n1c5h9w37_k4r3s3_p1_f32_nchw")),
     ),
-    *_of("direct/constant.cu", CONSTANT,
+    *of_file("direct/constant.cu", CONSTANT,
         ("last row left out", "p < conv.P;", "p < conv.P - 1;"),
         ("height for width", "q >= conv.Q", "q >= conv.P"),
         ("no check at the ragged edge", "if (q >= conv.Q) return;", ""),
         ("one filter for all outputs", "weights + k * TAPS", "weights"),
     ),
-    *_of("direct/shared.cu", SHARED,
+    *of_file("direct/shared.cu", SHARED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
         ("stride-1 tile for stride 2", "(TILE_P - 1) * STRIDE_H", "(TILE_P - 1)", _with(SHARED, STRIDED)),
@@ -180,13 +144,13 @@ FAULTS = [
         ("outputs of the next group", "k + j < (g + 1) * K_GROUP &&", "k + j < K &&",
          _with(SHARED, "n1c4h9w37_k6r3s3_p1_g2_f32_nchw")),
     ),
-    *_of("include/device/weights.cuh", SHARED,
+    *of_file("include/device/weights.cuh", SHARED,
         ("one filter for all outputs", "((k * C_GROUP + c) * R", "((0 * C_GROUP + c) * R"),
         ("transposed filter", "+ c) * R + r) * S + s];", "+ c) * S + s) * R + r];", _with(SHARED, TALL_FILTER)),
         ("one filter for all outputs, in global memory", "static_cast<index_t>(k) * TAPS", "static_cast<index_t>(0)",
          Run("direct_shared", "n1c128h4w5_k15r3s3_p1_f32_nchw")),
     ),
-    *_of("depthwise/channels.cu", CHANNELS,
+    *of_file("depthwise/channels.cu", CHANNELS,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
         ("no border beside", "h >= 0 && there[j] ?", "h >= 0 ?"),
@@ -205,7 +169,7 @@ FAULTS = [
         ("a vector's first channel for all", "((k + e) / K_GROUP - k / K_GROUP)", "0", CHANNELS_TWICE),
         ("outputs of the first channels for all", "tile.k + v, p, q), values", "v, p, q), values"),
     ),
-    *_of("depthwise/planes.cu", PLANES,
+    *of_file("depthwise/planes.cu", PLANES,
         ("no barrier behind the copies", "copy_async_wait();\n    __syncthreads();", "copy_async_wait();"),
         ("copies not waited for", "    copy_async_wait();\n", ""),
         ("no halo rows", "TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
@@ -241,7 +205,52 @@ FAULTS = [
         ("rows of the wrong plane", "slot = CHANNELS_LAST ? t % PLANES : i /", "slot = CHANNELS_LAST ? 0 : i /",
          PLANES_TALL),
     ),
-    *_of("direct/tiled.cu", TILED,
+    *of_file("separable/fused.cu", SEPARABLE,
+        ("no barrier behind the copies", f"{SYNC}  // pixels and factors are there", ""),
+        ("no barrier between the passes", f"{SYNC}  // sums along rows are there", ""),
+        ("no barrier before the next product",
+         f"if (i + 1 < args.rank || c + 1 < C_GROUP) {SYNC}  // nothing is read any more", ""),
+        ("copies not waited for", "            copy_async_wait();\n", ""),
+        ("no halo rows", "ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
+         "ROWS = (TILE_P - 1) * STRIDE_H + 1"),
+        ("no halo columns", "+ (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;", "+ (TILE_Q - 1) * STRIDE_W + 1;"),
+        ("no border above", "const bool there = h >= 0 && whole;", "const bool there = whole;"),
+        ("no border beside", "const bool there = h >= 0 && whole;", "const bool there = h >= 0;"),
+        ("zero for what stands outside", "stored<T>::of(conv.outside)", "stored<T>::of(acc_t(0))",
+         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p2x3_constant3.0_g3_f32_nchw")),
+        ("vectors not shifted by the padding", "v + e - SHIFT - q * STRIDE_W", "v + e - q * STRIDE_W"),
+        ("rows for columns", "tap < S ? args.rows + first * S + tap : args.columns + first * R + tap - S",
+         "tap < R ? args.columns + first * R + tap : args.rows + first * S + tap - R",
+         replace(SEPARABLE, problem="n2c3h21w40_k3r7s7_p3_g3_f32_nchw")),
+        ("the first product alone", "i < args.rank; i++", "i < 1; i++"),
+        ("the first product again", "args.rank + i;", "args.rank;"),
+        ("one filter for all outputs", "(tile.k + slot) % K) * C_GROUP", "(0 * slot) % K) * C_GROUP"),
+        ("the first channel alone", "c < C_GROUP; c++", "c < 1; c++", SEPARABLE_SUMMED),
+        ("one channel's factors for all", "* C_GROUP + c) * args.rank", "* C_GROUP) * args.rank", SEPARABLE_SUMMED),
+        ("the first group's channels for all", "k % K / K_GROUP * C_GROUP + c, 0, 0)", "c, 0, 0)", SEPARABLE_SUMMED),
+        ("the last taps of a row left out", "if constexpr (LEFT > 0) add_along", "if constexpr (false) add_along",
+         SEPARABLE_LONG),
+        ("the last taps of a column left out", "if constexpr (LEFT > 0) add_down", "if constexpr (false) add_down",
+         SEPARABLE_LONG),
+        ("the first taps of a row again", "factor + s);\n        if", "factor);\n        if", SEPARABLE_LONG),
+        ("the first taps of a column again", "factor + r);", "factor);", SEPARABLE_LONG),
+        ("columns that a window steps over", "beyond % DILATION_W != 0 ||", "",
+         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
+        ("rows that a window steps over", "beyond % DILATION_H != 0 ||", "",
+         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
+         replace(SEPARABLE, problem="n1c3h21w80_k3r5s7_p2x3_st2_g3_f32_nchw")),
+        ("uninitialised accumulators along", "sums[ALONG] = {};", "sums[ALONG];"),
+        ("uninitialised accumulators down", "sums[OUT_P] = {};", "sums[OUT_P];"),
+        ("no check at the last row", "if (p0 + p < conv.P) finish", "finish"),
+        ("no check at the ragged edge", "p0 < conv.P && q < conv.Q;", "p0 < conv.P;"),
+        ("planes beyond the last", "slot < tile.planes && p0", "p0", SEPARABLE_NEAR),
+        ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP", "tile.n, k % K / K_GROUP", SEPARABLE_NEAR),
+        ("outputs of the next picture", "finish(conv, tile.n + k / K,", "finish(conv, tile.n,", SEPARABLE_NEAR),
+        ("a vector's first plane for all", "slot = i / FILLS + vector % NEAR", "slot = i / FILLS", SEPARABLE_NEAR),
+        ("one plane's rows for all", "held.rows + slot * ROW_PITCH;", "held.rows;", SEPARABLE_NEAR),
+    ),
+    *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
         ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q", _with(TILED, STRIDED)),
@@ -260,13 +269,13 @@ FAULTS = [
          _with(TILED, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
         ("no barrier after the filter is staged", f"THREADS);\n        {SYNC}", "THREADS);", STAGED),
     ),
-    *_of("include/device/staged.cuh", STAGED,
+    *of_file("include/device/staged.cuh", STAGED,
         ("one filter for all outputs", "k = i / (S * R * C_GROUP);", "k = 0;"),
         ("one filter channel for all channels", "c = i / (S * R) % C_GROUP", "c = 0"),
         ("height for width", "r = i / S % R", "r = i / R % S", _with(STAGED, TALL_FILTER)),
         ("taps of the first row for all", "+ c) * R + r) * TAP_PITCH;", "+ c) * R) * TAP_PITCH;"),
     ),
-    *_of("im2col/im2col.cu", IM2COL,
+    *of_file("im2col/im2col.cu", IM2COL,
         ("height for width", "r * DILATION_H, conv.H)", "r * DILATION_H, conv.W)"),
         ("stride 1 for stride 2", "column.q * STRIDE_W", "column.q", _with(IM2COL, STRIDED)),
         ("no border beside", "rows[i][r] != nullptr && columns[i][s] >= 0;", "rows[i][r] != nullptr;"),
@@ -278,11 +287,11 @@ FAULTS = [
         ("first group's columns for all", "(group * C_GROUP * R * S + c % C_GROUP)", "(c % C_GROUP)",
          Run("im2col", "n1c32h6w7_k8r3s3_p1_g2_f32_nhwc", IM2COL.config)),
     ),
-    *_of("include/device/columns.cuh", IM2COL,
+    *of_file("include/device/columns.cuh", IM2COL,
         ("height for width", "static_cast<unsigned>(i) / conv.Q, n = row / conv.P;",
          "static_cast<unsigned>(i) / conv.P, n = row / conv.Q;"),
     ),
-    *_of("implicit_gemm/implicit_gemm.cu", IMPLICIT,
+    *of_file("implicit_gemm/implicit_gemm.cu", IMPLICIT,
         ("no barrier after the corners", f"min(tile.n + n, product.N - 1));\n    {SYNC}",
          "min(tile.n + n, product.N - 1));", _with(IMPLICIT, PLAIN.replace("nchw", "nhwc"))),
         ("no barrier after the first tiles", f"columns.store(memory->b[0]);\n    {SYNC}",
@@ -293,47 +302,47 @@ FAULTS = [
         ("stride 1 for stride 2", "column.q * STRIDE_W", "column.q", _with(IMPLICIT, STRIDED)),
         ("one tap for all channels", "seen_by(conv, corner, k / C_GROUP);", "seen_by(conv, corner, k0 / C_GROUP);"),
     ),
-    *_of("gemm/naive.cu", GEMM_NAIVE,
+    *of_file("gemm/naive.cu", GEMM_NAIVE,
         ("uninitialised accumulator", "acc_t sum = 0;", "acc_t sum;"),
         ("no check at the ragged edge", "m >= args.M || n >= args.N", "m >= args.M"),
         ("B transposed", "b_column += b.deep;", "b_column += b.along;"),
         ("rows for columns", "tile.m + threadIdx.y, n = tile.n + threadIdx.x",
          "tile.m + threadIdx.x, n = tile.n + threadIdx.y"),
     ),
-    *_of("gemm/shared.cu", GEMM_SHARED,
+    *of_file("gemm/shared.cu", GEMM_SHARED,
         ("no barrier after the copy", f": 0;\n        {SYNC}", ": 0;"),
         ("no barrier before the next tiles", f"{SYNC}  // all have read", "// all have read"),
         ("uninitialised accumulator", "acc_t sum = 0;", "acc_t sum;"),
         ("no check at the ragged edge", "if (tile.m + y < args.M && tile.n + x < args.N)", "if (tile.m + y < args.M)"),
         ("B transposed", "b_tile[k][x]", "b_tile[x][k]"),
     ),
-    *_of("gemm/tile_1d.cu", TILE_1D,
+    *of_file("gemm/tile_1d.cu", TILE_1D,
         ("no barrier after the copy", f"{SYNC}\n#pragma unroll", "#pragma unroll"),
         ("no barrier before the next tiles", f"        }}\n        {SYNC}", "        }"),
         ("uninitialised accumulators", "sums[THREAD_M] = {};", "sums[THREAD_M];"),
         ("no check at the ragged edge", "if (tile.n + n >= args.N) return;", ""),
     ),
-    *_of("gemm/tile_2d.cu", TILE_2D,
+    *of_file("gemm/tile_2d.cu", TILE_2D,
         ("no barrier after the copy", f"{SYNC}\n#pragma unroll", "#pragma unroll"),
         ("no barrier before the next tiles", f"        }}\n        {SYNC}", "        }"),
         ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
         ("no check at the ragged edge", "if (column >= args.N) continue;", ""),
         ("step of columns for rows", "a_tile[k][m + i * ROWS]", "a_tile[k][m + i * COLUMNS * 2]"),
     ),
-    *_of("gemm/vectorised.cu", VECTORISED,
+    *of_file("gemm/vectorised.cu", VECTORISED,
         ("no barrier after the first tiles", f"next_b.store(b_tile[0]);\n    {SYNC}", "next_b.store(b_tile[0]);"),
         ("no barrier in a step", f"        }}\n        {SYNC}", "        }"),
         ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
         ("the same tiles every step", "now ^= 1;", ""),
     ),
-    *_of("gemm/warp_tiled.cu", WARP_TILED,
+    *of_file("gemm/warp_tiled.cu", WARP_TILED,
         ("no wait for the copies", "copy_async_wait<STAGES - 2>();", ""),
         ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();"),
         ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
         ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
         ("no check at the ragged edge", "there ? place : from.data, there);", "place);"),
     ),
-    *_of("include/device/gemm.cuh", TILE_2D,
+    *of_file("include/device/gemm.cuh", TILE_2D,
         ("no check at the ragged edge", "there ? first[step] : 0;", "first[step];"),
         ("rows for columns", "rest % columns * BLOCK_N", "rest / columns * BLOCK_N"),
         ("no check at the ragged edge of squares", "if (u < rows && v < columns) starts[v]",
@@ -341,14 +350,14 @@ FAULTS = [
         ("A neighbour's square", "&b_tile[k][n + j / 4 * step_n", "&b_tile[k][n + j / 4 * step_m + 4", VECTORISED),
         ("first group's operand for all", "operand.data += group * operand.group;", "", _with(IMPLICIT, GROUPED)),
     ),
-    *_of("include/device/warp_tile.cuh", WARP_TILED,
+    *of_file("include/device/warp_tile.cuh", WARP_TILED,
         ("lanes that do the same", "lane / 2 % LANES_N", "lane / 4 % LANES_N"),
     ),
-    *_of("include/device/vector.cuh", _with(VECTORISED, WHOLE),
+    *of_file("include/device/vector.cuh", _with(VECTORISED, WHOLE),
         ("load that is not aligned", "*>(from);", "*>(from + 1);"),
         ("store that is not aligned", "*>(to) =", "*>(to + 1) =", RELU),
     ),
-    *_of("elementwise/relu.cu", RELU,
+    *of_file("elementwise/relu.cu", RELU,
         ("ragged tail left out", "i < args.size - behind;", "i < args.head;"),
         ("head taken for the tail", "i < args.head ? i : i + behind", "i + behind", replace(RELU, ahead=1)),
         ("vectors from the first element on", "x = args.x + args.head", "x = args.x", replace(RELU, ahead=1)),
@@ -362,7 +371,7 @@ FAULTS = [
         ("NaN lost", "widen(value) < 0 ? element_t{} : value", "widen(value) > 0 ? value : element_t{}",
          replace(RELU, kind="nan")),
     ),
-    *_of("pool/max_pool.cu", POOL,
+    *of_file("pool/max_pool.cu", POOL,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),
         ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q"),

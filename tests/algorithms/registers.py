@@ -85,6 +85,20 @@ OWN = {
             "n32c64h56w56_k128r3s3_p1_g64_f64_nchw", "n1c3h2160w3840_k3r11s11_p5_reflect_g3_u8-f32-u8-f32_nhwc",
         ),
     ),
+    "separable": (
+        (
+            "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",
+            "n1c3h2048w2048_k3r9s9_p4_g3_f32_nhwc_math-separable",
+        ),
+        (
+            "n1c3h2048w2048_k3r31s31_p15_g3_f32_nhwc_math-separable",
+            "n1c3h2048w2048_k3r5s5_p2_g3_f32_nchw_math-separable",
+            "n1c3h2160w3840_k3r15s15_p7_reflect_g3_u8-f32-u8-f32_nhwc_math-separable",
+            "n1c1h2048w2048_k1r45s45_p22_f32_nchw_math-separable",
+            "n1c1h2048w2048_k1r21s21_p10_st2_f16_nchw_math-separable",
+            "n1c1h2048w2048_k1r15s15_p7_f64_nchw_+bias+relu_math-separable",
+        ),
+    ),
 }  # fmt: skip
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.faults import FAULTS, Fault, Run
+from tests.algorithms.faults import FAULTS
+from tests.algorithms.planted import Fault, Run
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 

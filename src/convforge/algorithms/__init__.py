@@ -26,6 +26,7 @@ from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
+from convforge.algorithms.separable import device as separable
 from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem
@@ -54,6 +55,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes),
+    separable.Separable,
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),
     *(pool.MaxPool, elementwise.Relu),

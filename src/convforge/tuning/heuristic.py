@@ -80,6 +80,10 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         )
         return [(name, why) for name, _ in order]
     first: list[tuple[str, str]] = []
+    if problem.precision == "separable":
+        first.append(
+            ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
+        )
     if backend != "cpu":
         if problem.groups == problem.c > 1:
             first += _depthwise(problem)
@@ -87,10 +91,6 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
-    if problem.precision == "separable":
-        first.append(
-            ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
-        )
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
     if problem.precision == "fft":

@@ -1,0 +1,311 @@
+"""The separable method on GPUs, the host side of fused.cu: the factors, and the tile that both passes share."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.depthwise.family import compiled, is_aligned
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.include.conv import TYPES, WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.separable.factors import factor
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Bytes of the widest load, store and copy.
+VECTOR_BYTES = 16
+
+# Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
+# takes in the first pass, that are worth comparing.
+OUT_P, STRIPS, COLUMNS, ALONG = (4, 8, 16, 24), (1, 2, 4, 8), (16, 32, 64, 128), (8, 16)
+
+# Taps of this many bytes are taken together; of a longer row, chunks of so many.
+LONGEST_BYTES, CHUNK = 128, 16
+
+# Registers of a thread that taps and sums may take, of the 255 that it has.
+MOST_REGISTERS = 160
+
+# How many configs are worth trying.
+MOST_CONFIGS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FusedConfig(Config):
+    """Tile of the fused kernel.
+
+    Attributes
+    ----------
+    out_p : int
+        Outputs of a column that a thread takes.
+    strips_y : int
+        Such strips of a tile.
+    tile_q : int
+        Columns of a tile; a multiple of `along`.
+    along : int
+        Sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes.
+    planes : int
+        Neighbouring output channels of a block. It has strips_y * tile_q * planes threads.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
+    """
+
+    out_p: int
+    strips_y: int
+    tile_q: int
+    along: int = 8
+    planes: int = 1
+    resident: int = 512
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.strips_y * self.tile_q * self.planes
+
+
+# What asks for least.
+LEAST = FusedConfig(4, 2, 16, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How all lies in shared memory, in elements: see fused.cu."""
+
+    raw: bool
+    fill: int
+    shift: int
+    load: int
+    pitch: int
+    plane: int
+    middle_pitch: int
+    middle: int
+    rows: int
+    width: int
+    shared_bytes: int
+
+
+class Separable(DeviceConvolution[FusedConfig]):
+    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed.
+
+    Examples
+    --------
+    >>> from convforge.backends.emulator.facts import emulator_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c3h2048w2048_k3r31s31_st1_p15_g3_f32_nchw")
+    >>> Separable("emulator").refuses(problem, emulator_facts()) is None
+    True
+    """
+
+    name = "separable"
+    summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"
+    since = "direct_shared"
+    precision = "separable"
+    sources = (
+        "algorithms/separable/fused.cu",
+        "algorithms/separable/factors.py",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "vector")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if is_integer(problem.acc_dtype):
+            return "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
+        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
+        found = {
+            FusedConfig(out_p, strips_y, tile_q, along, planes)
+            for out_p in OUT_P for strips_y in STRIPS for tile_q in COLUMNS for along in ALONG
+            for planes in {1, beside, _small_planes(problem, strips_y * tile_q)}
+        }  # fmt: skip
+        fit = [c for c in found if 64 <= c.threads <= 512 and config_refusal(problem, c, facts) is None] or [LEAST]
+        return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`.
+
+        To prepare a filter waits for its weights: they are looked at on the host, whatever device they lie on, and
+        their factors go back to it. That cannot be captured in a graph.
+        """
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        pointers = {"rows": ctypes.c_void_p, "columns": ctypes.c_void_p}
+        struct = with_conv("Separable", problem, **pointers, rank=ctypes.c_int, aligned_x=ctypes.c_int)
+        lies = _layout(problem, config)
+        prelude = constants(
+            OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
+            PLANES=config.planes, IN_CHANNELS_LAST=problem.x_layout == "NHWC",
+            OUT_CHANNELS_LAST=problem.out_layout == "NHWC", RAW=lies.raw, FILL=lies.fill, SHIFT=lies.shift,
+            LOAD=lies.load, PITCH=lies.pitch, PLANE=lies.plane, MIDDLE_PITCH=lies.middle_pitch, MIDDLE=lies.middle,
+            CHUNK_R=_chunk(problem.r, problem), CHUNK_S=_chunk(problem.s, problem),
+        )  # fmt: skip
+        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
+        source = KernelSource(
+            "algorithms/separable/fused.cu", "separable", (*conv_constants(problem), held, *prelude), struct,
+            "Separable",
+        )  # fmt: skip
+        kernel = compiled(runtime, source, config.threads, config.resident)
+        info = runtime.describe(
+            kernel, LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
+        )
+        x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
+
+        def run(frame: Frame) -> None:
+            factors = frame.prepared.tensors
+            rows, columns = factors["rows"], factors["columns"]
+            args = struct(rows=address(rows), columns=address(columns), rank=rows.shape[2])
+            fill(args.conv, problem, frame)
+            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, "w", lies.fill, x_bytes)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=_Factoring(problem, runtime))
+
+
+class _Factoring:
+    """Prepares filters: cast and flipped on the device, factored on the host."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
+        self._problem, self._runtime = problem, runtime
+        self._pack = WeightPacker(problem, runtime)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The factors of these weights; waits for all that `stream` was given before.
+
+        Raises
+        ------
+        ValueError
+            The filter holds NaN or Inf.
+        """
+        packed = self._pack(w, stream).tensors["w"]
+        self._runtime.synchronize(stream)
+        found = factor(np.asarray(self._runtime.download(packed)), self._problem.acc_dtype)
+        tensors = {"rows": self._runtime.upload(found.horizontal), "columns": self._runtime.upload(found.vertical)}
+        note = f"rank {found.ranks.max()}, factor error {found.error:.0e}"
+        return PreparedFilter(tensors, sum(int(t.nbytes) for t in tensors.values()), note)
+
+
+def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if not 32 <= config.threads <= 1024:
+        return f"a block has 32 to 1024 threads; {config.threads} are asked for"
+    sums = VECTOR_BYTES // itemsize(problem.acc_dtype)
+    if config.tile_q % config.along or config.along % sums:
+        return f"along={config.along} must divide tile_q={config.tile_q}, and be a multiple of {sums}"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return f"taps and sums take {need} registers; {MOST_REGISTERS} are to be had"
+    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
+        return f"the tiles of both passes take {room} bytes of shared memory; a block has {facts.block_shared_bytes}"
+    return None
+
+
+def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
+    """Cycles that a multiprocessor takes for one product of the rank, of all channels. Only for comparing configs.
+
+    In a cycle it issues 4 instructions of a warp, shared memory moves 128 bytes, and L2 gives 32. Counts come from
+    fused.cu; a copied vector takes about 10 instructions, an output 6. Eight warps hide latencies; fewer take that
+    much longer.
+    """
+    lies = _layout(problem, config)
+    size, warps = itemsize(problem.acc_dtype), -(-config.threads // 32)
+    wide = size // 4  # a double takes two words, and about two cycles
+    items = config.planes * (config.tile_q // config.along) * lies.rows
+    turns = -(-items // config.threads) * warps  # of a warp
+    loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // lies.load)
+    taps = -(-problem.s // 4) + 4
+    span = (config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
+    copies = config.planes * lies.rows * -(-lies.width // lies.fill) / 32
+    along, down = config.along * problem.s + loads + taps + 12, config.out_p * (problem.r + 6) + span + taps + 12
+    issued = (turns * along + warps * down) * wide + 10 * copies
+    tile_bytes = itemsize(problem.x_dtype) if lies.raw else size
+    pixels = max(1.0, lies.load * tile_bytes / 4)
+    shared = turns * (loads * pixels + config.along * wide + taps) + warps * (span * wide + taps)
+    shared += copies * max(1.0, lies.fill * tile_bytes / 4)
+    moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
+    blocks = _blocks(problem, config)
+    apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
+    at_once = min(
+        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
+        (facts.registers or 1 << 16) // (max(32, 40 + _registers(problem, config)) * warps * 32),
+        -(-blocks // facts.cores),
+    )
+    held = max(1, at_once) * warps
+    alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the pixels of an only block come in
+    waves = math.ceil(blocks / facts.cores)
+    return waves * problem.c_per_group * max(issued / 4, shared, moved * apart) * max(1.0, 8 / held) * alone
+
+
+def _small_planes(problem: Conv2dProblem, threads: int) -> int:
+    """Planes that share a block where a tile has few threads."""
+    return max(1, min(problem.n * problem.k, 128 // threads))
+
+
+def _chunk(taps: int, problem: Conv2dProblem) -> int:
+    """Taps that are taken together."""
+    return taps if taps * itemsize(problem.acc_dtype) <= LONGEST_BYTES else CHUNK
+
+
+def _registers(problem: Conv2dProblem, config: FusedConfig) -> int:
+    numbers = max(config.along + _chunk(problem.s, problem), config.out_p + _chunk(problem.r, problem))
+    return numbers * -(-itemsize(problem.acc_dtype) // 4)
+
+
+def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
+    raw = problem.padding_mode != "constant" or problem.x_dtype == problem.acc_dtype
+    x_bytes, acc_bytes = itemsize(problem.x_dtype), itemsize(problem.acc_dtype)
+    tile_bytes = x_bytes if raw else acc_bytes
+    apart = problem.x_layout == "NHWC" and problem.c > 1
+    vector = math.gcd(problem.w, config.tile_q * problem.stride[1], VECTOR_BYTES // x_bytes)
+    copied = 1 if apart or not raw or vector * x_bytes < 4 else vector
+    shift = -problem.padding[2] % copied
+    chunk, step = _chunk(problem.s, problem), config.along * problem.stride[1]
+    load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunk * problem.dilation[1] if chunk < problem.s else step)
+
+    width = shift + _under(config.tile_q, problem, 1)
+    reach = [-(-width // copied) * copied]
+    for first in range(0, problem.s, chunk):
+        count = min(chunk, problem.s - first)
+        span = shift + (config.along - 1) * problem.stride[1] + (count - 1) * problem.dilation[1] + 1
+        last = (config.tile_q // config.along - 1) * step + first * problem.dilation[1]
+        reach.append(last + -(-span // load) * load)
+    pitch = _odd_vectors(max(reach), tile_bytes)
+    rows = _under(config.strips_y * config.out_p, problem, 0)
+    middle_pitch = _odd_vectors(config.tile_q, acc_bytes)
+    plane, middle = rows * pitch, rows * middle_pitch
+    if config.planes > 1:  # the planes of a pixel meet in no bank
+        banks = 128 // acc_bytes
+        middle += (-(-banks // config.planes) + 3 & ~3) - middle % banks
+        middle += banks * (middle < rows * middle_pitch)
+    weights = sum(-(-taps * acc_bytes // VECTOR_BYTES) * VECTOR_BYTES for taps in (problem.r, problem.s))
+    nbytes = config.planes * (weights + middle * acc_bytes + plane * tile_bytes)
+    return _Layout(raw, copied, shift, load, pitch, plane, middle_pitch, middle, rows, width, nbytes)
+
+
+def _under(outputs: int, problem: Conv2dProblem, axis: int) -> int:
+    """Pixels under so many outputs, along H (0) or W (1)."""
+    taps = (problem.r, problem.s)[axis]
+    return (outputs - 1) * problem.stride[axis] + problem.dilation[axis] * (taps - 1) + 1
+
+
+def _odd_vectors(elements: int, nbytes: int) -> int:
+    """The least number of elements, at least `elements`, that an odd number of vectors holds."""
+    return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes
+
+
+def _blocks(problem: Conv2dProblem, config: FusedConfig) -> int:
+    across, down = -(-problem.q // config.tile_q), -(-problem.p // (config.strips_y * config.out_p))
+    return max(1, across * down * -(-problem.n * problem.k // config.planes))

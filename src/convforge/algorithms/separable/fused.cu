@@ -1,0 +1,251 @@
+// separable: a block applies a filter's row and then its column to a tile in shared memory, for each product of its rank.
+//
+// Since direct_shared: a filter is a sum of products of a column and a row, so R + S multiply-adds an output take the
+//           place of R * S. Between the passes stands a second tile in shared memory, of the sums' type; nothing of it
+//           goes to memory. Weights lie in registers, CHUNK of them, and a pixel that was loaded meets all of them.
+// Tile      TILE_P x TILE_Q outputs of PLANES neighbouring output channels; under it ROWS x TILE_W pixels a plane, which
+//           come as they are stored, in copies that pass no register (cp.async, 16 bytes where rows allow).
+// Along     a thread takes a row of pixels, ALONG sums of it side by side: ROWS x TILE_Q sums in all, THREADS times
+//           ALONG at once. Lanes stand below each other, rows an odd number of 16 bytes apart: 16-byte loads and stores
+//           meet in no bank.
+// Down      a thread takes a column of these sums, OUT_P outputs below each other. Lanes stand beside each other, so loads
+//           meet in no bank and stores fill whole lines; in NHWC the planes of a pixel stand beside each other.
+// Threads   THREADS = PLANES * TILE_Q * STRIPS_Y, in one dimension, TILE_P = STRIPS_Y * OUT_P.
+// Grid      blocks in one dimension: tiles of a plane, then planes.
+// Channels  of a group, and products of the rank, follow each other; the outputs' sums wait in registers.
+// Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
+//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+// Balance   for 31 x 31 at 96 x 64 outputs, ALONG = 16, OUT_P = 24, of one product: an output takes 31 + 31 * 126 / 96
+//           = 72 multiply-adds. Of shared memory it takes 1.9 words to copy pixels in, 3 * 1.31 to load them along the
+//           row, 1.31 to store those sums and 54 / 24 to load them down the column: 9.4, that is 38 bytes. In cycles of
+//           a multiprocessor: 0.56 of multiply-adds beside 0.29 of shared memory.
+// Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
+// Limit     FMA from about 15 x 15 on; below, memory: each pixel is read once a block, halos twice or more, from L2.
+#include "border.cuh"
+#include "device.cuh"
+#include "ends.cuh"
+#include "vector.cuh"
+
+constexpr int TILE_P = STRIPS_Y * OUT_P, THREADS = PLANES * TILE_Q * STRIPS_Y;
+constexpr int ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr int NEAR = IN_CHANNELS_LAST ? PLANES : 1;       // planes whose pixels stand beside each other in memory
+constexpr int FILLS = (TILE_W + FILL - 1) / FILL * NEAR;  // vectors of a row
+constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
+constexpr int ROW_PITCH = (S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
+constexpr int COLUMN_PITCH = (R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
+
+// Whether what stands outside the picture is all zero bits, and copies of vectors are possible.
+constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO, COPIES = RAW && FILL * sizeof(x_t) >= 4;
+
+static_assert(THREADS <= 1024, "a block has at most 1024 threads");
+static_assert(TILE_Q % ALONG == 0 && ALONG % SUMS == 0, "whole vectors of sums fill a row");
+static_assert(PITCH % LOAD == 0 && ALONG * STRIDE_W % LOAD == 0 && TILE_Q * STRIDE_W % FILL == 0, "vectors lie alike");
+static_assert(CHUNK_S == S || (CHUNK_S * DILATION_W % LOAD == 0 && CHUNK_S % WEIGHT_LOAD == 0), "so do all chunks'");
+static_assert(CHUNK_R == R || CHUNK_R % WEIGHT_LOAD == 0, "chunks of weights are whole vectors");
+
+struct Separable {
+    Conv conv;
+    const acc_t *rows, *columns;  // factors: (K, C_GROUP, rank, S) and (K, C_GROUP, rank, R)
+    int rank;
+    int aligned_x;  // whether rows allow vectors of FILL pixels
+};
+
+// Pixels are held as they are stored; RAW is false where a constant border has a value that their type may not hold.
+struct Held {
+    acc_t rows[PLANES * ROW_PITCH], columns[PLANES * COLUMN_PITCH];
+    acc_t middle[PLANES * MIDDLE];
+    tile_t pixels[PLANES * PLANE];
+};
+
+// What a block computes: `planes` planes from (n, k) on, and their first output.
+struct Tile {
+    int n, k, planes, p, q;
+};
+
+// What is held of a pixel; of what stands outside the picture, where there is none.
+template <class T>
+__device__ inline T held(const Conv &conv, const x_t *pixel) {
+    if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
+    else return pixel == nullptr ? outside(conv) : centred(conv, *pixel);
+}
+
+// And what it is in the type of the sums.
+template <class T>
+__device__ inline acc_t taken(const Conv &conv, T value) {
+    if constexpr (RAW) return centred(conv, value);
+    else return value;
+}
+
+// Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
+// their columns, LINES rows of the tile at a time.
+__device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &tile, int c) {
+    constexpr int WIDE = FILLS < THREADS ? FILLS : THREADS, LINES = THREADS / WIDE;
+    const Conv &conv = args.conv;
+    const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
+    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left - SHIFT, t = threadIdx.x;
+    if (t >= WIDE * LINES) return;
+    for (int i = t % WIDE; i < FILLS * (PLANES / NEAR); i += WIDE) {
+        const int vector = i % FILLS, slot = i / FILLS + vector % NEAR, column = vector / NEAR * FILL, k = tile.k + slot;
+        if (slot >= tile.planes) continue;
+        const int w = w0 + column;
+        int at[FILL];
+        for (int e = 0; e < FILL; e++) at[e] = inside(w + e, conv.W);
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+        const x_t *plane = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP * C_GROUP + c, 0, 0);
+        tile_t *target = to.pixels + (slot * PLANE + column);
+        if (COPIES && args.aligned_x && (whole || BLANK)) {
+#pragma unroll 2
+            for (int row = t / WIDE; row < ROWS; row += LINES) {
+                const int h = inside(h0 + row, conv.H);
+                if (h < 0 && !BLANK) {
+                    for (int e = 0; e < FILL; e++) target[row * PITCH + e] = held<tile_t>(conv, nullptr);
+                } else if constexpr (COPIES) {
+                    const bool there = h >= 0 && whole;
+                    copy_async<FILL * sizeof(x_t)>(target + row * PITCH,
+                                                   there ? plane + h * step_h + w * step_w : conv.x, there);
+                }
+            }
+        } else {
+#pragma unroll 4
+            for (int row = t / WIDE; row < ROWS; row += LINES) {
+                const int h = inside(h0 + row, conv.H);
+                for (int e = 0; e < FILL; e++) {
+                    const bool there = h >= 0 && at[e] >= 0;
+                    target[row * PITCH + e] = held<tile_t>(conv, there ? plane + h * step_h + at[e] * step_w : nullptr);
+                }
+            }
+        }
+    }
+}
+
+// Ask for the rows and columns that are product `i` of channel `c`, of every plane.
+__device__ inline void copy_factors(const Separable &args, Held &to, const Tile &tile, int c, int i) {
+    for (int e = threadIdx.x; e < PLANES * (R + S); e += THREADS) {
+        const int slot = e / (R + S), tap = e % (R + S);
+        if (slot >= tile.planes) break;
+        const long long first = (static_cast<long long>((tile.k + slot) % K) * C_GROUP + c) * args.rank + i;
+        acc_t *target = tap < S ? to.rows + slot * ROW_PITCH + tap : to.columns + slot * COLUMN_PITCH + tap - S;
+        copy_async<sizeof(acc_t)>(target, tap < S ? args.rows + first * S + tap : args.columns + first * R + tap - S);
+    }
+}
+
+template <int COUNT>
+__device__ inline void load_taps(acc_t (&taps)[COUNT], const acc_t *factor) {
+#pragma unroll
+    for (int s = 0; s < COUNT; s += WEIGHT_LOAD) {
+        const auto values = load_vector<WEIGHT_LOAD>(factor + s);
+#pragma unroll
+        for (int e = 0; e < WEIGHT_LOAD && s + e < COUNT; e++) taps[s + e] = values.at[e];
+    }
+}
+
+// Add COUNT taps of a row to all sums whose windows hold the pixels.
+template <int COUNT>
+__device__ inline void add_along(const Conv &conv, acc_t (&sums)[ALONG], const tile_t *pixels, const acc_t *factor) {
+    constexpr int SPAN = SHIFT + (ALONG - 1) * STRIDE_W + (COUNT - 1) * DILATION_W + 1;
+    acc_t taps[COUNT];
+    load_taps(taps, factor);
+#pragma unroll
+    for (int v = 0; v < SPAN; v += LOAD) {
+        const auto values = load_vector<LOAD>(pixels + v);
+#pragma unroll
+        for (int e = 0; e < LOAD; e++)
+#pragma unroll
+            for (int q = 0; q < ALONG; q++) {
+                const int beyond = v + e - SHIFT - q * STRIDE_W, s = beyond / DILATION_W;
+                if (beyond < 0 || beyond % DILATION_W != 0 || s >= COUNT) continue;
+                sums[q] = multiply_add(taps[s], taken(conv, values.at[e]), sums[q]);
+            }
+    }
+}
+
+// The rows of the factors, over all pixels of the tile.
+__device__ inline void pass_along(const Conv &conv, Held &held, int planes) {
+    constexpr int ACROSS = TILE_Q / ALONG, LEFT = S % CHUNK_S, AT = S - LEFT;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < PLANES * ACROSS * ROWS; i += THREADS) {
+        const int row = i % ROWS, strip = i / ROWS % ACROSS, slot = i / (ROWS * ACROSS);
+        if (slot >= planes) break;
+        const tile_t *pixels = held.pixels + (slot * PLANE + row * PITCH + strip * (ALONG * STRIDE_W));
+        const acc_t *factor = held.rows + slot * ROW_PITCH;
+        acc_t sums[ALONG] = {};
+#pragma unroll 1
+        for (int s = 0; s < AT; s += CHUNK_S) add_along<CHUNK_S>(conv, sums, pixels + s * DILATION_W, factor + s);
+        if constexpr (LEFT > 0) add_along<LEFT>(conv, sums, pixels + AT * DILATION_W, factor + AT);
+        acc_t *target = held.middle + (slot * MIDDLE + row * MIDDLE_PITCH + strip * ALONG);
+#pragma unroll
+        for (int q = 0; q < ALONG; q += SUMS) {
+            Vector<acc_t, SUMS> values;
+#pragma unroll
+            for (int e = 0; e < SUMS; e++) values.at[e] = sums[q + e];
+            store_vector(target + q, values);
+        }
+    }
+}
+
+// Add COUNT taps of a column to all outputs whose windows hold the sums of a row.
+template <int COUNT>
+__device__ inline void add_down(acc_t (&sums)[OUT_P], const acc_t *middle, const acc_t *factor) {
+    constexpr int SPAN = (OUT_P - 1) * STRIDE_H + (COUNT - 1) * DILATION_H + 1;
+    acc_t taps[COUNT];
+    load_taps(taps, factor);
+#pragma unroll
+    for (int i = 0; i < SPAN; i++) {
+        const acc_t value = middle[i * MIDDLE_PITCH];
+#pragma unroll
+        for (int p = 0; p < OUT_P; p++) {
+            const int beyond = i - p * STRIDE_H, r = beyond / DILATION_H;
+            if (beyond < 0 || beyond % DILATION_H != 0 || r >= COUNT) continue;
+            sums[p] = multiply_add(taps[r], value, sums[p]);
+        }
+    }
+}
+
+__device__ inline void pass_down(acc_t (&sums)[OUT_P], const acc_t *middle, const acc_t *factor) {
+    constexpr int LEFT = R % CHUNK_R, AT = R - LEFT;
+#pragma unroll 1
+    for (int r = 0; r < AT; r += CHUNK_R)
+        add_down<CHUNK_R>(sums, middle + r * DILATION_H * MIDDLE_PITCH, factor + r);
+    if constexpr (LEFT > 0) add_down<LEFT>(sums, middle + AT * DILATION_H * MIDDLE_PITCH, factor + AT);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __grid_constant__ Separable args) {
+    DYNAMIC_SHARED(Held, held);
+    const Conv &conv = args.conv;
+    const int t = threadIdx.x;
+    const int slot = OUT_CHANNELS_LAST ? t % PLANES : t / (TILE_Q * STRIPS_Y), u = OUT_CHANNELS_LAST ? t / PLANES : t;
+    const int x = u % TILE_Q, y = u / TILE_Q % STRIPS_Y;
+    const unsigned across = (conv.Q + TILE_Q - 1) / TILE_Q, tiles = across * ((conv.P + TILE_P - 1) / TILE_P);
+    // Unsigned 32-bit divisions are the cheapest: blocks are no more, and planes where places have 32 bits.
+    const long long first = static_cast<long long>(blockIdx.x / tiles) * PLANES;
+    const long long planes = static_cast<long long>(conv.N) * K - first;
+    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
+    const int part = blockIdx.x % tiles, strip = part / across, beside = part - strip * across;
+    const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
+                       static_cast<int>(planes < PLANES ? planes : PLANES), strip * TILE_P, beside * TILE_Q};
+    const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
+    const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
+    acc_t sums[OUT_P] = {};
+#pragma unroll 1
+    for (int c = 0; c < C_GROUP; c++) {
+        copy_pixels(args, *held, tile, c);
+#pragma unroll 1
+        for (int i = 0; i < args.rank; i++) {
+            copy_factors(args, *held, tile, c, i);
+            copy_async_commit();
+            copy_async_wait();
+            __syncthreads();  // pixels and factors are there
+            pass_along(conv, *held, tile.planes);
+            __syncthreads();  // sums along rows are there
+            if (takes_part)
+                pass_down(sums, held->middle + (slot * MIDDLE + y * OUT_P * STRIDE_H * MIDDLE_PITCH + x),
+                          held->columns + slot * COLUMN_PITCH);
+            if (i + 1 < args.rank || c + 1 < C_GROUP) __syncthreads();  // nothing is read any more
+        }
+    }
+    if (!takes_part) return;
+#pragma unroll
+    for (int p = 0; p < OUT_P; p++)
+        if (p0 + p < conv.P) finish(conv, tile.n + k / K, k % K, p0 + p, q, sums[p]);
+}

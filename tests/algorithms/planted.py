@@ -1,0 +1,49 @@
+"""What a planted fault is: a change of a kernel's text, and what to run so that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to run, and how.
+
+    Attributes
+    ----------
+    method, problem : str
+    config : Config, optional
+        By default, the method's own.
+    kind : str
+        Of the inputs; "nan" asks how far the NaN among them comes.
+    ahead : int
+        Elements by which x and the output of an elementwise method begin behind a multiple of 16 bytes.
+    """
+
+    method: str
+    problem: str
+    config: Any = None
+    kind: str = "normal"
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `file` is within ``algorithms/``; `old` stands in it exactly once."""
+
+    file: str
+    name: str
+    old: str
+    new: str
+    run: Run
+
+    def __str__(self) -> str:
+        return f"{self.file.removeprefix('include/device/')}: {self.name}"
+
+
+def of_file(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:
+    """Faults of one file: name, old text, new text, and what to run where that is not `run`."""
+    for name, old, new, *other in faults:
+        yield Fault(file, name, old, new, other[0] if other else run)
