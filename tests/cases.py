@@ -144,7 +144,7 @@ CONV2D = [
     Case("n1c8h18w19_k8r3s3_p2_d2_g8_st2x1_f32_nhwc"),
     Case("n1c4h6w9_k4r5s5_p7x4x5x6_g4_reflect_f32_nchw"),
     Case("n1c4h6w9_k4r3s3_p4_g4_circular_f32_nhwc"),
-    Case("n1c4h12w16_k4r9s12_p4x4x5x6_g4_constant1.7_f16_nchw", FLOATS),
+    Case("n1c4h12w16_k4r9s12_p4x4x5x6_g4_constant1.75_f16_nchw", FLOATS),
     Case("n2c8h15w16_k8r3s3_p1_g8_f16_nhwc_+scale:channel+bias+residual+relu", FLOATS),
     Case("n2c4h16w24_k8r5s5_p2_g4_f16_nchw_+bias+silu", FLOATS),
     Case("n1c6h12w20_k6r3s3_p1_g6_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),

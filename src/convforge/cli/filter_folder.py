@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -113,6 +115,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
     begin = perf_counter()
     try:
         with (
+            _interrupts() as interrupted,
             _progress(len(listing.jobs)) as advance,
             closing(filter_files(listing.jobs, recipe, clock, workers=jobs, max_pixels=max_pixels)) as results,
         ):
@@ -122,11 +125,33 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
                 except (ValueError, OSError, MemoryError) as error:
                     tally.failures[job.source] = _reason(error, recipe)
                 advance()
+                if interrupted():
+                    raise KeyboardInterrupt
     except KeyboardInterrupt as stop:
         done = f"{tally.done} of {len(listing.jobs)} pictures were filtered, and every file in OUT is complete"
         typer.echo(f"convforge: interrupted; {done}", err=True)
         raise typer.Exit(130) from stop
     tally.seconds = perf_counter() - begin
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C came. It raises KeyboardInterrupt as ever; but a library's callback may drop that."""
+    came = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # who alone may hear of signals
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self._line = _Line()
-        names = [f"convforge-{i}" for i in range(threads)]
+        names = [f"convforge_{i}" for i in range(threads)]
         self.threads = [threading.Thread(target=self._line.work, name=name, daemon=True) for name in names]
         for thread in self.threads:
             thread.start()
