@@ -21,7 +21,8 @@ SEQUENTIAL64 = 3  # one float64 FMA after the other; beside it the sum of square
 
 @jit_exact
 def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, stride: Any, dilation: Any, P: Any,
-             items: Any, style: Any, totals: Any, beside: Any, begin: Any, end: Any) -> None:  # fmt: skip
+             items: Any, style: Any, backward: Any, totals: Any, beside: Any, begin: Any,
+             end: Any) -> None:  # fmt: skip
     """totals[i, k, q] = sum over c, r, s of x[n, c, rows[p*stride + r*dilation], columns[q*stride + s*dilation]] * w.
 
     Parameters
@@ -36,6 +37,8 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
     stride, dilation : pair of int
     items : 1-D int array
         Output rows wanted: n * P + p.
+    backward : bool
+        Sum from the last tap to the first.
     totals, beside : (items, K, Q) array of float64
         What they hold, the style says. Zero on entry.
     """
@@ -48,10 +51,13 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
         n, p = items[i] // P, items[i] % P
         for group in range(groups):
             low[:] = 0
-            for c in range(channels):
-                for r in range(R):
+            for i_c in range(channels):
+                c = channels - 1 - i_c if backward else i_c
+                for i_r in range(R):
+                    r = R - 1 - i_r if backward else i_r
                     h = rows[p * stride[0] + r * dilation[0]]
-                    for s in range(S):
+                    for i_s in range(S):
+                        s = S - 1 - i_s if backward else i_s
                         for q in range(Q):
                             v = columns[q * stride[1] + s * dilation[1]]
                             pixels[q] = (outside if h < 0 or v < 0 else x[n, group * channels + c, h, v]) - zero
@@ -64,12 +70,14 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
 
 
 @jit_exact
-def multiply(a: Any, b: Any, items: Any, style: Any, totals: Any, beside: Any, begin: Any, end: Any) -> None:
-    """totals[i, n] = sum over k of a[items[i], k] * b[k, n]; the last three as in :func:`convolve`."""
+def multiply(a: Any, b: Any, items: Any, style: Any, backward: Any, totals: Any, beside: Any, begin: Any,
+             end: Any) -> None:  # fmt: skip
+    """totals[i, n] = sum over k of a[items[i], k] * b[k, n]; the others as in :func:`convolve`."""
     low = np.empty(b.shape[1])
     for i in range(begin, end):
         low[:] = 0
-        for k in range(b.shape[0]):
+        for i_k in range(b.shape[0]):
+            k = b.shape[0] - 1 - i_k if backward else i_k
             add_products(style, totals[i], beside[i], low, a[items[i], k], b[k])
         if style == COMPENSATED:
             add_low(totals[i], low)

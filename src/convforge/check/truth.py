@@ -92,7 +92,9 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
-def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str) -> tuple[Floats, Floats]:
+def conv2d_sums(
+    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
+) -> tuple[Floats, Floats]:
     """The sums of some output rows before the epilogue, and what is kept beside them.
 
     Parameters
@@ -102,6 +104,8 @@ def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
     style : {"truth", "sequential"}
         For "truth", sums of absolute values stand beside; for "sequential", which does one FMA of the accumulation type
         after the other in the order c, r, s, the sums of squared partial sums.
+    backward : bool
+        From the last tap to the first instead.
 
     Returns
     -------
@@ -119,19 +123,22 @@ def conv2d_sums(problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64]
     beside = np.zeros_like(totals)
     args = (_as_float(x), _as_float(w, np.float64), rows, columns, float(problem.outside),
             float(problem.epilogue.x_zero_point), problem.stride, problem.dilation, problem.p, items,
-            _style(style, problem.acc_dtype), totals, beside)  # fmt: skip
+            _style(style, problem.acc_dtype), backward, totals, beside)  # fmt: skip
     launch(loops.convolve, items.size, problem.flops, args)
     return totals, beside
 
 
-def gemm_sums(problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str) -> tuple[Floats, Floats]:
+def gemm_sums(
+    problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
+) -> tuple[Floats, Floats]:
     """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays of float64, shape (items, N)."""
     from convforge.check import loops
 
     a, b = _matrices(problem, inputs)
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
-    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), totals, beside)
+    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), backward, totals,
+            beside)  # fmt: skip
     launch(loops.multiply, items.size, problem.flops, args)
     return totals, beside
 

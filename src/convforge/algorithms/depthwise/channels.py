@@ -91,6 +91,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     since = "direct_tiled"
     sources = (
         "algorithms/depthwise/channels.cu",
+        "algorithms/include/weights.cu",
         "algorithms/include/device/vector.cuh",
         *DepthwiseConvolution.headers,
     )

@@ -20,6 +20,7 @@
 #include "border.cuh"
 #include "device.cuh"
 #include "ends.cuh"
+#include "held.cuh"
 #include "vector.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
@@ -29,8 +30,6 @@ constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 
 constexpr int FILLS = (TILE_W + FILL - 1) / FILL;    // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
-// Whether what stands outside the picture is all zero bits, and copies of vectors are possible.
-constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO, COPIES = RAW && FILL * sizeof(x_t) >= 4;
 // Whether neighbouring threads take neighbouring columns.
 constexpr bool BESIDE = OUT_Q * sizeof(out_t) <= 16;
 // Small windows are unrolled: then it is known which rows of pixels serve which outputs.
@@ -45,7 +44,6 @@ struct Planes {
     int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
 };
 
-// Pixels are held as they are stored; RAW is false where a constant border has a value that their type may not hold.
 struct Held {
     acc_t filters[PLANES * FILTER];
     tile_t pixels[PLANES * PLANE];
@@ -55,20 +53,6 @@ struct Held {
 struct Tile {
     int n, k, planes, p, q;
 };
-
-// What is held of a pixel; of what stands outside the picture, where there is none.
-template <class T>
-__device__ inline T held(const Conv &conv, const x_t *pixel) {
-    if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
-    else return pixel == nullptr ? outside(conv) : centred(conv, *pixel);
-}
-
-// And what it is in the type of the sums.
-template <class T>
-__device__ inline acc_t taken(const Conv &conv, T value) {
-    if constexpr (RAW) return centred(conv, value);
-    else return value;
-}
 
 // How the threads share the vectors to copy: WIDE of them side by side, LINES rows at a time. In NHWC a thread keeps to
 // one plane; in NCHW rows of all planes follow each other.

@@ -105,7 +105,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/depthwise/planes.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "vector")),
+        "algorithms/include/weights.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "held", "vector")),
         *DepthwiseConvolution.headers,
     )
 

@@ -61,6 +61,7 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
     summary = "one thread an output, all from global memory"
     sources = (
         "algorithms/direct/naive.cu",
+        "algorithms/include/weights.cu",
         "algorithms/include/device/window.cuh",
         *DeviceConvolution.headers,
     )

@@ -64,7 +64,8 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     summary = "expanded in chunks, then a product of the GEMM ladder that writes the output through the epilogue"
     since = "gemm_warp_tiled"
     sources = (
-        "algorithms/im2col/im2col.cu", *DeviceConvolution.headers, "algorithms/include/device/columns.cuh",
+        "algorithms/im2col/im2col.cu", "algorithms/include/weights.cu", *DeviceConvolution.headers,
+        "algorithms/include/device/columns.cuh",
         *dict.fromkeys(file for step in LADDER.values() for file in step.sources),
     )  # fmt: skip
 

@@ -45,6 +45,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     since = "im2col"
     sources = (
         "algorithms/implicit_gemm/implicit_gemm.cu",
+        "algorithms/include/weights.cu",
         *DeviceConvolution.headers,
         *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "columns", "gemm", "warp_tile", "device")),
     )

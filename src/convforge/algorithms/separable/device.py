@@ -112,7 +112,7 @@ class Separable(DeviceConvolution[FusedConfig]):
     sources = (
         "algorithms/separable/fused.cu",
         "algorithms/separable/factors.py",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "held", "vector")),
         *DeviceConvolution.headers,
     )
 

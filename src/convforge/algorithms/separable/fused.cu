@@ -24,6 +24,7 @@
 #include "border.cuh"
 #include "device.cuh"
 #include "ends.cuh"
+#include "held.cuh"
 #include "vector.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, THREADS = PLANES * TILE_Q * STRIPS_Y;
@@ -35,8 +36,6 @@ constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
 constexpr int ROW_PITCH = (S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
 constexpr int COLUMN_PITCH = (R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
 
-// Whether what stands outside the picture is all zero bits, and copies of vectors are possible.
-constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO, COPIES = RAW && FILL * sizeof(x_t) >= 4;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 static_assert(TILE_Q % ALONG == 0 && ALONG % SUMS == 0, "whole vectors of sums fill a row");
@@ -51,7 +50,6 @@ struct Separable {
     int aligned_x;  // whether rows allow vectors of FILL pixels
 };
 
-// Pixels are held as they are stored; RAW is false where a constant border has a value that their type may not hold.
 struct Held {
     acc_t rows[PLANES * ROW_PITCH], columns[PLANES * COLUMN_PITCH];
     acc_t middle[PLANES * MIDDLE];
@@ -62,20 +60,6 @@ struct Held {
 struct Tile {
     int n, k, planes, p, q;
 };
-
-// What is held of a pixel; of what stands outside the picture, where there is none.
-template <class T>
-__device__ inline T held(const Conv &conv, const x_t *pixel) {
-    if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
-    else return pixel == nullptr ? outside(conv) : centred(conv, *pixel);
-}
-
-// And what it is in the type of the sums.
-template <class T>
-__device__ inline acc_t taken(const Conv &conv, T value) {
-    if constexpr (RAW) return centred(conv, value);
-    else return value;
-}
 
 // Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
 // their columns, LINES rows of the tile at a time.
