@@ -21,13 +21,16 @@ from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.runtime import Runtime
 from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
 from convforge.bench.material import Material, checker, gaussian_weights, memory_refusal
+from convforge.bench.records import CopyTime
 from convforge.bench.row import Row
 from convforge.bench.runner import Settings, choose, rows_of
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
 from convforge.measure.ceilings import Ceilings
+from convforge.measure.copies import Copies
 from convforge.measure.stopping import StoppingRule
+from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 
 
@@ -452,3 +455,61 @@ def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
     material.ring.slots[200].out[3, 3] = 7.0
     assert material.verify("strict", 200, {}).ok
     assert not material.verify("strict", 256, {}).ok
+
+
+class Copying:
+    """Times no copy, and notes what was asked for."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.asked: list[int] = []
+
+    def time(self, nbytes: int, rule: StoppingRule) -> tuple[int, Timing]:
+        self.asked.append(nbytes)
+        assert rule.patience_s <= 0.1
+        return nbytes + 7, Timing((1e-3,) * 3, ring=3, cold=True)
+
+
+def test_a_copy_of_its_bytes_is_stored_with_every_case(tmp_path: Path) -> None:
+    made: list[Copying] = []
+
+    def copies(runtime: Runtime) -> Any:
+        made.append(Copying(runtime))
+        return made[-1]
+
+    methods = [fakes.Honest(), fakes.Rival(), fakes.Picky()]
+    run = run_bench(tmp_path, cases(8, 4), methods, copies=copies)
+    assert [copying.asked for copying in made] == [[4 * 3 * 16, 4 * 3 * 64]], "once a case, the small one first"
+    assert run.copies == tuple(
+        CopyTime(f"square_{n}", 12 * n * n + 7, Timing((1e-3,) * 3, ring=3, cold=True)) for n in (4, 8)
+    )
+    kinds = [(line["kind"], line.get("case")) for line in map(json.loads, run.path.read_text().splitlines())]
+    assert kinds.index(("copy", "square_4")) < kinds.index(("result", "square_8"))
+    again = run_bench(tmp_path, cases(8, 4, 2), methods, copies=copies, path=run.path)
+    assert made[-1].asked == [4 * 3 * 4], "what is stored is not timed again"
+    assert [copy.case for copy in again.copies] == ["square_4", "square_8", "square_2"]
+
+
+def test_a_case_that_nothing_can_do_gets_no_copy(tmp_path: Path) -> None:
+    made = Copying(cpu_runtime())
+    run = run_bench(tmp_path, cases(8), [fakes.Picky()], copies=lambda _: made)
+    assert (made.asked, run.copies) == ([], ())
+
+
+def test_where_there_is_no_room_for_a_copy_the_case_goes_on(tmp_path: Path) -> None:
+    class Full(Copying):
+        def time(self, nbytes: int, rule: StoppingRule) -> tuple[int, Timing]:
+            raise MemoryError("full")
+
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Full)
+    assert run.copies == ()
+    assert run.results[0].status == "ok"
+
+
+def test_the_cpus_own_copies(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Copies)
+    (copy,) = run.copies
+    assert copy.nbytes == 768
+    assert copy.time.ring == 256
+    share = run.of_copy(run.results[0], run.timing(run.results[0]))
+    assert share is not None
+    assert share > 0
