@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
 from tests.bench import fakes
@@ -443,6 +444,20 @@ def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
     assert w.dtype == "float32"
     assert len({float(k[0, 2, 2]) for k in w}) == 3
     assert abs(gaussian_weights(problem) - w).max() < 1e-6
+
+
+@pytest.mark.parametrize("text", ["n1c3h9w9_k3r5s4_st1_p2_g3_u8-f32-u8-f32_nhwc", "n1c3h9w9_k1r3s3_st1_p1_f32_nchw",
+                                  "n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"])  # fmt: skip
+def test_shared_filters_are_one_for_all_channels_and_keep_the_range(text: str) -> None:
+    from convforge import check
+
+    problem: Any = parse_problem(text)
+    ring = Material(Case("shared", problem, weights="shared"), cpu_runtime(), check).ring
+    w, other = ring.slots[0].w, ring.slots[1].w
+    assert (w == w[:1, :1]).all()
+    assert abs(float(w[0].sum()) - 1) < 1e-6
+    assert np.linalg.matrix_rank(w[0, 0].astype(np.float64)) == min(w.shape[2:])
+    assert not (w == other).all(), "another set of inputs, another filter"
 
 
 def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
