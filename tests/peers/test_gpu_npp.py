@@ -12,7 +12,7 @@ from tests.cases import CASES
 from tests.peers.host_gpu import FACTS, STREAM, Npp, PackingRuntime, checked, open_library, peer_of
 
 from convforge.algorithms import refusal
-from convforge.check import Judge, make_inputs
+from convforge.check import Judge, check_plan, make_inputs
 from convforge.errors import UnsupportedProblem
 from convforge.peers import npp
 from convforge.problem import parse_problem
@@ -111,6 +111,8 @@ def test_interleaved_pixels_share_a_filter(
     verdict = Judge(problem, inputs).verdict("strict", runtime.download(out))
     assert verdict.ok, verdict.message
     assert played.called == [function.format(c)] * 2, "a call a picture"
+    verdict = check_plan(plan, Judge(problem, inputs))
+    assert verdict.ok, verdict.message
 
 
 @needs_emulator
