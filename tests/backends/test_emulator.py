@@ -356,3 +356,28 @@ def test_memory_is_aligned_and_poisoned() -> None:
     assert memory.ctypes.data % 64 == 0
     assert (memory == 0xFF).all()
     assert np.isnan(runtime.empty((3, 4), np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32"])
+def test_floats_are_stored_as_the_nearest_whole_number_ties_to_even_within_the_types_limits(
+    dtype: str, tmp_path: Path
+) -> None:
+    info = np.iinfo(dtype)
+    whole = np.arange(max(info.min, -70000), min(info.max, 70000) + 1, 1 if info.bits < 32 else 7)
+    ties = (whole + 0.5).astype(np.float32)
+    near = [np.nextafter(ties, np.float32(side)) for side in (-np.inf, np.inf)]
+    far = [*(info.min + np.array([-1e9, -1, -0.51, -0.5, 0])), *(info.max + np.array([0, 0.49, 0.5, 1, 1e9])), np.nan,
+           np.inf, -np.inf, -0.0, 1e-45]  # fmt: skip
+    values = np.concatenate([whole.astype(np.float32), ties, *near, np.array(far, np.float32)])
+    c_type = {"uint8": "unsigned char", "int8": "signed char", "uint16": "unsigned short", "int16": "short"}.get(
+        dtype, "int"
+    )
+    kernel = source(
+        tmp_path,
+        f"for (int i = threadIdx.x; i < args.n; i += blockDim.x) args.out[i] = stored<{c_type}>::of(args.x[i]);",
+        out=c_type,
+    )
+    got = run(kernel, values, np.zeros(values.size, dtype), n=values.size)
+    with np.errstate(invalid="ignore"):
+        expected = np.clip(np.rint(np.nan_to_num(values.astype(np.float64), nan=0)), info.min, info.max).astype(dtype)
+    np.testing.assert_array_equal(got, expected)

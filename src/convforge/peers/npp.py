@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_size_t, c_uint, c_void_p
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
@@ -229,14 +229,22 @@ class _Turning:
 
 def stream_context(runtime: Any, stream: Any) -> Context:
     """What NPP is told of a stream; its GPU becomes the calling thread's."""
-    from cuda.bindings import driver
     from cuda.core import Device
 
-    from convforge.backends.cuda.driver import checked
 
     Device(runtime.device).set_current()
     handle = runtime.stream_handle(stream)
-    return Context(handle, *_properties(runtime.device), int(checked(driver.cuStreamGetFlags(handle))), 0)
+    return Context(handle, *_properties(runtime.device), _flags(handle), 0)
+
+
+@lru_cache(maxsize=64)
+def _flags(handle: int) -> int:
+    """The flags of a stream. They cannot be asked for during a capture, so a stream is used once before."""
+    from cuda.bindings import driver
+
+    from convforge.backends.cuda.driver import checked
+
+    return int(checked(driver.cuStreamGetFlags(handle)))
 
 
 @cache

@@ -82,6 +82,14 @@ template <> struct limits<int> { static constexpr double low = -2147483648.0, hi
 
 // How a value is stored: rounded to nearest, ties to even; integers saturate, and NaN becomes 0.
 template <class T> struct stored {
+    // Small integers need no conversion: beside 3 * 2^22, a float's last bit is one, so the sum rounds, and its last 16
+    // bits are the number.
+    static __device__ T of(float value) {
+        if constexpr (sizeof(T) > 2) return of(static_cast<double>(value));
+        if (limits<T>::low < 0 && value != value) return 0;
+        const float low = static_cast<float>(limits<T>::low), high = static_cast<float>(limits<T>::high);
+        return static_cast<T>(bits_of(fminf(fmaxf(value, low), high) + 12582912.0f));  // fmaxf takes low for NaN
+    }
     template <class V>
     static __device__ T of(V value) {
         if (value != value) return 0;
