@@ -231,7 +231,6 @@ def stream_context(runtime: Any, stream: Any) -> Context:
     """What NPP is told of a stream; its GPU becomes the calling thread's."""
     from cuda.core import Device
 
-
     Device(runtime.device).set_current()
     handle = runtime.stream_handle(stream)
     return Context(handle, *_properties(runtime.device), _flags(handle), 0)

@@ -15,6 +15,7 @@
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
 //           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there.
 #include "border.cuh"
+#include "device.cuh"
 #include "ends.cuh"
 #include "vector.cuh"
 
@@ -120,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_channels
     const Conv &conv = args.conv;
     const int vector = blockIdx.x % BLOCKS_C * BLOCK_C + threadIdx.x;
     const int q = (blockIdx.x / BLOCKS_C * BLOCK_Q + threadIdx.y) * OUT_Q;
+    wait_for_earlier();
     if (vector >= VECTORS || q >= conv.Q) return;
     for (int n = blockIdx.z; n < conv.N; n += gridDim.z)
         for (int p = (blockIdx.y * BLOCK_P + threadIdx.z) * OUT_P; p < conv.P; p += gridDim.y * BLOCK_P * OUT_P) {

@@ -131,7 +131,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Channels")
         kernel = compiled(runtime, source, config.threads, config.resident)
         block = (config.block_c, config.block_q, config.block_p)
-        info = runtime.describe(kernel, LaunchInfo(name, _grid(problem, config), block))
+        info = runtime.describe(kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
         x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
         out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
 

@@ -184,6 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(c
     const int part = blockIdx.x % tiles, down = part / across, beside = part - down * across;
     const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
                        static_cast<int>(planes < PLANES ? planes : PLANES), down * TILE_P, beside * TILE_Q};
+    wait_for_earlier();
     copy_filters(conv, *held, tile);
     copy_pixels(args, *held, tile);
     copy_async_commit();

@@ -106,7 +106,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     sources = (
         "algorithms/depthwise/planes.cu",
         "algorithms/include/weights.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "held", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("held", "vector")),
         *DepthwiseConvolution.headers,
     )
 
@@ -145,9 +145,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
         source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
         kernel = compiled(runtime, source, config.threads, config.resident)
-        info = runtime.describe(
-            kernel, LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
-        )
+        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        info = runtime.describe(kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}

@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     const Tile tile = tile_of(product);
     const Operand a = of_group(product.a, tile.group);
     const Lane lane = lane_of(threadIdx.x);
+    wait_for_earlier();
     for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();

@@ -195,7 +195,7 @@ class WeightPacker:
         )  # fmt: skip
         self._kernel = runtime.compile(source)
         squares = -(-problem.k // 32) * -(-problem.taps // 32)
-        self._info = LaunchInfo("pack_weights", (squares,), (32, 8))
+        self._info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The packed filter of these weights."""

@@ -30,7 +30,7 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
 
     operation = "conv2d"
     headers: ClassVar[tuple[str, ...]] = tuple(
-        f"algorithms/include/device/{name}.cuh" for name in ("types", "conv", "border", "ends")
+        f"algorithms/include/device/{name}.cuh" for name in ("types", "conv", "border", "ends", "device")
     )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
