@@ -17,7 +17,7 @@ PITCH = 4
 MOST = 4096
 
 # Sizes of an axis that cuFFT has kernels for: 2^a 3^b 5^c, even, as half of a row of real numbers is transformed.
-FAST = tuple(sorted(
+FAST: tuple[int, ...] = tuple(sorted(
     2**a * 3**b * 5**c for a in range(1, 13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= MOST
 ))  # fmt: skip
 
@@ -108,9 +108,9 @@ def sizes(problem: Conv2dProblem) -> tuple[tuple[int, int], ...]:
 def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
     """What a call may take on a large GPU, the filter's transforms included. Only for comparing sizes.
 
-    Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations, at
-    15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which few
-    fit a multiprocessor.
+    Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
+    at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which
+    few fit a multiprocessor.
     """
     cut = tiling(problem, size_h, size_w)
     tiles, element = problem.n * cut.down * cut.across, itemsize(problem.acc_dtype)
