@@ -126,6 +126,7 @@ def test_what_cufft_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_fft, "_library", lambda: stand_in)
     with pytest.raises(cuda_fft.CufftError, match=r"cufftMakePlanMany64 says INVALID_SIZE \(8\)"):
         cuda_fft.CufftTransform(RealFft(6, 10, 8, 4, "float32"), handle_of)
+    monkeypatch.setattr(cuda_fft, "why_no_fft", lambda: "")
     assert cuda_fft.cufft_version() == "12.1.5"
 
 
@@ -142,3 +143,5 @@ def test_why_there_is_no_cufft(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Failure finding libcufft.so)" in reason
     assert "pip install nvidia-cufft" in reason
     assert "searched everywhere" not in reason
+    monkeypatch.setattr(cuda_fft, "why_no_fft", lambda: reason)
+    assert cuda_fft.cufft_version() == "unknown"

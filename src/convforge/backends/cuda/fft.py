@@ -63,7 +63,9 @@ def why_no_fft() -> str:
 
 
 def cufft_version() -> str:
-    """Such as "12.0.0"."""
+    """Such as "12.0.0"; "unknown" where there is none."""
+    if why_no_fft():
+        return "unknown"
     number = c_int()
     _call("cufftGetVersion", byref(number))
     return f"{number.value // 1000}.{number.value % 1000 // 100}.{number.value % 100}"
