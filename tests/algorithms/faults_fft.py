@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.algorithms.planted import Run, of_file
 
 from convforge.algorithms.fft.device import FftConfig
+from convforge.algorithms.fft.fused import FusedConfig
 
 # Several channels and filters, tiles that do not divide the output.
 PLAIN, STRIDED = "n2c3h9w37_k4r3s3_p1_f32_nchw", "n2c3h17w37_k4r3s3_st2_p1_f32_nchw"
@@ -17,7 +18,48 @@ FFT = Run("fft", PLAIN, FftConfig(8, 12, 1))
 FFT_CHUNKS = replace(FFT, problem="n2c4h9w37_k6r3s3_p1_g2_f32_nchw", config=FftConfig(8, 12, 0))
 FFT_NEAR = replace(FFT, problem="n2c33h6w30_k34r3s3_p1_f32_nhwc")
 
+# Pairs of tiles, an odd one at the end; one pair of all.
+FUSED = Run("fft_fused", "n2c3h21w70_k6r5s4_p2_g3_f32_nchw", FusedConfig(32, 64))
+FUSED_STRIDED = replace(FUSED, problem="n1c3h41w50_k3r5s4_p2_st2x3_g3_f32_nhwc")
+
 FFT_FAULTS = [
+    *of_file("fft/fused.cu", FUSED,
+        ("no barrier before an outer stage", "__syncthreads();  // what stands before this outer", "// what outer"),
+        ("no barrier before an inner stage", "__syncthreads();  // what stands before this inner", "// what inner"),
+        ("no barrier before the products", "__syncthreads();  // the outer stage of rows", "// the outer stage of rows"),
+        ("no barrier before the outputs", "__syncthreads();  // the inner stage of columns", "// the inner stage"),
+        ("no barrier before a spectrum is stored", "__syncthreads();  // the spectrum", "// the spectrum"),
+        ("numbers not turned", "BACK ? v[a] : v[a] * turns[n * a];", "v[a];"),
+        ("numbers not turned back", "BACK ? v[b] * conjugate(turns[k * b]) : v[b];", "v[b];"),
+        ("rows turned as the first", "v[a] * turns[row * a]", "v[a]"),
+        ("products not turned back", "v[b] * conjugate(turns[i * b])", "v[b]"),
+        ("not conjugated", "conjugate(spectrum[b * SIZE])", "spectrum[b * SIZE]"),
+        ("spectrum not transposed", "tile[item % SIZE * PITCH + item / SIZE]", "tile[item / SIZE * PITCH + item % SIZE]"),
+        ("one filter for all outputs", "static_cast<long long>(k) * SIZE", "static_cast<long long>(0) * SIZE"),
+        ("not divided by the points", "value.re / (SIZE * SIZE)", "value.re"),
+        ("every output its own channel", "c = k / K_GROUP", "c = k % 3"),
+        ("the first tile of a pair twice", "2 * pair + 1)", "2 * pair)"),
+        ("one part of a pair for both", "row + a * B, column, v[a].im", "row + a * B, column, v[a].re"),
+        ("one picture for all", "pixel(conv, n, c,", "pixel(conv, 0, c,"),
+        ("columns for rows", "(tile - row * args.across) * args.tile_q", "row * args.tile_q"),
+        ("stride 1 for stride 2", "corner.q * STRIDE_W", "corner.q", FUSED_STRIDED),
+        ("outputs between the strided ones", "row % STRIDE_H != 0 || column", "column", FUSED_STRIDED),
+        ("outputs of what wrapped round", "i < args.tile_p && j < args.tile_q &&", ""),
+        ("no check at the last row", "p < args.conv.P && q < args.conv.Q", "q < args.conv.Q",
+         replace(FUSED, problem="n1c3h41w20_k3r5s4_p2_g3_f32_nchw")),
+        ("no check at the ragged edge", "p < args.conv.P && q < args.conv.Q", "p < args.conv.P"),
+        ("columns repeated in the dilation's holes", "s * DILATION_W == column", "true",
+         replace(FUSED, problem="n1c2h21w40_k2r3s4_p2_d2_g2_f32_nchw")),
+    ),
+    *of_file("include/device/dft.cuh", FUSED,
+        ("turned the wrong way", "s = BACK ? -cosine", "s = BACK ? cosine"),
+        ("a quarter of a turn the wrong way", "{s * z.im, -s * z.re}", "{-s * z.im, s * z.re}"),
+        ("halves in each other's place", "v[i + N / 2] = even[i] - other;", "v[i + N / 2] = other - even[i];"),
+        ("an eighth of a turn inexact", "0.70710678118654752440", "0.707"),
+        ("a sixteenth of a turn inexact", "0.92387953251128675613", "0.9238",
+         replace(FUSED, config=FusedConfig(128, 512))),
+        ("not conjugated at all", "return {a.re, -a.im};", "return a;"),
+    ),
     *of_file("fft/gather.cu", FFT,
         ("stride 1 for stride 2", "corner.q * STRIDE_W", "corner.q", replace(FFT, problem=STRIDED)),
         ("rows for columns", "corner.p * STRIDE_H - conv.top + row", "corner.q * STRIDE_H - conv.top + row"),

@@ -265,7 +265,7 @@ def test_fast_sizes() -> None:
 
 @needs_emulator
 def test_auto_takes_it_where_the_problem_allows_its_arithmetic() -> None:
-    problem = problem_of("n1c3h60w60_k3r15s15_p7_g3_f32_nchw")
+    problem = problem_of("n1c3h60w60_k3r15s15_p7_f32_nchw")
     assert choose(problem, emulator_runtime()).algorithm.name == "fft"
     assert choose(problem.replace(precision="strict"), emulator_runtime()).algorithm.name != "fft"
 

@@ -19,6 +19,9 @@ _ORDER = {
     "relu": ("relu",),
 }
 
+# Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
+FUSED_EXTENT = 63
+
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 25
 
@@ -85,6 +88,8 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
             ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
         )
     if problem.precision == "fft":
+        if backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT:
+            first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
         if problem.groups == problem.c > 1:
