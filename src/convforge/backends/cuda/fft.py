@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_int, c_longlong, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -74,11 +75,19 @@ def cufft_version() -> str:
 class CufftTransform:
     """A :class:`RealFft` by a plan of cuFFT's on the current GPU.
 
+    Parameters
+    ----------
+    fft : RealFft
+    handle_of : callable
+        A caller's stream -> the driver's handle; it makes the plan's GPU the thread's own.
+
+    Notes
+    -----
     A plan holds the stream and the work area of its next run, so calls take turns to set them; what they launch does
     not wait.
     """
 
-    def __init__(self, fft: RealFft, handle_of: Any) -> None:
+    def __init__(self, fft: RealFft, handle_of: Callable[[Any], int]) -> None:
         kind, self.kernel = _KINDS[fft.dtype, fft.inverse]
         self.fft, self._handle_of = fft, handle_of
         self._lock = threading.Lock()

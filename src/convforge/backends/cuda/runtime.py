@@ -144,8 +144,13 @@ class CudaRuntime:
         CufftError
             cuFFT refuses it.
         """
+
+        def handle_of(stream: Any) -> int:
+            self._gpu.set_current()  # cuFFT asks which GPU is the thread's own
+            return self.stream_handle(stream)
+
         self._gpu.set_current()
-        return CufftTransform(fft, self.stream_handle)
+        return CufftTransform(fft, handle_of)
 
     def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
         """A workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
