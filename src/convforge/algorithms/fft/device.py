@@ -70,7 +70,7 @@ class Fft(DeviceConvolution[FftConfig]):
     sources = (
         *(f"algorithms/fft/{name}" for name in ("gather.cu", "filter.cu", "multiply.cu", "scatter.cu", "tiling.py")),
         "backends/cuda/fft.py",
-        "algorithms/include/device/tiles.cuh",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("dft", "tiles")),
         *DeviceConvolution.headers,
     )
 

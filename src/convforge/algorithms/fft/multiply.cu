@@ -8,13 +8,9 @@
 // In place  where every filter sees one channel of its own, products may be spectra: each is read before it is written,
 //           by the thread that writes it.
 // Limit     memory or L2 for few channels (C_GROUP * K_GROUP below about 16), else FMA and L1.
-#include "types.cuh"
+#include "dft.cuh"
 
 constexpr int THREADS = 128, K_PARTS = (K_GROUP + TILE_K - 1) / TILE_K;
-
-struct alignas(2 * sizeof(acc_t)) Complex {
-    acc_t re, im;
-};
 
 struct Multiply {
     const Complex *spectra, *filters;  // (count, groups * C_GROUP, frequencies) and (groups * K_GROUP, C_GROUP, ...)
