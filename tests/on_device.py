@@ -40,7 +40,9 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
-    if isinstance(problem, Conv2dProblem) and algorithm.name == "separable":
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "fft_fused" and problem.groups != problem.c:
+        return False
+    if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):
         return not is_integer(problem.acc_dtype)
     return True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import pytest
 
 from convforge.backends.cuda.absent import why_no_compiler
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo
 
@@ -19,6 +21,18 @@ compiled = pytest.mark.skipif(
 )
 
 H200 = DeviceFacts("cuda", "H200", 132, 0, 60 << 20, 0, 141 << 30, 16, "sm_90", 232448, 233472, 65536, 2048)
+
+
+class NoTransform:
+    """Stands in for a library's transforms where nothing is run."""
+
+    workspace_bytes = 0
+
+    def __init__(self, fft: RealFft) -> None:
+        self.kernel = "inverse" if fft.inverse else "forward"
+
+    def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
+        raise AssertionError(f"{self.kernel}: there is nothing here that could transform")
 
 
 class Compiling:
@@ -31,6 +45,9 @@ class Compiling:
     def compile(self, kernel: KernelSource) -> Compiled:
         self.kernels[kernel.name] = compile_kernel(kernel, self.facts.architecture)
         return self.kernels[kernel.name]
+
+    def fft(self, fft: RealFft) -> NoTransform:
+        return NoTransform(fft)
 
     def describe(self, kernel: Compiled, info: LaunchInfo) -> LaunchInfo:
         return dataclasses.replace(info, registers=kernel.registers, spills=kernel.spill_bytes)

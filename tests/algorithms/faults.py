@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.algorithms.faults_fft import FFT_FAULTS
 from tests.algorithms.planted import Run, of_file
 
 from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
@@ -252,6 +253,7 @@ FAULTS = [
         ("a vector's first plane for all", "slot = i / FILLS + vector % NEAR", "slot = i / FILLS", SEPARABLE_NEAR),
         ("one plane's rows for all", "held.rows + slot * ROW_PITCH;", "held.rows;", SEPARABLE_NEAR),
     ),
+    *FFT_FAULTS,
     *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),

@@ -85,6 +85,23 @@ OWN = {
             "n32c64h56w56_k128r3s3_p1_g64_f64_nchw", "n1c3h2160w3840_k3r11s11_p5_reflect_g3_u8-f32-u8-f32_nhwc",
         ),
     ),
+    "fft": (
+        ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-fft", "n32c64h56w56_k64r7s7_p3_f32_nhwc_math-fft"),
+        (
+            "n32c64h56w56_k64r7s7_p3_f32_nchw_math-fft", "n1c3h2048w2048_k3r31s31_p15_g3_f16_nhwc_math-fft",
+            "n1c3h2160w3840_k3r15s15_p7_reflect_g3_u8-f32-u8-f32_nhwc_math-fft",
+            "n8c6h512w512_k12r31s31_p15_st2_g3_f32_nchw_+bias+residual+relu_math-fft",
+            "n1c1h2048w2048_k1r31s31_p15_f64_nchw_math-fft", "n1c1h50000w50000_k1r63s63_p31_f32_nchw_math-fft",
+        ),
+    ),
+    "fft_fused": (
+        ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-fft", "n1c3h2160w3840_k3r9s9_p4_g3_f32_nhwc_math-fft"),
+        (
+            "n1c3h2160w3840_k3r15s15_p7_reflect_g3_u8-f32-u8-f32_nhwc_math-fft",
+            "n8c6h512w512_k12r31s31_p15_st2_g6_f16_nchw_+bias+residual+relu_math-fft",
+            "n1c1h2048w2048_k1r31s31_p15_f64_nchw_math-fft", "n1c1h50000w50000_k1r63s63_p31_f32_nchw_math-fft",
+        ),
+    ),
     "separable": (
         (
             "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",

@@ -26,7 +26,8 @@ BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
 
 def text_for(algorithm: Any) -> str:
     """A problem that the method takes."""
-    return DEPTHWISE if algorithm.name.startswith("depthwise_") else PROBLEMS[algorithm.operation]
+    depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
+    return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)

@@ -16,7 +16,8 @@ from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.direct import device as direct
 from convforge.algorithms.elementwise import Relu
 from convforge.algorithms.elementwise import device as elementwise
-from convforge.algorithms.fft import Fft
+from convforge.algorithms.fft import Fft, fused
+from convforge.algorithms.fft import device as fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm import device as gemm
 from convforge.algorithms.im2col import Im2col
@@ -55,7 +56,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes),
-    separable.Separable,
+    *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),
     *(pool.MaxPool, elementwise.Relu),

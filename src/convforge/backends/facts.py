@@ -44,6 +44,8 @@ class DeviceFacts:
         Shared memory that one block may ask for, and of a multiprocessor; 0 on a CPU.
     registers, threads : int
         Registers of 32 bits and resident threads of a multiprocessor; 0 on a CPU.
+    no_fft : str
+        Why there is no library of Fourier transforms for the device, in words; empty where there is one.
     """
 
     backend: str
@@ -59,6 +61,7 @@ class DeviceFacts:
     shared_bytes: int = 0
     registers: int = 0
     threads: int = 0
+    no_fft: str = ""
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft, Transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class Runtime(Protocol):
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks that do not depend on each other, at most `slots` at a time; each is told its slot."""
+        ...
+
+    def fft(self, fft: RealFft) -> Transform:
+        """A batch of transforms made ready for this device."""
         ...
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:

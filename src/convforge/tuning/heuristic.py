@@ -19,6 +19,9 @@ _ORDER = {
     "relu": ("relu",),
 }
 
+# Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
+FUSED_EXTENT = 63
+
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 25
 
@@ -84,6 +87,10 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(
             ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
         )
+    if problem.precision == "fft":
+        if backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT:
+            first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
+        first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
         if problem.groups == problem.c > 1:
             first += _depthwise(problem)
@@ -93,8 +100,6 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
-    if problem.precision == "fft":
-        first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
     if problem.k_per_group >= 4 and problem.taps >= 16:
         why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"

@@ -18,8 +18,10 @@ import numpy as np
 
 from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.cpu.fft import HostFft
 from convforge.backends.cpu.pool import Pool
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft
 from convforge.backends.runtime import LaunchInfo
 
 # Handing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
@@ -78,6 +80,10 @@ class CpuRuntime:
 
         with one_thread_each():
             self._threads().share(run, tasks, threads)
+
+    def fft(self, fft: RealFft) -> HostFft:
+        """A batch of transforms by SciPy."""
+        return HostFft(fft, self.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of `nbytes` bytes, aligned to 64."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from convforge.backends.cuda.absent import CudaUnavailable, why_absent
+from convforge.backends.cuda.fft import why_no_fft
 from convforge.backends.facts import DeviceFacts
 
 
@@ -45,4 +46,5 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
         shared_bytes=facts.max_shared_memory_per_multiprocessor,
         registers=facts.max_registers_per_multiprocessor,
         threads=facts.max_threads_per_multiprocessor,
+        no_fft=why_no_fft(),
     )

@@ -17,8 +17,10 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.cuda.driver import CudaError, checked
 from convforge.backends.cuda.facts import cuda_facts
+from convforge.backends.cuda.fft import CufftTransform
 from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo
 
@@ -177,6 +179,22 @@ class CudaRuntime:
         """Run tasks one after the other: a launch fills the GPU by itself."""
         for task in tasks:
             task(0)
+
+    def fft(self, fft: RealFft) -> CufftTransform:
+        """A batch of transforms by cuFFT.
+
+        Raises
+        ------
+        CufftError
+            cuFFT refuses it.
+        """
+
+        def handle_of(stream: Any) -> int:
+            self._gpu.set_current()  # cuFFT asks which GPU is the thread's own
+            return self.stream_handle(stream)
+
+        self._gpu.set_current()
+        return CufftTransform(fft, handle_of)
 
     def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
         """A workspace of `nbytes` bytes, aligned to 512, for work on the stream."""

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from convforge.backends.cpu.fft import HostFft
 from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.emulator.facts import emulator_facts
@@ -26,6 +27,7 @@ from convforge.backends.emulator.library import (
     scheduler,
 )
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo
 
@@ -59,6 +61,19 @@ class EmulatorError(RuntimeError):
         self.kernel, self.what, self.block, self.thread = kernel, what, block, thread
         where = "".join(f", {name} {place}" for name, place in (("block", block), ("thread", thread)) if place)
         super().__init__(f"{kernel}{where}: {what}")
+
+
+class EmulatedFft(HostFft):
+    """Transforms of the CPU, which spoil the workspace that they ask for, as a GPU's do."""
+
+    workspace_bytes = 1000
+
+    def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
+        """See :class:`convforge.backends.fft.Transform`."""
+        if workspace is None or workspace.nbytes < self.workspace_bytes:
+            raise ValueError(f"{self.kernel} needs {self.workspace_bytes} bytes of workspace")
+        workspace.fill(POISON)
+        super().__call__(data)
 
 
 class EmulatorRuntime:
@@ -167,6 +182,10 @@ class EmulatorRuntime:
         """Run tasks one after the other: a launch takes every core by itself."""
         for task in tasks:
             task(0)
+
+    def fft(self, fft: RealFft) -> EmulatedFft:
+        """A batch of transforms by SciPy, for which there is nothing to be emulated."""
+        return EmulatedFft(fft, self._host.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of `nbytes` bytes, aligned to 64, poisoned."""

@@ -1,0 +1,374 @@
+"""The FFT method on GPUs: chunks of overlap-save tiles through five steps, three kernels here and two of a library."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.fft.tiling import Tiling, sizes, tiling
+from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.fft import RealFft, Transform
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Threads of a block of each kernel, and the box of numbers that a block of gather.cu and scatter.cu takes.
+THREADS = {"fft_gather": 256, "fft_filter": 256, "fft_multiply": 128, "fft_scatter": 256}
+BOX_COLUMNS, BOX_LINES = 32, 32
+
+# The filters' spectra may take at most this part of the memory.
+SPECTRA_SHARE = 8
+
+# Buffers begin at a multiple of this in the workspace.
+ALIGNMENT = 256
+
+# Where a device does not say how large its L2 is.
+L2_BYTES = 32 << 20
+
+# Sizes of transforms that are worth trying.
+MOST_SIZES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class FftConfig(Config):
+    """Transforms of the FFT method on GPUs.
+
+    Attributes
+    ----------
+    size_h, size_w : int
+        Rows and columns of a transform: a tile with its halo. Rows are even.
+    chunk_mib : int
+        Tiles, spectra and products of a chunk take at most so many MiB, or what a tile of one group takes. A chunk goes
+        through all steps before the next begins, so that it may stay in the L2 cache.
+    """
+
+    size_h: int
+    size_w: int
+    chunk_mib: int
+
+
+class Fft(DeviceConvolution[FftConfig]):
+    """Products of spectra, tile by tile: gather, transform, multiply, transform back, scatter.
+
+    With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
+    transformed with its holes. Transforms are in place, and the products too where every filter sees one channel of its
+    own.
+    """
+
+    name = "fft"
+    summary = "products in the frequency domain, overlap-save tiles in chunks that stay in L2, a library's FFT"
+    since = "depthwise_planes"
+    precision = "fft"
+    nan_spread = "picture"  # its tile, which may be as large as that
+    sources = (
+        *(f"algorithms/fft/{name}" for name in ("gather.cu", "filter.cu", "multiply.cu", "scatter.cu", "tiling.py")),
+        "backends/cuda/fft.py",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("dft", "tiles")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if is_integer(problem.acc_dtype):
+            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+        if reason := super().refuses(problem, facts):
+            return reason
+        least = min(_spectra_bytes(problem, tiling(problem, *size)) for size in sizes(problem))
+        if least > facts.memory_bytes // SPECTRA_SHARE:
+            return f"the spectra of its {problem.k * problem.c_per_group} filters would take {least >> 20} MiB"
+        return facts.no_fft or None
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
+        """See :class:`Algorithm`. Sizes in chunks of half the L2 cache; then the best size in other chunks."""
+        room = facts.memory_bytes // SPECTRA_SHARE
+        fitting = [size for size in sizes(problem) if _spectra_bytes(problem, tiling(problem, *size)) <= room]
+        half = max(1, (facts.l2_bytes or L2_BYTES) // 2 >> 20)
+        cut = tiling(problem, *fitting[0])
+        whole = problem.n * cut.down * cut.across * problem.groups * _group_bytes(problem, cut)
+        found = [FftConfig(*size, half) for size in fitting[:MOST_SIZES]]
+        chunks = (half // 2, 2 * half, min(room, whole) + (1 << 20) - 1 >> 20, 0)
+        return list(dict.fromkeys(found + [FftConfig(*fitting[0], mib) for mib in chunks]))
+
+    def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if config.chunk_mib < 0:
+            raise ValueError(f"{config}: a chunk has at least 0 MiB")
+        cut = tiling(problem, config.size_h, config.size_w)
+        steps = _Steps(problem, cut, runtime)
+        launches = [step for chunk in _chunks(problem, cut, config.chunk_mib << 20) for step in steps.of(chunk)]
+        return Plan(self, problem, config, runtime, steps=launches, prepare=_Spectra(problem, cut, runtime),
+                    workspace_bytes=steps.workspace_bytes)  # fmt: skip
+
+    def versions(self) -> dict[str, str]:
+        """The version of the library that transforms."""
+        if self.backend == "cuda":
+            from convforge.backends.cuda.fft import cufft_version
+
+            return {"cufft": cufft_version()}
+        import scipy
+
+        return {"scipy": scipy.__version__}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """`count` tiles of the batch from `first` on, and `groups` groups of their channels from `group` on."""
+
+    first: int
+    count: int
+    group: int
+    groups: int
+
+
+def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk]:
+    """Cut the batch into equal chunks of tiles; where one tile is more than `nbytes`, its groups too."""
+    total = problem.n * cut.down * cut.across
+    if total > 2**31 - 1:
+        raise ValueError(f"{total} tiles are more than the kernels can count; take a larger size of transform")
+    each = _group_bytes(problem, cut)
+    groups = _share(problem.groups, nbytes // each)
+    count = _share(total, nbytes // (each * groups)) if groups == problem.groups else 1
+    for first in range(0, total, count):
+        for group in range(0, problem.groups, groups):
+            yield _Chunk(first, min(count, total - first), group, min(groups, problem.groups - group))
+
+
+def _share(total: int, most: int) -> int:
+    """The size of equal parts of `total`, each of at most `most`, and at least 1."""
+    return max(1, -(-total // -(-total // max(most, 1)))) if total else 1
+
+
+def _in_place(problem: Conv2dProblem) -> bool:
+    """Whether the products can take the place of the spectra."""
+    return problem.c_per_group == problem.k_per_group == 1
+
+
+def _group_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
+    """Bytes of a tile's spectra and products, of one group."""
+    channels = problem.c_per_group + (0 if _in_place(problem) else problem.k_per_group)
+    return channels * cut.points * 2 * itemsize(problem.acc_dtype)
+
+
+def _spectra_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
+    return problem.k * problem.c_per_group * cut.points * 2 * itemsize(problem.acc_dtype)
+
+
+def _near(channels: int, layout: str) -> int:
+    """Channels that a block of gather.cu or scatter.cu takes: in NHWC those of a pixel, up to a line of memory."""
+    return min(channels, 32) if layout == "NHWC" else 1
+
+
+class _Tiles(ctypes.Structure):
+    """struct Tiles of tiles.cuh."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int) for name in ("first", "channel", "channels", "size_h", "pitch", "tile_p", "tile_q")),
+        ("across", ctypes.c_int), ("down", ctypes.c_int),
+    )  # fmt: skip
+
+
+class _Multiply(ctypes.Structure):
+    """struct Multiply of multiply.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("spectra", "filters", "products")),
+        *((name, ctypes.c_int) for name in ("frequencies", "count", "groups")),
+    )
+
+
+class _Steps:
+    """The steps of chunks, and the workspace that they share: spectra, products, what the transforms ask for."""
+
+    def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
+        self._problem, self._cut, self._runtime = problem, cut, runtime
+        self._gather_struct = with_conv("Gather", problem, tiles=_Tiles, span_h=ctypes.c_int, span_w=ctypes.c_int)
+        self._scatter_struct = with_conv("Scatter", problem, tiles=_Tiles)
+        self._near_x = _near(problem.c, problem.x_layout)
+        self._near_out = _near(problem.k, problem.out_layout)
+        self._tile_k = min(4, problem.k_per_group)
+        self._tile_t = 4 if self._tile_k > 1 else 8
+        prelude = conv_constants(problem)
+        own = constants(C_GROUP=problem.c_per_group, K_GROUP=problem.k_per_group, TILE_K=self._tile_k,
+                        TILE_T=self._tile_t)  # fmt: skip
+        types = (*DECLARED, f"using acc_t = {TYPES[problem.acc_dtype]};")
+
+        def compiled(name: str, constants_of: tuple[str, ...], struct: Any) -> Any:
+            path, title = f"algorithms/fft/{name}.cu", name.capitalize()
+            return runtime.compile(KernelSource(path, f"fft_{name}", constants_of, struct, title))
+
+        near_x, near_out = constants(NEAR=self._near_x), constants(NEAR=self._near_out)
+        self._kernels = {
+            "fft_gather": compiled("gather", (*prelude, *near_x), self._gather_struct),
+            "fft_multiply": compiled("multiply", (*types, *own), _Multiply),
+            "fft_scatter": compiled("scatter", (*prelude, *near_out), self._scatter_struct),
+        }
+        self._transforms: dict[tuple[int, bool], Transform] = {}
+        self._spectra_bytes = self._products_bytes = self._work_bytes = 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Of all chunks so far."""
+        used = self._spectra_bytes + self._products_bytes + self._work_bytes
+        return used + ALIGNMENT - 1 if used else 0
+
+    def of(self, chunk: _Chunk) -> list[Launch]:
+        """The five steps of a chunk."""
+        problem, cut, size = self._problem, self._cut, itemsize(self._problem.acc_dtype)
+        planes_x, planes_out = (
+            chunk.count * chunk.groups * each for each in (problem.c_per_group, problem.k_per_group)
+        )
+        plane, share = cut.points * 2 * size, chunk.count * chunk.groups / max(1, self._total)
+        self._spectra_bytes = max(self._spectra_bytes, _aligned(planes_x * plane))
+        if not _in_place(problem):
+            self._products_bytes = max(self._products_bytes, _aligned(planes_out * plane))
+        there, back = self._transform(planes_x, inverse=False), self._transform(planes_out, inverse=True)
+        x_bytes = round(share * problem.n * problem.c * problem.h * problem.w * itemsize(problem.x_dtype))
+        out_bytes = round(share * problem.n * problem.k * problem.p * problem.q * itemsize(problem.out_dtype))
+        gather, multiply, scatter = self._infos(chunk)
+
+        def run_gather(frame: Frame) -> None:
+            args = self._gather_struct(tiles=self._tiles(frame, chunk, products=False))
+            args.span_h, args.span_w = cut.span_h, cut.span_w
+            self._launch(gather, args, frame)
+
+        def run_multiply(frame: Frame) -> None:
+            filters = frame.prepared.tensors["spectra"]
+            first = chunk.group * problem.k_per_group * problem.c_per_group * plane
+            args = _Multiply(
+                self._at(frame, False), address(filters) + first, self._at(frame, True),
+                cut.points, chunk.count, chunk.groups,
+            )  # fmt: skip
+            self._runtime.launch(self._kernels["fft_multiply"], multiply, args, frame.stream)
+
+        def run_scatter(frame: Frame) -> None:
+            self._launch(scatter, self._scatter_struct(tiles=self._tiles(frame, chunk, products=True)), frame)
+
+        def run(transform: Transform, planes: int, products: bool) -> Any:
+            return lambda frame: transform(*self._pieces(frame, products, planes * plane), frame.stream)
+
+        filter_bytes = chunk.groups * problem.k_per_group * problem.c_per_group * plane
+        return [
+            Launch(gather, run_gather, "gather", x_bytes + planes_x * plane),
+            Launch(_library(there, planes_x), run(there, planes_x, False), "transform", 2 * planes_x * plane),
+            Launch(multiply, run_multiply, "multiply", (planes_x + planes_out) * plane + filter_bytes),
+            Launch(_library(back, planes_out), run(back, planes_out, True), "transform back", 2 * planes_out * plane),
+            Launch(scatter, run_scatter, "scatter", planes_out * plane + out_bytes),
+        ]
+
+    @property
+    def _total(self) -> int:
+        """Tiles of the batch, each of all its groups."""
+        return self._problem.n * self._cut.down * self._cut.across * self._problem.groups
+
+    def _transform(self, planes: int, *, inverse: bool) -> Transform:
+        key = (planes, inverse)
+        if key not in self._transforms:
+            self._transforms[key] = made = _made(self._problem, self._cut, planes, inverse, self._runtime)
+            self._work_bytes = max(self._work_bytes, made.workspace_bytes)
+        return self._transforms[key]
+
+    def _infos(self, chunk: _Chunk) -> Iterator[LaunchInfo]:
+        problem, cut = self._problem, self._cut
+        over_k = chunk.groups * -(-problem.k_per_group // self._tile_k)
+        blocks = {
+            "fft_gather": chunk.count * _boxes(chunk.groups * problem.c_per_group, self._near_x, cut.size_h,
+                                               2 * cut.pitch),
+            "fft_multiply": _parts(cut.points, "fft_multiply") * over_k * -(-chunk.count // self._tile_t),
+            "fft_scatter": chunk.count * _boxes(chunk.groups * problem.k_per_group, self._near_out, cut.tile_p,
+                                                cut.tile_q),
+        }  # fmt: skip
+        for name, count in blocks.items():
+            yield self._runtime.describe(self._kernels[name], LaunchInfo(name, (count,), (THREADS[name],)))
+
+    def _launch(self, info: LaunchInfo, args: Any, frame: Frame) -> None:
+        fill(args.conv, self._problem, frame)
+        self._runtime.launch(self._kernels[info.kernel], info, args, frame.stream)
+
+    def _tiles(self, frame: Frame, chunk: _Chunk, products: bool) -> _Tiles:
+        cut, each = self._cut, self._problem.k_per_group if products else self._problem.c_per_group
+        return _Tiles(
+            self._at(frame, products), chunk.first, chunk.group * each, chunk.groups * each,
+            cut.size_h, 2 * cut.pitch, cut.tile_p, cut.tile_q, cut.across, cut.down,
+        )  # fmt: skip
+
+    def _begin(self, frame: Frame, products: bool) -> int:
+        """Where in the workspace the spectra begin, or the products."""
+        lead = -address(frame.workspace) % ALIGNMENT
+        return lead + (self._spectra_bytes if products and self._products_bytes else 0)
+
+    def _at(self, frame: Frame, products: bool) -> int:
+        return address(frame.workspace) + self._begin(frame, products)
+
+    def _pieces(self, frame: Frame, products: bool, nbytes: int) -> tuple[Any, Any]:
+        """The batch that is transformed, and the transform's own workspace."""
+        first = self._begin(frame, products)
+        work = self._begin(frame, False) + self._spectra_bytes + self._products_bytes
+        return frame.workspace[first : first + nbytes], frame.workspace[work : work + self._work_bytes]
+
+
+class _Spectra:
+    """Prepares filters: each spread over a tile of its own, and transformed."""
+
+    def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
+        self._problem, self._cut, self._runtime = problem, cut, runtime
+        acc = TYPES[problem.acc_dtype]
+        fields = [
+            ("w", ctypes.c_void_p), ("tiles", ctypes.c_void_p), ("strides", ctypes.c_longlong * 4),
+            ("scale", ctypes.c_double if problem.acc_dtype == "float64" else ctypes.c_float),
+            *((name, ctypes.c_int) for name in ("size_h", "pitch", "flip")),
+        ]  # fmt: skip
+        self._struct: Any = type("Filter", (ctypes.Structure,), {"_fields_": fields})
+        types = (*DECLARED, f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {acc};")
+        own = constants(C_GROUP=problem.c_per_group, R=problem.r, S=problem.s, DILATION_H=problem.dilation[0],
+                        DILATION_W=problem.dilation[1])  # fmt: skip
+        source = KernelSource("algorithms/fft/filter.cu", "fft_filter", (*types, *own), self._struct, "Filter")
+        self._kernel = runtime.compile(source)
+        self._planes = problem.k * problem.c_per_group
+        blocks = self._planes * _parts(2 * cut.points, "fft_filter")
+        info = LaunchInfo("fft_filter", (blocks,), (THREADS["fft_filter"],))
+        self._info = runtime.describe(self._kernel, info)
+        self._transform = _made(problem, cut, self._planes, False, runtime)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The spectra of these weights, (K, C / groups, size_h, pitch), over the points of a transform."""
+        problem, cut, runtime = self._problem, self._cut, self._runtime
+        spectra = runtime.empty((problem.k, problem.c_per_group, cut.size_h, 2 * cut.pitch), problem.acc_dtype)
+        strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
+        args = self._struct(address(w), address(spectra), strides, 1 / (cut.size_h * cut.size_w), cut.size_h,
+                            2 * cut.pitch, int(problem.mode == "convolution"))  # fmt: skip
+        runtime.launch(self._kernel, self._info, args, stream)
+        room = runtime.allocate(self._transform.workspace_bytes, stream)
+        self._transform(spectra, room, stream)
+        return PreparedFilter({"spectra": spectra}, int(spectra.nbytes))
+
+
+def _made(problem: Conv2dProblem, cut: Tiling, planes: int, inverse: bool, runtime: Runtime) -> Transform:
+    """Transforms of so many planes of tiles."""
+    return runtime.fft(RealFft(cut.size_h, cut.size_w, cut.pitch, planes, problem.acc_dtype, inverse))
+
+
+def _library(transform: Transform, planes: int) -> LaunchInfo:
+    """A step that a library does: how it cuts its grid is its own."""
+    return LaunchInfo(transform.kernel, (planes,), (1,))
+
+
+def _boxes(channels: int, near: int, rows: int, columns: int) -> int:
+    """Boxes of a tile: see gather.cu."""
+    lines = max(1, BOX_LINES // near)
+    return -(-channels // near) * -(-rows // lines) * -(-columns // BOX_COLUMNS)
+
+
+def _parts(numbers: int, kernel: str) -> int:
+    return -(-numbers // THREADS[kernel])
+
+
+def _aligned(nbytes: int) -> int:
+    return math.ceil(nbytes / ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,36 @@
+// fft_filter: every filter as a tile of its own, ready to be transformed: spread by the dilation, zeros elsewhere.
+//
+// Scale     weights are divided by the points of a transform, which there and back multiplies by.
+// Threads   THREADS a block, which takes as many neighbouring numbers of one filter's tile, one a thread.
+// Grid      blocks in one dimension: parts of a tile, then filters (k, c).
+// Flip      a convolution in the mathematical sense takes the filter's rows and columns from the other end.
+// Limit     memory: what is written, K * C_GROUP tiles. Weights come once, and from L1.
+#include "types.cuh"
+
+constexpr int THREADS = 256;
+
+struct Filter {
+    const w_t *w;
+    acc_t *tiles;          // (K, C_GROUP, size_h, pitch)
+    long long strides[4];  // of w, in elements, in the order k, c, r, s
+    acc_t scale;
+    int size_h, pitch, flip;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fft_filter(const __grid_constant__ Filter args) {
+    const int numbers = args.size_h * args.pitch, parts = (numbers + THREADS - 1) / THREADS;
+    const int plane = blockIdx.x / parts, at = (blockIdx.x - plane * parts) * THREADS + threadIdx.x;
+    if (at >= numbers) return;
+    const int i = at / args.pitch, j = at % args.pitch;
+    int r = i / DILATION_H, s = j / DILATION_W;
+    acc_t value = 0;
+    if (r < R && s < S && r * DILATION_H == i && s * DILATION_W == j) {
+        if (args.flip) {
+            r = R - 1 - r;
+            s = S - 1 - s;
+        }
+        const int k = plane / C_GROUP, c = plane % C_GROUP;
+        value = as<acc_t>(args.w[k * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]]);
+    }
+    args.tiles[static_cast<long long>(plane) * numbers + at] = value * args.scale;
+}

@@ -1,0 +1,162 @@
+// fft_fused: tiles are gathered, transformed, multiplied, transformed back and stored by one block, in shared memory.
+//
+// Since fft: the five steps are one kernel, and no tile reaches memory: a pixel is read with its halo, an output is
+//           written. For filters that see one channel each.
+// Pair      a block takes two tiles of a plane as the real and the imaginary part of SIZE x SIZE complex numbers. The
+//           filter is real, so each part is filtered by itself, and complex transforms do all that is to be done.
+// Transform of SIZE = A * B numbers in two stages, each in place, by threads that hold A or B numbers in registers.
+//           Outer: numbers a * B + n of a line, for each n; A of them are transformed, result k turned by
+//           exp(-2 pi i n k / SIZE). Inner: B neighbours are transformed. So frequency k + A * m ends up in place k * B + m.
+//           Nobody puts them in order: the filter's spectrum has the same, and the way back begins there.
+// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the picture, the
+//           last one stores outputs; the inner stage of rows multiplies and begins the way back, in registers.
+// Threads   THREADS a block. A column's stages have lanes along a row, a row's along a column: with rows of SIZE + 1
+//           numbers neither meets a bank twice, and pixels, spectra (which lie transposed) and outputs are whole lines.
+// Grid      blocks in one dimension: pairs of a plane, then output channels, then pictures.
+// Limit     shared memory, 12 passes of a block's numbers, and FMA: 10 log2(SIZE) operations a number each way. Halos:
+//           of 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
+#include "border.cuh"
+#include "device.cuh"
+#include "dft.cuh"
+#include "ends.cuh"
+
+constexpr int SIZE = A * B, PITCH = SIZE + 1;
+
+// exp(-2 pi i j / SIZE) for j = 0 ... SIZE - 1: all lanes of a warp ask for the same one.
+__constant__ Complex turns[SIZE] = {TURNS};
+
+struct Fused {
+    Conv conv;
+    const Complex *spectra;  // (K, SIZE, SIZE): columns of a row of places
+    int tile_p, tile_q;      // outputs of a tile
+    int across, tiles;       // tiles of a row of them, and of a plane
+    int span_h, span_w;      // pixels that a tile reads; the rest of it is zeros
+};
+
+struct Spectra {
+    const acc_t *w;  // (K, 1, R, S) in the order of a correlation
+    Complex *spectra;
+};
+
+// An outer stage of all lines: numbers lie ALONG apart, lines ACROSS.
+template <int ALONG, int ACROSS, bool BACK>
+__device__ inline void outer(Complex *tile) {
+    __syncthreads();  // what stands before this outer stage is done
+    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+        const int n = item / SIZE;
+        Complex *line = tile + (item % SIZE * ACROSS + n * ALONG), v[A];
+#pragma unroll
+        for (int a = 0; a < A; a++) v[a] = line[a * (B * ALONG)];
+        dft<A, BACK>(v);
+#pragma unroll
+        for (int a = 0; a < A; a++) line[a * (B * ALONG)] = BACK ? v[a] : v[a] * turns[n * a];
+    }
+}
+
+// An inner stage of all lines.
+template <int ALONG, int ACROSS, bool BACK>
+__device__ inline void inner(Complex *tile) {
+    __syncthreads();  // what stands before this inner stage is done
+    for (int item = threadIdx.x; item < SIZE * A; item += THREADS) {
+        const int k = item / SIZE;
+        Complex *line = tile + (item % SIZE * ACROSS + k * (B * ALONG)), v[B];
+#pragma unroll
+        for (int b = 0; b < B; b++) v[b] = line[b * ALONG];
+        dft<B, BACK>(v);
+#pragma unroll
+        for (int b = 0; b < B; b++) line[b * ALONG] = BACK ? v[b] * conjugate(turns[k * b]) : v[b];
+    }
+}
+
+// The first output of a tile; beyond the last tile, one that lies below the picture.
+struct Corner {
+    int p, q;
+};
+
+__device__ inline Corner corner_of(const Fused &args, int tile) {
+    const int row = tile / args.across;
+    return {row * args.tile_p, (tile - row * args.across) * args.tile_q};
+}
+
+// Pixel (row, column) of a tile.
+__device__ inline acc_t number(const Fused &args, const Corner &corner, int n, int c, int row, int column) {
+    const Conv &conv = args.conv;
+    if (row >= args.span_h || column >= args.span_w) return 0;
+    return pixel(conv, n, c, corner.p * STRIDE_H - conv.top + row, corner.q * STRIDE_W - conv.left + column);
+}
+
+// Store the output whose sum stands at (row, column) of a tile, where there is one.
+__device__ inline void keep(const Fused &args, const Corner &corner, int n, int k, int row, int column, acc_t sum) {
+    if (row % STRIDE_H != 0 || column % STRIDE_W != 0) return;
+    const int i = row / STRIDE_H, j = column / STRIDE_W, p = corner.p + i, q = corner.q + j;
+    if (i < args.tile_p && j < args.tile_q && p < args.conv.P && q < args.conv.Q) finish(args.conv, n, k, p, q, sum);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fft_fused(const __grid_constant__ Fused args) {
+    DYNAMIC_SHARED(Complex, tile);
+    const unsigned pairs = (args.tiles + 1) / 2, plane = blockIdx.x / pairs, pair = blockIdx.x - plane * pairs;
+    const int n = plane / K, k = plane % K, c = k / K_GROUP;
+    const Corner first = corner_of(args, 2 * pair), second = corner_of(args, 2 * pair + 1);
+    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+        const int column = item % SIZE, row = item / SIZE;
+        Complex v[A];
+#pragma unroll
+        for (int a = 0; a < A; a++)
+            v[a] = {number(args, first, n, c, row + a * B, column), number(args, second, n, c, row + a * B, column)};
+        dft<A, false>(v);
+#pragma unroll
+        for (int a = 0; a < A; a++) tile[(row + a * B) * PITCH + column] = v[a] * turns[row * a];
+    }
+    inner<PITCH, 1, false>(tile);
+    outer<1, PITCH, false>(tile);
+    __syncthreads();  // the outer stage of rows is done
+    for (int item = threadIdx.x; item < SIZE * A; item += THREADS) {
+        const int row = item % SIZE, i = item / SIZE;
+        const Complex *spectrum = args.spectra + ((static_cast<long long>(k) * SIZE + i * B) * SIZE + row);
+        Complex *line = tile + (row * PITCH + i * B), v[B];
+#pragma unroll
+        for (int b = 0; b < B; b++) v[b] = line[b];
+        dft<B, false>(v);
+#pragma unroll
+        for (int b = 0; b < B; b++) v[b] = v[b] * conjugate(spectrum[b * SIZE]);
+        dft<B, true>(v);
+#pragma unroll
+        for (int b = 0; b < B; b++) line[b] = v[b] * conjugate(turns[i * b]);
+    }
+    outer<1, PITCH, true>(tile);
+    inner<PITCH, 1, true>(tile);
+    __syncthreads();  // the inner stage of columns is done
+    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+        const int column = item % SIZE, row = item / SIZE;
+        Complex v[A];
+#pragma unroll
+        for (int a = 0; a < A; a++) v[a] = tile[(row + a * B) * PITCH + column];
+        dft<A, true>(v);
+#pragma unroll
+        for (int a = 0; a < A; a++) {
+            keep(args, first, n, k, row + a * B, column, v[a].re);
+            keep(args, second, n, k, row + a * B, column, v[a].im);
+        }
+    }
+}
+
+// A filter's spectrum, by the same stages, over the numbers of a tile: there and back multiplies by these.
+extern "C" __global__ void __launch_bounds__(THREADS) fft_spectra(const __grid_constant__ Spectra args) {
+    DYNAMIC_SHARED(Complex, tile);
+    const acc_t *w = args.w + static_cast<long long>(blockIdx.x) * (R * S);
+    for (int item = threadIdx.x; item < SIZE * SIZE; item += THREADS) {
+        const int row = item / SIZE, column = item % SIZE, r = row / DILATION_H, s = column / DILATION_W;
+        const bool tap = r < R && s < S && r * DILATION_H == row && s * DILATION_W == column;
+        tile[row * PITCH + column] = {tap ? w[r * S + s] : 0, 0};
+    }
+    outer<PITCH, 1, false>(tile);
+    inner<PITCH, 1, false>(tile);
+    outer<1, PITCH, false>(tile);
+    inner<1, PITCH, false>(tile);
+    __syncthreads();  // the spectrum is there
+    Complex *spectrum = args.spectra + static_cast<long long>(blockIdx.x) * (SIZE * SIZE);
+    for (int item = threadIdx.x; item < SIZE * SIZE; item += THREADS) {
+        const Complex value = tile[item % SIZE * PITCH + item / SIZE];
+        spectrum[item] = {value.re / (SIZE * SIZE), value.im / (SIZE * SIZE)};
+    }
+}

@@ -1,0 +1,164 @@
+"""Host side of fused.cu: tiles whose transforms a block does in shared memory, for filters that see one channel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.fft.tiling import Tiling
+from convforge.algorithms.fft.tiling import tiling as tiling_of
+from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Size of a transform -> the numbers that a thread of its outer and of its inner stage holds.
+STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class FusedConfig(Config):
+    """Tile of the fused kernel.
+
+    Attributes
+    ----------
+    size : int
+        Rows and columns of a transform, a key of :data:`STAGES`.
+    threads : int
+        Of a block; a multiple of 32.
+    """
+
+    size: int
+    threads: int
+
+
+class FftFused(DeviceConvolution[FusedConfig]):
+    """Products of spectra of tiles that never leave shared memory: one kernel, no workspace, no library."""
+
+    name = "fft_fused"
+    summary = "the FFT of a pair of tiles, product and way back in one block's shared memory; one channel a filter"
+    since = "fft"
+    precision = "fft"
+    nan_spread = "picture"  # its tile and the one that it is paired with
+    sources = (
+        *("algorithms/fft/fused.cu", "algorithms/fft/fused.py", "algorithms/include/weights.cu"),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "dft")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if is_integer(problem.acc_dtype):
+            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+        if problem.groups != problem.c:
+            return f"a filter must see one channel: groups={problem.groups} must equal C={problem.c}"
+        reasons = [config_refusal(problem, config, facts) for config in _all_configs()]
+        return super().refuses(problem, facts) or (None if None in reasons else reasons[-1])
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
+        """See :class:`Algorithm`. By the numbers that all tiles have."""
+        fit = [config for config in _all_configs() if config_refusal(problem, config, facts) is None]
+        return sorted(fit, key=lambda config: numbers(problem, config.size))
+
+    def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        cut = tiling_of(problem, config.size, config.size)
+        integers = dict.fromkeys(("tile_p", "tile_q", "across", "tiles", "span_h", "span_w"), ctypes.c_int)
+        struct = with_conv("Fused", problem, spectra=ctypes.c_void_p, **integers)
+        kernel = runtime.compile(_source(problem, config, "fft_fused", struct, "Fused"))
+        blocks = problem.n * problem.k * _pairs(cut)
+        shared = _shared_bytes(problem, config.size)
+        info = runtime.describe(kernel, LaunchInfo("fft_fused", (blocks,), (config.threads,), shared))
+
+        def run(frame: Frame) -> None:
+            args = struct(
+                spectra=address(frame.prepared.tensors["spectra"]), tile_p=cut.tile_p, tile_q=cut.tile_q,
+                across=cut.across, tiles=cut.down * cut.across, span_h=cut.span_h, span_w=cut.span_w,
+            )  # fmt: skip
+            fill(args.conv, problem, frame)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        prepare = _Spectra(problem, config, runtime)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+
+class _Spectra:
+    """Prepares filters: cast and flipped, then transformed, each by a block."""
+
+    def __init__(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> None:
+        self._problem, self._size, self._runtime = problem, config.size, runtime
+        self._pack = WeightPacker(problem, runtime)
+        self._complex = np.result_type(problem.acc_dtype, np.complex64)
+        fields = [(name, ctypes.c_void_p) for name in ("w", "spectra")]
+        self._struct: Any = type("Spectra", (ctypes.Structure,), {"_fields_": fields})
+        self._kernel = runtime.compile(_source(problem, config, "fft_spectra", self._struct, "Spectra"))
+        shared = _shared_bytes(problem, config.size)
+        info = LaunchInfo("fft_spectra", (problem.k,), (config.threads,), shared)
+        self._info = runtime.describe(self._kernel, info)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The spectra of these weights, (K, size, size) complex numbers in the order of fused.cu."""
+        packed = self._pack(w, stream).tensors["w"]
+        spectra = self._runtime.empty((self._problem.k, self._size, self._size), self._complex)
+        args = self._struct(address(packed), address(spectra))
+        self._runtime.launch(self._kernel, self._info, args, stream)
+        return PreparedFilter({"spectra": spectra}, int(spectra.nbytes))
+
+
+def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if config.size not in STAGES:
+        return f"size={config.size} must be one of {', '.join(map(str, STAGES))}"
+    if config.threads % 32 or not 32 <= config.threads <= 1024:
+        return f"threads={config.threads} must be a multiple of 32 up to 1024"
+    if max(problem.extent_h, problem.extent_w) > config.size:
+        return f"a tile of {config.size} x {config.size} must hold the filter's {problem.extent_h} x {problem.extent_w}"
+    if (room := _shared_bytes(problem, config.size)) > facts.block_shared_bytes:
+        return f"a pair of tiles takes {room} bytes of shared memory; a block has {facts.block_shared_bytes}"
+    return None
+
+
+def numbers(problem: Conv2dProblem, size: int) -> int:
+    """Complex numbers of all pairs of tiles of a picture's channel: what the work is proportional to.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=1, h=2048, w=2048, k=1, r=31, s=31, padding=(15, 15, 15, 15))
+    >>> round(numbers(problem, 128) / 2048**2, 2), round(numbers(problem, 64) / 2048**2, 2)
+    (0.86, 1.82)
+    """
+    return _pairs(tiling_of(problem, size, size)) * size * size
+
+
+def _all_configs() -> list[FusedConfig]:
+    """A thread has one or two sets of numbers in the outer stages."""
+    return [
+        FusedConfig(size, size * inner // share) for size, (_, inner) in STAGES.items()
+        for share in (2, 1) if size * inner // share >= 64
+    ]  # fmt: skip
+
+
+def _pairs(cut: Tiling) -> int:
+    return -(-cut.down * cut.across // 2)
+
+
+def _shared_bytes(problem: Conv2dProblem, size: int) -> int:
+    return size * (size + 1) * 2 * itemsize(problem.acc_dtype)
+
+
+def _source(problem: Conv2dProblem, config: FusedConfig, name: str, struct: Any, title: str) -> KernelSource:
+    outer, inner = STAGES[config.size]
+    own = constants(A=outer, B=inner, THREADS=config.threads)
+    turns = np.exp(-2j * np.pi * np.arange(config.size) / config.size)
+    table = f"#define TURNS {', '.join(f'{{{turn.real}, {turn.imag}}}' for turn in turns)}"
+    return KernelSource("algorithms/fft/fused.cu", name, (*conv_constants(problem), *own, table), struct, title)

@@ -1,0 +1,65 @@
+// fft_gather: what each overlap-save tile reads of the picture, halo and border included, in the type of the sums.
+//
+// First of five steps: gather, transform, multiply, transform back, scatter. The transforms are a library's.
+// Tile      SPAN_H x SPAN_W pixels of the padded picture, then zeros up to the transform's size and the row's pitch.
+//           They overlap by the filter's extent less one. Every number of a row is written, as a transform in place
+//           may read it.
+// Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of NEAR channels, PER a thread: all are loaded
+//           before any is stored.
+// Channels  NEAR = 1 where a channel's pixels lie side by side: a warp loads and stores 32 neighbours. In NHWC a box holds
+//           NEAR channels: loaded pixel by pixel, turned in shared memory, stored row by row.
+// Grid      blocks in one dimension: boxes of a tile, channels, tiles.
+// Limit     memory; a chunk of tiles that stays in L2 is written there and read from there by the transform.
+#include "border.cuh"
+#include "tiles.cuh"
+
+constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
+constexpr int PER = (BOX + THREADS - 1) / THREADS;
+
+struct Gather {
+    Conv conv;
+    Tiles tiles;
+    int span_h, span_w;
+};
+
+// Number (row, column) of a tile's channel c.
+__device__ inline acc_t number(const Gather &args, const Corner &corner, int c, int row, int column) {
+    const Conv &conv = args.conv;
+    if (row >= args.span_h || column >= args.span_w) return 0;
+    return pixel(conv, corner.n, args.tiles.channel + c, corner.p * STRIDE_H - conv.top + row,
+                 corner.q * STRIDE_W - conv.left + column);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fft_gather(const __grid_constant__ Gather args) {
+    const Tiles &tiles = args.tiles;
+    const Box box = box_of<ROWS, COLUMNS, NEAR>(tiles, tiles.size_h, tiles.pitch);
+    const Corner corner = corner_of(tiles, box.i);
+    acc_t values[PER];
+#pragma unroll
+    for (int e = 0; e < PER; e++) {
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % NEAR, row = box.row + at / (COLUMNS * NEAR);
+        const bool takes_part = at < BOX && c < tiles.channels && row < tiles.size_h;
+        values[e] = takes_part ? number(args, corner, c, row, box.column + at / NEAR % COLUMNS) : 0;
+    }
+    if constexpr (NEAR > 1) {
+        __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            const int at = e * THREADS + threadIdx.x;
+            if (at < BOX) turned[at / (COLUMNS * NEAR) * NEAR + at % NEAR][at / NEAR % COLUMNS] = values[e];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            const int at = e * THREADS + threadIdx.x;
+            if (at < BOX) values[e] = turned[at / COLUMNS][at % COLUMNS];
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < PER; e++) {
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % NEAR, column = box.column + at % COLUMNS;
+        const int row = box.row + at / (COLUMNS * NEAR);
+        if (at < BOX && c < tiles.channels && row < tiles.size_h && column < tiles.pitch)
+            row_of(tiles, box.i, c, row)[column] = values[e];
+    }
+}

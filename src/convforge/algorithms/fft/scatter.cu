@@ -1,0 +1,56 @@
+// fft_scatter: the outputs of every tile, each stride-th of the sums that did not wrap round, through the epilogue.
+//
+// Last of the five steps: see gather.cu, whose way round it goes.
+// Threads   THREADS a block, which takes a box of ROWS x COLUMNS outputs of NEAR output channels, PER a thread: all are
+//           loaded before any is stored.
+// Channels  NEAR = 1 where an output channel's pixels lie side by side. In NHWC a box holds NEAR channels: loaded row by
+//           row, turned in shared memory, stored pixel by pixel.
+// Grid      blocks in one dimension: boxes of a tile, channels, tiles.
+// Limit     memory: what is written; a chunk of tiles that stays in L2 comes from there.
+#include "ends.cuh"
+#include "tiles.cuh"
+
+constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
+constexpr int PER = (BOX + THREADS - 1) / THREADS;
+
+struct Scatter {
+    Conv conv;
+    Tiles tiles;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fft_scatter(const __grid_constant__ Scatter args) {
+    const Tiles &tiles = args.tiles;
+    const Conv &conv = args.conv;
+    const Box box = box_of<ROWS, COLUMNS, NEAR>(tiles, tiles.tile_p, tiles.tile_q);
+    const Corner corner = corner_of(tiles, box.i);
+    const int rows = min(tiles.tile_p, conv.P - corner.p), columns = min(tiles.tile_q, conv.Q - corner.q);
+    acc_t values[PER];
+#pragma unroll
+    for (int e = 0; e < PER; e++) {
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % NEAR, column = box.column + at % COLUMNS;
+        const int row = box.row + at / (COLUMNS * NEAR);
+        const bool takes_part = at < BOX && c < tiles.channels && row < rows && column < columns;
+        values[e] = takes_part ? row_of(tiles, box.i, c, row * STRIDE_H)[column * STRIDE_W] : 0;
+    }
+    if constexpr (NEAR > 1) {
+        __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            const int at = e * THREADS + threadIdx.x;
+            if (at < BOX) turned[at / COLUMNS][at % COLUMNS] = values[e];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            const int at = e * THREADS + threadIdx.x;
+            if (at < BOX) values[e] = turned[at / (COLUMNS * NEAR) * NEAR + at % NEAR][at / NEAR % COLUMNS];
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < PER; e++) {
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % NEAR, column = box.column + at / NEAR % COLUMNS;
+        const int row = box.row + at / (COLUMNS * NEAR);
+        if (at < BOX && c < tiles.channels && row < rows && column < columns)
+            finish(conv, corner.n, tiles.channel + c, corner.p + row, corner.q + column, values[e]);
+    }
+}

@@ -1,0 +1,182 @@
+"""Overlap-save on a GPU: sizes of transforms, how many outputs a tile has, what a call is expected to take."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Complex numbers of a row are rounded up to a multiple of this, so that rows begin at whole sectors of memory.
+PITCH = 4
+
+# The largest size that is thought of: beyond it one axis takes cuFFT more than one pass over memory.
+MOST = 4096
+
+# Sizes of an axis that cuFFT has kernels for: 2^a 3^b 5^c, even, as half of a row of real numbers is transformed.
+FAST: tuple[int, ...] = tuple(sorted(
+    2**a * 3**b * 5**c for a in range(1, 13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= MOST
+))  # fmt: skip
+
+# Into how many parts an axis of the output is cut, to find sizes.
+CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a problem is cut for a size of transform.
+
+    Attributes
+    ----------
+    size_h, size_w : int
+        Of the transform.
+    pitch : int
+        Complex numbers of a row, as they lie in memory.
+    tile_p, tile_q : int
+        Outputs of a tile.
+    down, across : int
+        Tiles of a picture.
+    span_h, span_w : int
+        Pixels of the padded picture that a tile reads; the rest of it is zeros.
+    """
+
+    size_h: int
+    size_w: int
+    pitch: int
+    tile_p: int
+    tile_q: int
+    down: int
+    across: int
+    span_h: int
+    span_w: int
+
+    @property
+    def points(self) -> int:
+        """Complex numbers of a tile of one channel."""
+        return self.size_h * self.pitch
+
+
+def tiling(problem: Conv2dProblem, size_h: int, size_w: int) -> Tiling:
+    """The tiles of a size of transform.
+
+    Raises
+    ------
+    ValueError
+        The filter does not fit, or a row is odd.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=3, h=2048, w=2048, k=3, r=31, s=31, groups=3, padding=(15, 15, 15, 15))
+    >>> cut = tiling(problem, 288, 288)
+    >>> (cut.tile_p, cut.down, cut.span_h)
+    (258, 8, 288)
+    """
+    if size_h < problem.extent_h or size_w < problem.extent_w or size_w % 2:
+        raise ValueError(
+            f"a transform of {size_h} x {size_w} must hold the filter's {problem.extent_h} x {problem.extent_w} "
+            "pixels, and have even rows"
+        )
+    (tile_p, span_h), (tile_q, span_w) = (_axis(problem, axis, size) for axis, size in enumerate((size_h, size_w)))
+    pitch = -(-(size_w // 2 + 1) // PITCH) * PITCH
+    down, across = -(-problem.p // tile_p), -(-problem.q // tile_q)
+    return Tiling(size_h, size_w, pitch, tile_p, tile_q, down, across, span_h, span_w)
+
+
+@cache
+def sizes(problem: Conv2dProblem) -> tuple[tuple[int, int], ...]:
+    """Sizes worth comparing, the best by :func:`modelled_seconds` first.
+
+    Of each magnitude of area the best, and of all whose axes are powers of two: there cuFFT is at its best.
+
+    Examples
+    --------
+    >>> sizes(Conv2dProblem(n=32, c=8, h=56, w=56, k=8, r=31, s=31, groups=8, padding=(15, 15, 15, 15)))[0]
+    (72, 72)
+    """
+    rows, columns = (_candidates(problem, axis) for axis in (0, 1))
+    best: dict[int, tuple[float, tuple[int, int]]] = {}
+    for size in ((h, w) for h in rows for w in columns):
+        found = (modelled_seconds(problem, *size), size)
+        even = 0 if _is_power(size[0]) and _is_power(size[1]) else round(math.log2(size[0] * size[1]) / 2)
+        best[even] = min(best.get(even, found), found)
+    return tuple(size for _, size in sorted(best.values()))
+
+
+def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
+    """What a call may take on a large GPU, the filter's transforms included. Only for comparing sizes.
+
+    Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
+    at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which
+    few fit a multiprocessor.
+    """
+    cut = tiling(problem, size_h, size_w)
+    tiles, element = problem.n * cut.down * cut.across, itemsize(problem.acc_dtype)
+    planes = tiles * (problem.c + problem.k)
+    nbytes = 2 * cut.points * element
+    moved = planes * nbytes * 2 * 2 + planes * nbytes  # row and column passes; gather, scatter and product
+    work = 2.5 * 2 * cut.points * math.log2(size_h * size_w)
+    slow = math.prod(1.0 + 0.1 * (not _is_power(size)) + 0.2 * (size > 1024) for size in (size_h, size_w))
+    products = 8.0 * tiles * problem.k * problem.c_per_group * cut.points
+    filters = problem.k * problem.c_per_group * (5 * nbytes / 5e12 + work * slow / 15e12)
+    return moved / 5e12 + planes * work * slow / 15e12 + products / 30e12 + filters
+
+
+def whole(problem: Conv2dProblem, axis: int) -> int:
+    """The least size of an axis with which one tile holds all outputs.
+
+    Where zeros stand outside, what wraps round meets padding: the same zeros then serve both sides.
+
+    Examples
+    --------
+    >>> problem = Conv2dProblem(n=1, c=1, h=56, w=56, k=1, r=31, s=31, padding=(15, 15, 15, 15))
+    >>> whole(problem, 0), whole(problem.replace(padding_mode="reflect"), 0)
+    (71, 86)
+    """
+    outputs, stride, extent = _sizes_of(problem, axis)
+    last = (outputs - 1) * stride
+    if problem.padding_mode != "zeros":
+        return last + extent
+    before, after = problem.padding[2 * axis : 2 * axis + 2]
+    size = (problem.h, problem.w)[axis]
+    return min(last + extent, max(size + max(before, after), extent, last + 1))
+
+
+def _axis(problem: Conv2dProblem, axis: int, size: int) -> tuple[int, int]:
+    """Outputs of a tile along an axis, and the pixels that it reads."""
+    outputs, stride, extent = _sizes_of(problem, axis)
+    tile = outputs if size >= whole(problem, axis) else (size - extent) // stride + 1
+    return tile, min(size, (tile - 1) * stride + extent)
+
+
+def _is_power(size: int) -> bool:
+    return size & (size - 1) == 0
+
+
+def _sizes_of(problem: Conv2dProblem, axis: int) -> tuple[int, int, int]:
+    return (problem.p, problem.q)[axis], problem.stride[axis], (problem.extent_h, problem.extent_w)[axis]
+
+
+def _candidates(problem: Conv2dProblem, axis: int) -> list[int]:
+    """Fast sizes of an axis: powers of two, and those that cut the output into parts without much waste."""
+    outputs, stride, extent = _sizes_of(problem, axis)
+    most = next_fast(whole(problem, axis))
+    parts = (whole(problem, axis) if cut == 1 else (-(-outputs // cut) - 1) * stride + extent for cut in CUTS)
+    fast = {next_fast(size) for size in parts if size > 1.2 * extent}
+    fast |= {2**power for power in range(5, 11) if extent * 1.2 <= 2**power <= most}
+    return sorted(size for size in fast if size <= max(MOST, next_fast(extent))) or [most]
+
+
+def next_fast(size: int) -> int:
+    """The next size that cuFFT is fast at; above :data:`MOST`, the next even one that has only factors 2, 3 and 5.
+
+    Examples
+    --------
+    >>> next_fast(71), next_fast(286), next_fast(4097)
+    (72, 288, 4320)
+    """
+    if size <= MOST:
+        return FAST[bisect.bisect_left(FAST, size)]
+    return 2 * next_fast(-(-size // 2))

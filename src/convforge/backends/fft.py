@@ -1,0 +1,84 @@
+"""What a runtime can be asked to transform: a batch of 2-D FFTs of real numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RealFft:
+    """A batch of 2-D FFTs of real numbers, in place and without a factor: there and back multiplies by the points.
+
+    In memory a batch is (batch, size_h, pitch) complex numbers. Seen as real numbers it is (batch, size_h, 2 * pitch),
+    and the first `size_w` of a row are the pixels. The first `size_w // 2 + 1` complex numbers of a row are the
+    spectrum; the others follow from them, as pixels are real.
+
+    Attributes
+    ----------
+    size_h, size_w : int
+        Rows and columns of pixels.
+    pitch : int
+        Complex numbers from one row to the next, more than ``size_w // 2``.
+    batch : int
+    dtype : {"float32", "float64"}
+        Of the pixels; complex64 or complex128 are the spectra.
+    inverse : bool
+        From spectra to pixels. What a row holds beyond its pixels is then of no meaning, as it is after the way there
+        for what lies beyond its spectrum.
+
+    Examples
+    --------
+    >>> there = RealFft(8, 10, 6, batch=3, dtype="float32")
+    >>> there.reals, there.complexes
+    ((3, 8, 12), (3, 8, 6))
+    """
+
+    size_h: int
+    size_w: int
+    pitch: int
+    batch: int
+    dtype: str
+    inverse: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.size_h, self.size_w, self.batch) < 1 or self.pitch <= self.size_w // 2:
+            raise ValueError(f"{self}: sizes must be at least 1, and a pitch more than size_w // 2")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype={self.dtype!r} of a transform must be float32 or float64")
+
+    @property
+    def reals(self) -> tuple[int, int, int]:
+        """Shape of the batch seen as real numbers."""
+        return (self.batch, self.size_h, 2 * self.pitch)
+
+    @property
+    def complexes(self) -> tuple[int, int, int]:
+        """Shape of the batch seen as complex numbers."""
+        return (self.batch, self.size_h, self.pitch)
+
+
+class Transform(Protocol):
+    """A :class:`RealFft` made ready on a device. Safe to call from many threads."""
+
+    @property
+    def kernel(self) -> str:
+        """What does it: a library's function."""
+        ...
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory that a call needs."""
+        ...
+
+    def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
+        """Transform a batch in place, in the order of `stream`; nothing is allocated.
+
+        Parameters
+        ----------
+        data : contiguous array of ``fft.reals`` or ``fft.complexes``
+            It begins at a multiple of 16 bytes.
+        workspace : contiguous array of uint8
+            At least `workspace_bytes` bytes, from a multiple of 256 on; None will do where that is 0.
+        """
+        ...
