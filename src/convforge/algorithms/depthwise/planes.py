@@ -32,6 +32,9 @@ SHORT_ROW, CHUNK = 11, 8
 # Registers of a thread that a row of pixels and the sums may take, of the 255 that it has.
 MOST_REGISTERS = 160
 
+# Threads that a multiprocessor shall hold: more where memory is the limit.
+RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
+
 # How many configs are worth trying.
 MOST_CONFIGS = 10
 
@@ -57,7 +60,7 @@ class PlanesConfig(Config):
     strips_y: int
     strips_x: int
     planes: int
-    resident: int = 512
+    resident: int = RESIDENT
 
     @property
     def threads(self) -> int:
@@ -117,6 +120,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
         """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
         found = set()
+        resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
             strips_y = even_share(-(-problem.p // out_p), MOST_STRIPS)
             strips_x = even_share(-(-problem.q // out_q), MOST_COLUMNS // out_q)
@@ -124,8 +128,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
                 planes = max(1, min(problem.n * problem.k, threads // (strips_y * strips_x)))
                 if problem.x_layout == "NHWC" and planes > 4:
                     planes -= planes % 4  # 16 bytes of float32 side by side
-                found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes))
-                found.add(PlanesConfig(out_p, out_q, -(-strips_y // 2), -(-strips_x // 2), planes))
+                found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
+                found.add(PlanesConfig(out_p, out_q, -(-strips_y // 2), -(-strips_x // 2), planes, resident))
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
