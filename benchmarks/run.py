@@ -73,6 +73,7 @@ PARTS: dict[str, dict[str, Part]] = {
         "layers-b32": Part(methods="implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True),
         "depthwise": Part(methods="depthwise_*,direct_tiled,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
+        "pictures": Part(methods="direct_tiled,depthwise_*,cudnn,torch_conv2d,cupy_ndimage,npp_filter"),
     },
 }
 BUDGETS = {"cpu": "4m", "cuda": "7m"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,17 @@ def test_launches_that_no_gpu_would_make(
     kernel = runtime.compile(source(tmp_path, "args.out[0] = 1;"))
     with pytest.raises(EmulatorError, match=message):
         runtime.launch(kernel, LaunchInfo("tried", grid, block, dynamic), Args())
+
+
+@pytest.mark.parametrize("waiting", [0, 32, 64])
+def test_threads_of_an_early_launch_wait_for_earlier_ones(waiting: int, tmp_path: Path) -> None:
+    body = f"if (threadIdx.x < {waiting}) wait_for_earlier();\nargs.out[threadIdx.x] = 1;"
+    runtime, out = EmulatorRuntime(), np.zeros(64, np.float32)
+    kernel, args = runtime.compile(source(tmp_path, body)), Args(0, out.ctypes.data, 0)
+    runtime.launch(kernel, LaunchInfo("tried", (1,), (64,)), args)  # not early: nothing to wait for
+    missing = f"launched early, but {64 - waiting} threads never call wait_for_earlier"
+    with nullcontext() if waiting == 64 else pytest.raises(EmulatorError, match=missing):
+        runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), early=True), args)
 
 
 def test_the_largest_launches(tmp_path: Path) -> None:

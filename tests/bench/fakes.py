@@ -161,6 +161,10 @@ def still(runtime: Runtime) -> Ceilings:
     return Ceilings(20e9, 100e9)
 
 
+def uncopied(runtime: Runtime) -> None:
+    """No copies are timed."""
+
+
 def run_bench(
     folder: Path,
     wanted: Sequence[Case],
@@ -173,9 +177,9 @@ def run_bench(
 ) -> Run:
     """Run a bench into a new file of `folder`, or go on with `path`."""
     settings = settings or Settings(quick=True)
-    runtime = more.pop("runtime", cpu_runtime())
+    runtime, copies = more.pop("runtime", cpu_runtime()), more.pop("copies", uncopied)
     with Store.resume(path) if path else begin(folder, "made-up", runtime, settings) as store:
-        return Runner(wanted, methods, runtime, settings, store, ceilings=ceilings, **more).run()
+        return Runner(wanted, methods, runtime, settings, store, ceilings=ceilings, copies=copies, **more).run()
 
 
 def result(
@@ -196,6 +200,7 @@ def result(
         "precision": "strict",
         "config": "",
         "flops": parsed.flops,
+        "least_bytes": parsed.least_bytes,
         "time": None if samples is None or status != "ok" else Timing(tuple(samples), ring=4, cold=True),
         "error": Error(1e-7, 1e-6, 0.5) if status == "ok" else None,
         "digest": "0" * 64,

@@ -52,6 +52,21 @@ def call(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+def test_shares_of_a_copy(results: Path) -> None:
+    from convforge.bench.records import CopyTime
+    from convforge.bench.store import load_runs
+
+    with Store.resume(next(results.rglob("*.jsonl"))) as store:
+        store.append(CopyTime("square_8", 768, Timing((0.25e-3,) * 3)).to_record())
+        store.append({"kind": "end", "complete": True})
+    runs = load_runs(results)
+    assert "| a copy |" in table_of("made-up copy=yes", runs)
+    assert "1.00 / 25 %" in table_of("made-up copy=yes", runs)
+    assert "honest 25 %; rival 25 %" in table_of("made-up", runs)
+    with pytest.raises(ValueError, match="copy goes with view=cases alone"):
+        table_of("made-up view=steps copy=yes", runs)
+
+
 def test_tables_are_written_once_and_stay(results: Path, document: Path) -> None:
     assert update_files([document], results) == [document]
     text = document.read_text()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
 from tests.bench import fakes
@@ -21,13 +22,16 @@ from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.runtime import Runtime
 from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
 from convforge.bench.material import Material, checker, gaussian_weights, memory_refusal
+from convforge.bench.records import CopyTime
 from convforge.bench.row import Row
 from convforge.bench.runner import Settings, choose, rows_of
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
 from convforge.measure.ceilings import Ceilings
+from convforge.measure.copies import Copies
 from convforge.measure.stopping import StoppingRule
+from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 
 
@@ -442,6 +446,20 @@ def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
     assert abs(gaussian_weights(problem) - w).max() < 1e-6
 
 
+@pytest.mark.parametrize("text", ["n1c3h9w9_k3r5s4_st1_p2_g3_u8-f32-u8-f32_nhwc", "n1c3h9w9_k1r3s3_st1_p1_f32_nchw",
+                                  "n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"])  # fmt: skip
+def test_shared_filters_are_one_for_all_channels_and_keep_the_range(text: str) -> None:
+    from convforge import check
+
+    problem: Any = parse_problem(text)
+    ring = Material(Case("shared", problem, weights="shared"), cpu_runtime(), check).ring
+    w, other = ring.slots[0].w, ring.slots[1].w
+    assert (w == w[:1, :1]).all()
+    assert abs(float(w[0].sum()) - 1) < 1e-6
+    assert np.linalg.matrix_rank(w[0, 0].astype(np.float64)) == min(w.shape[2:])
+    assert not (w == other).all(), "another set of inputs, another filter"
+
+
 def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
     from convforge import check
 
@@ -452,3 +470,61 @@ def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
     material.ring.slots[200].out[3, 3] = 7.0
     assert material.verify("strict", 200, {}).ok
     assert not material.verify("strict", 256, {}).ok
+
+
+class Copying:
+    """Times no copy, and notes what was asked for."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.asked: list[int] = []
+
+    def time(self, nbytes: int, rule: StoppingRule) -> tuple[int, Timing]:
+        self.asked.append(nbytes)
+        assert rule.patience_s <= 0.1
+        return nbytes + 7, Timing((1e-3,) * 3, ring=3, cold=True)
+
+
+def test_a_copy_of_its_bytes_is_stored_with_every_case(tmp_path: Path) -> None:
+    made: list[Copying] = []
+
+    def copies(runtime: Runtime) -> Any:
+        made.append(Copying(runtime))
+        return made[-1]
+
+    methods = [fakes.Honest(), fakes.Rival(), fakes.Picky()]
+    run = run_bench(tmp_path, cases(8, 4), methods, copies=copies)
+    assert [copying.asked for copying in made] == [[4 * 3 * 16, 4 * 3 * 64]], "once a case, the small one first"
+    assert run.copies == tuple(
+        CopyTime(f"square_{n}", 12 * n * n + 7, Timing((1e-3,) * 3, ring=3, cold=True)) for n in (4, 8)
+    )
+    kinds = [(line["kind"], line.get("case")) for line in map(json.loads, run.path.read_text().splitlines())]
+    assert kinds.index(("copy", "square_4")) < kinds.index(("result", "square_8"))
+    again = run_bench(tmp_path, cases(8, 4, 2), methods, copies=copies, path=run.path)
+    assert made[-1].asked == [4 * 3 * 4], "what is stored is not timed again"
+    assert [copy.case for copy in again.copies] == ["square_4", "square_8", "square_2"]
+
+
+def test_a_case_that_nothing_can_do_gets_no_copy(tmp_path: Path) -> None:
+    made = Copying(cpu_runtime())
+    run = run_bench(tmp_path, cases(8), [fakes.Picky()], copies=lambda _: made)
+    assert (made.asked, run.copies) == ([], ())
+
+
+def test_where_there_is_no_room_for_a_copy_the_case_goes_on(tmp_path: Path) -> None:
+    class Full(Copying):
+        def time(self, nbytes: int, rule: StoppingRule) -> tuple[int, Timing]:
+            raise MemoryError("full")
+
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Full)
+    assert run.copies == ()
+    assert run.results[0].status == "ok"
+
+
+def test_the_cpus_own_copies(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Copies)
+    (copy,) = run.copies
+    assert copy.nbytes == 768
+    assert copy.time.ring == 256
+    share = run.of_copy(run.results[0], run.timing(run.results[0]))
+    assert share is not None
+    assert share > 0

@@ -13,7 +13,7 @@ import pytest
 from tests.bench.fakes import result
 
 from convforge.algorithms import algorithms
-from convforge.bench.records import Finalist, Finalists, Result, StepTime, digest
+from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime, digest
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
 from convforge.measure.timer import Timing
 
@@ -51,6 +51,25 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert run.finals == (final,)
     assert run.complete
     assert run.timing(RESULT) == Timing((1.0, 2.0))
+
+
+def test_a_copy_comes_back_and_the_later_one_of_a_case_counts(tmp_path: Path) -> None:
+    first, later = (CopyTime("square_8", n, Timing((1.0, 2.0), ring=3, cold=True)) for n in (768, 800))
+    other = CopyTime("square_9", 992, Timing((4.0,), noisy=True))
+    path = stored(tmp_path, first.to_record(), RESULT.to_record(), other.to_record(), later.to_record())
+    run = load_run(path)
+    assert run.copies == (later, other)
+    assert run.copy_of("square_9") == other
+    assert run.copy_of("square_7") is None
+    assert later.bytes_per_s == 800 / 1.5
+    line = json.loads(path.read_text().splitlines()[1])
+    assert set(line) == {"kind", "case", "bytes", "time"}
+
+
+def test_a_run_that_is_older_than_copies_is_read_as_before(tmp_path: Path) -> None:
+    run = load_run(stored(tmp_path, RESULT.to_record(), {"kind": "end", "complete": True}))
+    assert run.copies == ()
+    assert run.of_copy(RESULT, RESULT.time) is None
 
 
 def test_the_lines_have_the_documented_fields(tmp_path: Path) -> None:

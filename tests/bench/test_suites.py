@@ -6,9 +6,11 @@ import csv
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from convforge.bench.suites import SIZE_COLUMNS, load, read_suite, select, suite_folder, suite_names
+from convforge.filtering import filter_problem
 from convforge.problem import Conv2dProblem, parse_problem
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,24 @@ def test_the_smoke_suite_is_small_and_has_every_operation() -> None:
     cases = load(["smoke"])[1]
     assert {c.problem.operation for c in cases} == {"conv2d", "gemm", "max_pool2d", "relu"}
     assert max(c.problem.flops for c in cases) < 10**7
+
+
+def test_pictures_are_those_that_filter_poses() -> None:
+    cases = {case.name: case for case in load(["pictures"])[1]}
+    assert all(case.weights == "shared" for case in cases.values())
+    rng = np.random.default_rng(0)
+    for name, image, kernel, channels in (
+        ("rgb8_4096_3x3_nhwc", np.uint8, rng.uniform(0, 1, (3, 3)), "each"),
+        ("rgb8_4096_5x5_nhwc", np.uint8, rng.uniform(0, 1, (5, 5)), "each"),
+        ("rgb8_4096_3x3_whole_nhwc", np.uint8, "laplacian", "each"),
+        ("rgb8_sum_4096_3x3_nhwc", np.uint8, rng.uniform(0, 1, (3, 3)), "sum"),
+        ("rgb16_4096_3x3_nhwc", np.uint16, rng.uniform(0, 1, (3, 3)), "each"),
+        ("rgbf16_4096_3x3_nhwc", np.float16, rng.uniform(0, 1, (3, 3)), "each"),
+    ):
+        posed, _, _ = filter_problem(np.empty((4096, 4096, 3), image), kernel, channels=channels)
+        assert cases[name].problem == posed
+    both = [case.problem for case in cases.values() if isinstance(case.problem, Conv2dProblem) and case.problem.c == 3]
+    assert {p.x_layout for p in both} == {"NCHW", "NHWC"}
 
 
 def test_the_wheel_has_every_suite() -> None:

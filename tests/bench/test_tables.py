@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.bench.fakes import result, run
 
-from convforge.bench.records import Error, Finalist, Finalists, Result, StepTime
+from convforge.bench.records import CopyTime, Error, Finalist, Finalists, Result, StepTime
 from convforge.bench.step_tables import step_markdown
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
 from convforge.bench.verdicts import judge
@@ -255,3 +255,55 @@ def test_the_fastest_of_a_methods_configs_alone() -> None:
     assert [row[2].text.split(" / ")[0] for row in table.rows[:2]] == ["*1.01", "refused"]
     assert table.rows[0][-1].text == "honest, 2x ahead of rival", "two configs of one method do not tie"
     assert table.rows[0][2].mark == "ours"
+
+
+def copied(case: str = "square_8", seconds: float = 0.5e-3, **more: Any) -> CopyTime:
+    """A copy of as many bytes as the product of two 8x8 matrices moves."""
+    return CopyTime(case, 768, Timing((seconds,) * 3, **more))
+
+
+def test_the_share_of_a_copy_in_place_of_gflops() -> None:
+    results = (
+        result(samples=(1e-3,) * 3, prepared_time=Timing((0.8e-3,) * 3)),
+        result(algorithm="rival", samples=(2e-3,) * 3, ours=False),
+    )
+    both = run(*results, result(case="square_9"), copies=(copied(),))
+    (table,) = tables_of(both, copy=True)
+    assert table.columns == ("case", "stride", "honest", "rival", "a copy", "fastest")
+    assert [cell.text for cell in table.rows[0][2:5]] == ["*1.00 / 50 %", "*2.00 / 25 %", "0.500 / 0.00154 GB/s"]
+    assert [cell.text for cell in table.rows[1][2:5]] == ["*1.00 / -", "", "-"]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    (table,) = tables_of(both, copy=True, prepared=True)
+    assert table.rows[0][2].text == "*0.800 / 62 %"
+    assert "share of a copy" in markdown_table(both, copy=True)
+    assert "nominal GFLOP/s" not in markdown_table(both, copy=True)
+    with pytest.raises(ValueError, match="transfer and copy exclude each other"):
+        tables_of(both, copy=True, transfer=True)
+
+
+def test_a_copy_of_a_few_bytes_more_counts_by_its_bandwidth() -> None:
+    twice = run(result(samples=(1e-3,) * 3), copies=(CopyTime("square_8", 1536, Timing((1e-3,) * 3)),))
+    assert twice.of_copy(twice.results[0], twice.timing(twice.results[0])) == pytest.approx(0.5)
+
+
+def test_the_shares_stand_below_the_table_where_memory_is_the_limit() -> None:
+    many = [result(case=f"square_{n}", problem=f"m{n}n{n}k{n}_f32", samples=(n * 1e-3,) * 3) for n in (8, 16, 512)]
+    copies = tuple(CopyTime(r.case, r.least_bytes, Timing((0.4e-3 * i,) * 3)) for i, r in enumerate(many, 1))
+    ceilings = (("before", Ceilings(20e9, 100e9)),)  # 5 operations a byte; the products do 1.3, 2.7 and 85
+    (table,) = tables_of(run(*many, copies=copies, ceilings=ceilings))
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 5 %."
+    (table,) = tables_of(run(*many, copies=copies))
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 0 % to 5 %."
+    (table,) = tables_of(run(*many, ceilings=ceilings))
+    assert table.notes == (), "an older run"
+    (alone,) = tables_of(run(many[0], copies=copies[1:]))
+    assert alone.notes == ()
+
+
+def test_copies_in_the_csv() -> None:
+    results = result(samples=(1e-3,) * 3), result(algorithm="picky", status="refused", reason="no")
+    first, second = csv.DictReader(io.StringIO(csv_table(run(*results, copies=(copied(),)))))
+    assert (first["copy_ms"], first["of_copy"]) == ("0.5", "0.5")
+    assert (second["copy_ms"], second["of_copy"]) == ("0.5", "")
+    (old,) = csv.DictReader(io.StringIO(csv_table(run(result()))))
+    assert (old["copy_ms"], old["of_copy"]) == ("", "")

@@ -149,6 +149,21 @@ def test_inputs_that_are_made_in_pieces_are_the_same_numbers(monkeypatch: pytest
         assert same(made.operands.bias, rng.standard_normal(2).astype(np.float32))
 
 
+def test_channels_that_share_a_filter_share_another_in_other_inputs() -> None:
+    problem = parse_problem("n1c3h9w8_k3r3s3_p1_g3_f32_nhwc")
+    inputs = make_inputs(problem)
+    assert inputs.w is not None
+    apart = Judge(problem, inputs).other_inputs.w
+    assert apart is not None
+    assert not (apart == apart[:1]).all()
+    inputs.w[...] = inputs.w[:1].copy()
+    shared = Judge(problem, inputs).other_inputs.w
+    assert shared is not None
+    assert (shared == shared[:1]).all()
+    assert np.array_equal(shared[0], apart[0])
+    assert not (shared == inputs.w).any()
+
+
 def test_other_inputs_are_made_once_for_all_plans() -> None:
     problem = parse_problem("n1c3h30w40_k2r3s3_p1_f32_nchw")
     judge = Judge(problem, make_inputs(problem, seed=8))

@@ -11,7 +11,7 @@ import ctypes
 import dataclasses
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.check import Judge, check_plan, make_inputs
 from convforge.peers import cublas as cublas_peer
 from convforge.peers import cudnn_library, libraries
+from convforge.peers import npp as npp_peer
 from convforge.problem import parse_problem
 
 FACTS = dataclasses.replace(cpu_facts(), backend="cuda", name="a GPU played by the host")
@@ -260,6 +261,61 @@ def cupy() -> dict[str, Any]:
     return {"cupy": module, "cupyx": SimpleNamespace(scipy=scipy), "cupyx.scipy": scipy}
 
 
+class Npp:
+    """NPP: what was called is appended to `called`; filters are turned round about their anchor, as NPP's are.
+
+    Parameters
+    ----------
+    status : int
+        What every filter gives back.
+    """
+
+    KINDS: ClassVar[dict[str, tuple[Any, Any, int]]] = {
+        "_32f": (np.float32, np.float32, 0), "32f_16f": (np.float16, np.float32, 0), "_8u": (np.uint8, np.int32, 1),
+        "_16u": (np.uint16, np.int32, 1), "_16s": (np.int16, np.int32, 1),
+    }  # fmt: skip
+
+    def __init__(self, status: int = 0) -> None:
+        self.called: list[str] = []
+        for kind, (pixels, taps, divisors) in self.KINDS.items():
+            for beside in (1, 3, 4):
+                name = f"nppiFilterBorder{kind}_C{beside}R_Ctx"
+                setattr(
+                    self, name, lambda *a, of=(name, pixels, taps, divisors, beside): self._filter(*of, a) or status
+                )
+
+    def _filter(self, name: str, pixels: Any, taps: Any, divisors: int, beside: int, arguments: Any) -> int:
+        self.called.append(name)
+        x, x_step, size, offset, out, out_step, region, w, kernel, anchor, *divisor, border, context = arguments
+        assert ([1] * divisors, 2, STREAM) == (divisor, border, context.hStream)
+        assert (offset.x, offset.y) == (0, 0)
+        assert x_step == size.width * beside * np.dtype(pixels).itemsize
+        assert out_step == region.width * beside * np.dtype(pixels).itemsize
+        picture = memory(x, (size.height, size.width, beside), pixels).astype(np.float64)
+        target = memory(out, (region.height, region.width, beside), pixels)
+        weights = memory(w, (kernel.height, kernel.width), taps).astype(np.float64)
+        total = np.zeros(target.shape)
+        for j in range(kernel.height):
+            for i in range(kernel.width):
+                rows = np.clip(np.arange(region.height) + anchor.y - j, 0, size.height - 1)
+                columns = np.clip(np.arange(region.width) + anchor.x - i, 0, size.width - 1)
+                total += weights[j, i] * picture[rows][:, columns]
+        if divisors:
+            total = np.clip(total, np.iinfo(pixels).min, np.iinfo(pixels).max)
+        target[...] = total.astype(pixels)
+        return 0
+
+
+class PackingRuntime(HostRuntime):
+    """The same, which runs our own kernels on the emulator."""
+
+    def __init__(self) -> None:
+        from convforge.backends.emulator import EmulatorRuntime
+
+        self._emulator = EmulatorRuntime()
+        self.compile, self.launch = self._emulator.compile, self._emulator.launch
+
+
 # What tests of GPU peers share.
 
 TEXTS = {"conv2d": "n1c3h9w8_k2r3s3_p1_f32_nchw", "gemm": "m4n5k6_f32", "relu": "relu4_f32",
@@ -278,8 +334,8 @@ def peer_of(operation: str, name: str) -> Any:
     return find(operation, "cuda", name)
 
 
-def checked(peer: Any, problem: Any, config: Any = None, kind: str = "normal") -> None:
-    runtime: Any = HostRuntime()
+def checked(peer: Any, problem: Any, config: Any = None, kind: str = "normal", runtime: Any = None) -> None:
+    runtime = HostRuntime() if runtime is None else runtime
     config = peer.configs(problem, FACTS)[0] if config is None else config
     plan = peer.plan(problem, config, runtime)
     verdict = check_plan(plan, Judge(problem, make_inputs(problem, kind)))
@@ -292,5 +348,5 @@ def open_library(monkeypatch: Any, name: str, library: Any) -> None:
     def shared(asked: str) -> Any:
         return library if asked == name else None
 
-    for module in (libraries, cublas_peer, cudnn_library):
+    for module in (libraries, cublas_peer, cudnn_library, npp_peer):
         monkeypatch.setattr(module, "shared_library", shared)

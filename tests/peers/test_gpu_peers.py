@@ -50,6 +50,7 @@ def test_an_absent_library_is_a_refusal_with_the_line_that_installs_it(peer: Any
         "cuBLAS is not installed: pip install nvidia-cublas",
         "cuDNN is not installed: pip install nvidia-cudnn-cu13",
         "cuDNN's frontend is not installed: pip install nvidia-cudnn-frontend==1.18.0",
+        "NPP is not installed: pip install nvidia-npp",
     }
 
 
@@ -58,7 +59,7 @@ def test_a_gpu_peer_is_never_ours_and_names_its_files_and_versions(peer: Any, mo
     open_library(monkeypatch, "none", None)
     assert not peer.ours
     assert all((libraries.Path(libraries.__file__).parents[1] / source).is_file() for source in peer.sources)
-    assert set(peer.versions()) <= {"torch", "cupy", "cublas", "cudnn"}
+    assert set(peer.versions()) <= {"torch", "cupy", "cublas", "cudnn", "npp"}
 
 
 def test_a_library_is_looked_for_in_the_wheels_folders(monkeypatch: Any, tmp_path: Any) -> None:

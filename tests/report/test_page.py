@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,25 @@ def test_times_from_host_to_host_are_shown_where_there_are_any(tmp_path: Path) -
     assert [row["host to host, ms"] for row in _columns(page, "results")] == ["~3.00", "–"]
     plain = render(load([runs.write(tmp_path / "b.jsonl", [runs.header(), first])])[0])
     assert "host to host, ms" not in _columns(plain, "results")[0]
+
+
+def test_the_share_of_a_copy_is_shown_where_there_are_any(tmp_path: Path) -> None:
+    rows = [runs.result("direct_rows", 1, size, 1) for size in (64, 128)]
+
+    def copy(row: Any, of: float) -> dict[str, Any]:
+        samples = [of * statistics.median(row["time"]["samples"])] * 3
+        return {"kind": "copy", "case": row["case"], "bytes": row["least_bytes"], "time": {"samples": samples}}
+
+    lines = [runs.header(), runs.ceilings("before"), copy(rows[1], 0.25), *rows]
+    page = render(load([runs.write(tmp_path / "a.jsonl", lines)])[0])
+    assert [row["of a copy"] for row in _columns(page, "results")] == ["–", "25 %"]
+    assert [row["of a copy"] for row in _columns(page, "roofline")] == ["25 %"]
+    plain = render(load([runs.write(tmp_path / "b.jsonl", [runs.header(), runs.ceilings("before"), *rows])])[0])
+    assert "of a copy" not in _columns(plain, "results")[0]
+    assert "of a copy" not in _columns(plain, "roofline")[0]
+    lines[2] = copy(rows[1], 0)
+    with pytest.raises(ValueError, match="the copy has a time that is not positive"):
+        render(load([runs.write(tmp_path / "c.jsonl", lines)])[0])
 
 
 def test_steps_are_shown_where_there_are_any(tmp_path: Path, page: str) -> None:

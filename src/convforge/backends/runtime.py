@@ -31,6 +31,9 @@ class LaunchInfo:
         Per thread, where the backend knows.
     occupancy : float or None
         Resident warps over the most that fit, where the backend knows.
+    early : bool
+        The kernel waits for earlier launches itself (wait_for_earlier of device.cuh), so that a GPU may begin it before
+        they have ended.
     """
 
     kernel: str
@@ -40,6 +43,7 @@ class LaunchInfo:
     registers: int | None = None
     spills: int | None = None
     occupancy: float | None = None
+    early: bool = False
 
 
 class Runtime(Protocol):

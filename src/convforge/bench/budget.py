@@ -87,6 +87,15 @@ class Budget:
         """Seconds left of the total."""
         return math.inf if self._end is None else max(self._end - self._clock(), 0.0)
 
+    @property
+    def spent(self) -> str:
+        """Why a row that it does not allow did not run."""
+        if self.total_s is None:
+            return f"no row may take longer than {ROW_LIMIT_S:g} s"
+        if self.remaining_s <= 0:
+            return f"the budget of {self.total_s:g} s was spent"
+        return f"too dear for what is left of {self.total_s:g} s"
+
     def cost(self, row: Row, call_s: float | None = None) -> float:
         """Seconds that a row takes at least, where a call takes `call_s` or what was forecast."""
         return self._cost(_Sizes.of(row), call_s)

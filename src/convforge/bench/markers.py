@@ -5,7 +5,8 @@
 <!-- end -->
 
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
-and ``transfer=yes`` show other times, ``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call.
+and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
+``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call.
 
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
@@ -32,7 +33,7 @@ _BLOCK = re.compile(
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
 _WORDS = ("methods", "cases", "device")
 _NUMBERS = ("sizes", "strides")
-_SWITCHES = ("best", "prepared", "transfer")
+_SWITCHES = ("best", "prepared", "transfer", "copy")
 _VIEWS: dict[str, Callable[..., str]] = {"cases": markdown_table, "blocks": block_markdown, "steps": step_markdown}
 
 

@@ -15,6 +15,7 @@ from convforge.check.bits import same
 from convforge.check.rooms import Rooms
 from convforge.measure.ring import Ring, last_level_cache
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
+from convforge.problem.types import is_integer
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
 TWO_SETS_FLOPS = 2 * 10**9
@@ -157,9 +158,10 @@ def _product(shape: Sequence[int]) -> int:
 
 def _inputs(case: Case, check: Checker, seed: int) -> Any:
     inputs = check.make_inputs(case.problem, kind="normal", seed=seed)
-    if case.weights == "gaussian":
+    if case.weights != "normal":
         assert isinstance(case.problem, Conv2dProblem)
-        inputs = dataclasses.replace(inputs, w=gaussian_weights(case.problem, seed).astype(inputs.w.dtype))
+        make = gaussian_weights if case.weights == "gaussian" else shared_weights
+        inputs = dataclasses.replace(inputs, w=make(case.problem, seed).astype(inputs.w.dtype))
     return inputs
 
 
@@ -182,3 +184,25 @@ def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
     one = np.outer(bell(problem.r), bell(problem.s))
     scale = np.random.default_rng(seed).uniform(0.5, 1.5, (problem.k, problem.c_per_group, 1, 1))
     return scale * (one / one.sum())
+
+
+def shared_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
+    """One filter of full rank and sum one for every channel, so that results keep to the range of the pixels.
+
+    Where the problem's weights are integers these are small ones: -2 to 2, and what the sum lacks in the middle.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> w = shared_weights(parse_problem("n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"))
+    >>> w.shape, float(w[0].sum()), bool((w == w[:1]).all())
+    ((3, 1, 3, 3), 1.0, True)
+    """
+    rng, (r, s) = np.random.default_rng(seed), (problem.r, problem.s)
+    if is_integer(problem.w_dtype):
+        one = rng.integers(-2, 2, (r, s), endpoint=True).astype(np.float64)
+        one[r // 2, s // 2] += 1 - one.sum()
+    else:
+        one = rng.uniform(0.0, 1.0, (r, s))
+        one /= one.sum() * problem.c_per_group
+    return np.broadcast_to(one, problem.w_shape).copy("C")

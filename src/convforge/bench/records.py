@@ -214,6 +214,37 @@ class Finalists:
         return cls(record["case"], found)
 
 
+@dataclass(frozen=True, slots=True)
+class CopyTime:
+    """The copy kernel over as many bytes as a case must move at least, over a ring as large as the case's.
+
+    Attributes
+    ----------
+    case : str
+    nbytes : int
+        Read and written together, half of them each.
+    time : Timing
+    """
+
+    case: str
+    nbytes: int
+    time: Timing
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Read and written, over the median."""
+        return self.nbytes / self.time.median_s
+
+    def to_record(self) -> dict[str, Any]:
+        """As a line of the store."""
+        return {"kind": "copy", "case": self.case, "bytes": self.nbytes, "time": self.time.to_table()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> CopyTime:
+        """What :meth:`to_record` wrote."""
+        return cls(record["case"], record["bytes"], Timing.from_table(record["time"]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run as stored.
@@ -230,6 +261,8 @@ class Run:
     finals : tuple of Finalists
     ceilings : tuple of (str, Ceilings)
         "before" or "after" each; a resumed run has several pairs.
+    copies : tuple of CopyTime
+        One a case; none in runs that are older than copies.
     complete : bool
         Every row was reached.
     """
@@ -247,24 +280,16 @@ class Run:
     results: tuple[Result, ...] = ()
     finals: tuple[Finalists, ...] = ()
     ceilings: tuple[tuple[str, Ceilings], ...] = ()
+    copies: tuple[CopyTime, ...] = ()
     complete: bool = False
 
     @classmethod
-    def from_header(
-        cls,
-        header: Mapping[str, Any],
-        path: Path,
-        results: tuple[Result, ...],
-        finals: tuple[Finalists, ...],
-        ceilings: tuple[tuple[str, Ceilings], ...],
-        complete: bool,
-    ) -> Run:
-        """A run from its first line and what follows."""
+    def from_header(cls, header: Mapping[str, Any], path: Path, **rest: Any) -> Run:
+        """A run from its first line, and the fields that follow from the others."""
         own = ("run", "started", "suite", "device", "machine", "versions", "commit", "dirty", "settings")
         if missing := [name for name in own if name not in header]:
             raise ValueError(f"{path}, line 1 lacks {', '.join(missing)}")
-        first = {name: header[name] for name in own}
-        return cls(**first, path=path, results=results, finals=finals, ceilings=ceilings, complete=complete)
+        return cls(**{name: header[name] for name in own}, path=path, **rest)
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -294,6 +319,19 @@ class Run:
         """What a step moves, over what a copy moves in the same time; None where either is not known."""
         best = self.best_ceilings
         return None if best is None or step.bytes_per_s is None else step.bytes_per_s / best.copy_bytes_per_s
+
+    def copy_of(self, case: str) -> CopyTime | None:
+        """The copy of as many bytes as a case must move; None where it was not timed."""
+        return next((copy for copy in self.copies if copy.case == case), None)
+
+    def of_copy(self, result: Result, timing: Timing | None) -> float | None:
+        """The bytes that a result's case must move over its time, over what a copy of as many moves in a second.
+
+        None where either was not timed. Above 1 the method would be faster than a copy of its bytes: it is noise, or
+        its data stayed in the cache.
+        """
+        copy = self.copy_of(result.case)
+        return None if copy is None or timing is None else result.least_bytes / timing.median_s / copy.bytes_per_s
 
     def timing(self, result: Result) -> Timing | None:
         """The timing that counts: that of the final, else that of the row."""

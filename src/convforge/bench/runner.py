@@ -18,7 +18,6 @@ from convforge.bench.budget import (
     PROBE_FLOPS,
     QUICK_ROW_CALLS,
     ROW_CALLS,
-    ROW_LIMIT_S,
     SCALABLE_GPU_S,
     SCALABLE_S,
     Budget,
@@ -26,6 +25,7 @@ from convforge.bench.budget import (
     smaller,
     weight,
 )
+from convforge.bench.copying import CopyTimes
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, memory_refusal, truth_runtime
 from convforge.bench.records import Result, Run, digest
@@ -34,6 +34,7 @@ from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
 from convforge.measure.ceilings import Ceilings, measure_ceilings
+from convforge.measure.copies import Copies
 from convforge.measure.machine import device_slug, machine_table, repository, versions
 from convforge.measure.ring import Ring, output_form
 from convforge.measure.stopping import StoppingRule
@@ -148,6 +149,8 @@ class Runner:
     check : Checker
     ceilings : callable
         Runtime -> Ceilings.
+    copies : callable
+        Runtime -> Copies, or None: no copy is timed.
     clock : callable
         Seconds, for budgets.
     """
@@ -163,6 +166,7 @@ class Runner:
         watch: Watch | None = None,
         check: Checker | None = None,
         ceilings: Callable[[Runtime], Ceilings] = measure_ceilings,
+        copies: Callable[[Runtime], Copies | None] = Copies,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runtime = runtime
@@ -171,6 +175,7 @@ class Runner:
         self._check = check
         self._watch = watch or (lambda done, total, label: None)
         self._ceilings = ceilings
+        self._copies = CopyTimes(copies(runtime), settings.rule, store)
         self._clock = clock
         self._forecast = Forecast(SCALABLE_GPU_S if runtime.facts.backend == "cuda" else SCALABLE_S)
         ordered = sorted(cases, key=lambda case: weight(case.problem))
@@ -184,6 +189,7 @@ class Runner:
         todo = [row for row in self.rows if not _is_finished(row, finished.get(row.key))]
         keys = {row.key for row in todo}
         decided = {final.case for final in stored.finals}
+        self._copies.skip(stored.copies)
         self._done = len(self.rows) - len(todo)
         complete = False
         try:
@@ -223,6 +229,8 @@ class Runner:
             for row in able:
                 self._finish(row, row.result("skipped", reason), budget)
             return
+        if able:
+            self._copies.add(case)
         begin = self._clock()
         try:
             material = Material(case, self.runtime, check)
@@ -247,7 +255,7 @@ class Runner:
 
     def _row(self, row: Row, material: Material, budget: Budget) -> Result:
         if budget.remaining_s <= 0:
-            return row.result("skipped", _spent(budget))
+            return row.result("skipped", budget.spent)
         key = (row.algorithm.operation, row.algorithm.name)
         try:
             predicted = self._forecast.predict(
@@ -259,7 +267,7 @@ class Runner:
             return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
         if predicted is not None and not budget.allows(row, predicted[0]):
             return row.result(
-                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); {_spent(budget)}"
+                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); {budget.spent}"
             )
         rule = replace(self.settings.rule, budget_s=budget.share(row))
         limit = self.settings.workspace_limit
@@ -290,7 +298,7 @@ class Runner:
         if reason := memory_refusal(case.problem, self.runtime.facts):
             return reason
         if budget.remaining_s <= 0:
-            return _spent(budget)
+            return budget.spent
 
         def truth_time(problem: Problem) -> float:
             inputs = check.make_inputs(problem)
@@ -353,15 +361,6 @@ class Runner:
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
-
-
-def _spent(budget: Budget) -> str:
-    """Why a row did not run."""
-    if budget.total_s is None:
-        return f"no row may take longer than {ROW_LIMIT_S:g} s"
-    if budget.remaining_s <= 0:
-        return f"the budget of {budget.total_s:g} s was spent"
-    return f"too dear for what is left of {budget.total_s:g} s"
 
 
 def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, settings: Settings) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from convforge.bench.records import Finalists, Result, Run
+from convforge.bench.records import CopyTime, Finalists, Result, Run
 from convforge.measure.ceilings import Ceilings
 
 SCHEMA = 1
@@ -116,6 +116,7 @@ def load_run(path: Path) -> Run:
     results: dict[tuple[str, ...], Result] = {}
     finals: dict[str, Finalists] = {}
     ceilings: list[tuple[str, Ceilings]] = []
+    copies: dict[str, CopyTime] = {}
     complete = False
     for number, record in enumerate(records[1:], 2):
         kind = record.get("kind")
@@ -127,6 +128,9 @@ def load_run(path: Path) -> Run:
             elif kind == "finalists":
                 final = Finalists.from_record(record)
                 finals[final.case] = final
+            elif kind == "copy":
+                copy = CopyTime.from_record(record)
+                copies[copy.case] = copy
             elif kind == "ceilings":
                 ceilings.append((record["when"], Ceilings(record["copy_bytes_per_s"], record["fma_flops_per_s"])))
             elif kind != "end":
@@ -134,7 +138,10 @@ def load_run(path: Path) -> Run:
         except (KeyError, TypeError, ValueError) as fault:
             raise ValueError(f"{path}, line {number}: {type(fault).__name__}: {fault}") from None
         complete = kind == "end" and bool(record["complete"])
-    return Run.from_header(records[0], path, tuple(results.values()), tuple(finals.values()), tuple(ceilings), complete)
+    return Run.from_header(
+        records[0], path, results=tuple(results.values()), finals=tuple(finals.values()), ceilings=tuple(ceilings),
+        copies=tuple(copies.values()), complete=complete,
+    )  # fmt: skip
 
 
 def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | None:

@@ -2,7 +2,7 @@
 
 A suite has the columns name and source, then either `problem` (a text form) or a convolution's sizes:
 n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may say dtype, layout, precision, weights
-("normal" or "gaussian") and heavy (1: only run when asked for).
+("normal", "gaussian" or "shared") and heavy (1: only run when asked for).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from convforge.problem import DTYPES, Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
 
-WEIGHTS = ("normal", "gaussian")
+WEIGHTS = ("normal", "gaussian", "shared")
 SIZE_COLUMNS = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dil", "groups")
 FURTHER_COLUMNS = ("dtype", "layout", "precision", "weights", "heavy")
 
@@ -31,8 +31,9 @@ class Case:
     problem : Problem
     source : str
         Where the sizes come from.
-    weights : {"normal", "gaussian"}
-        Random, or Gaussian and so of rank one, as blurs are.
+    weights : {"normal", "gaussian", "shared"}
+        Random; or Gaussian and so of rank one, as blurs are; or one random filter of sum one for all channels, which
+        pictures are filtered with, and libraries that take but one.
     heavy : bool
         Run only when asked for.
     """

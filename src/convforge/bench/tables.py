@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convforge.bench.cells import Cell, Mark, Table, caption, doubts, labeller, markdown, natural, select, some, three
+from convforge.bench.copy_tables import LEGEND as COPY_LEGEND
+from convforge.bench.copy_tables import copy_cell, copy_notes, percent
 from convforge.bench.records import Result, Run
 from convforge.bench.step_tables import step_notes
 from convforge.bench.verdicts import Verdict, judge
@@ -44,6 +46,7 @@ def tables_of(
     best: bool = False,
     prepared: bool = False,
     transfer: bool = False,
+    copy: bool = False,
 ) -> tuple[Table, ...]:
     """The tables of a run, one an operation.
 
@@ -57,7 +60,11 @@ def tables_of(
         Show the times with weights prepared once.
     transfer : bool
         Show the times from host arrays to a host array.
+    copy : bool
+        Show the share of a copy of the same bytes in place of GFLOP/s, and the copy itself.
     """
+    if transfer and copy:
+        raise ValueError("transfer and copy exclude each other: a copy is timed on the device alone")
     if prepared and transfer:
         raise ValueError("prepared and transfer exclude each other: a time with transfer prepares the weights")
     pick: Pick = _prepared if prepared else _transfer if transfer else Run.timing
@@ -65,7 +72,7 @@ def tables_of(
     if best:
         chosen = _fastest_configs(run, chosen)
     operations = dict.fromkeys(r.operation for r in chosen)
-    return tuple(_table(run, [r for r in chosen if r.operation == name], pick) for name in operations)
+    return tuple(_table(run, [r for r in chosen if r.operation == name], pick, copy) for name in operations)
 
 
 Pick = Callable[[Run, Result], Timing | None]
@@ -79,19 +86,20 @@ def _transfer(run: Run, r: Result) -> Timing | None:
     return r.transfer_time
 
 
-def _table(run: Run, chosen: Sequence[Result], pick: Pick) -> Table:
+def _table(run: Run, chosen: Sequence[Result], pick: Pick, copy: bool) -> Table:
     label = labeller(chosen)
     timed = [r for r in chosen if r.time is not None]
     # Ours, then the peers, in the order of the file; methods that timed nothing stand in the notes.
     labels = list(dict.fromkeys(label(r) for ours in (True, False) for r in timed if r.ours is ours))
     transferred = pick is not _transfer and any(r.transfer_time for r in timed)
-    more = ("with transfer",) if transferred else ()
+    more = (("a copy",) if copy else ()) + (("with transfer",) if transferred else ())
     rows = []
     for case in sorted({r.case for r in chosen}, key=natural):
         verdict = judge(run, case)
         results = {label(r): r for r in chosen if r.case == case}
         first = next(iter(results.values()))
-        cells = [_cell(run, results.get(name), verdict, pick) for name in labels]
+        cells = [_cell(run, results.get(name), verdict, pick, copy) for name in labels]
+        cells += [copy_cell(run, case)] if copy else []
         cells += [_with_transfer(results.values(), label)] if transferred else []
         rows.append((Cell(case), Cell(_stride(first.problem)), *cells, Cell(verdict.words(label))))
     errors = [Cell(_largest_error(r for r in chosen if label(r) == name)) for name in labels]
@@ -99,6 +107,7 @@ def _table(run: Run, chosen: Sequence[Result], pick: Pick) -> Table:
         rows.append((Cell("largest RMS error"), Cell(""), *errors, *(Cell("") for _ in more), Cell("")))
     notes = [TRANSFER] if transferred or pick is _transfer else []
     notes += step_notes(run, chosen, label)
+    notes += [] if copy or pick is _transfer else copy_notes(run, timed, label)
     return Table(("case", "stride", *labels, *more, "fastest"), tuple(rows), (*notes, *_notes(chosen)))
 
 
@@ -120,11 +129,12 @@ def markdown_table(
     best: bool = False,
     prepared: bool = False,
     transfer: bool = False,
+    copy: bool = False,
 ) -> str:
     """The table of a run as Markdown, with where and when it was measured, and its notes."""
     found = tables_of(run, methods=methods, cases=cases, sizes=sizes, strides=strides, best=best, prepared=prepared,
-                      transfer=transfer)  # fmt: skip
-    return markdown(run, found, LEGEND)
+                      transfer=transfer, copy=copy)  # fmt: skip
+    return markdown(run, found, COPY_LEGEND if copy else LEGEND)
 
 
 def rich_tables(run: Run, width: int) -> RenderableType:
@@ -153,8 +163,8 @@ def rich_tables(run: Run, width: int) -> RenderableType:
 CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",
     "ms", "spread", "noisy", "gflops", "prepared_ms", "prepared_spread", "transfer_ms", "transfer_spread", "steps",
-    "cold", "ring", "samples", "first_call_ms", "prepare_ms", "workspace_bytes", "rms_error", "max_error",
-    "bound_ratio", "flops", "least_bytes", "stale", "fastest", "note",
+    "copy_ms", "of_copy", "cold", "ring", "samples", "first_call_ms", "prepare_ms", "workspace_bytes", "rms_error",
+    "max_error", "bound_ratio", "flops", "least_bytes", "stale", "fastest", "note",
 )  # fmt: skip
 
 
@@ -170,6 +180,7 @@ def csv_table(run: Run) -> str:
             | _timing_columns("", run.timing(r))
             | _timing_columns("prepared_", r.prepared_time)
             | _timing_columns("transfer_", r.transfer_time)
+            | _copy_columns(run, r)
             | {
                 "stride": _stride(r.problem),
                 "gflops": _gflops(r, run.timing(r)),
@@ -194,16 +205,23 @@ def _timing_columns(prefix: str, timing: Timing | None) -> dict[str, object]:
     return found
 
 
-def _cell(run: Run, r: Result | None, verdict: Verdict, pick: Pick) -> Cell:
+def _copy_columns(run: Run, r: Result) -> dict[str, object]:
+    copy, share = run.copy_of(r.case), run.of_copy(r, run.timing(r))
+    if copy is None:
+        return {}
+    return {"copy_ms": _ms(copy.time.median_s), "of_copy": None if share is None else f"{share:.4g}"}
+
+
+def _cell(run: Run, r: Result | None, verdict: Verdict, pick: Pick, copy: bool) -> Cell:
     if r is None:
         return Cell("")
     timing = pick(run, r)
     if timing is None:
         return Cell("-" if r.status == "ok" else r.status)
     mark: Mark = "ours" if r is verdict.best_ours else "peer" if r is verdict.best_peer else ""
-    gflops = r.flops / timing.median_s / 1e9
+    beside = percent(run.of_copy(r, timing)) if copy else three(r.flops / timing.median_s / 1e9)
     signs = ("~" if timing.noisy else "") + ("*" if r.stale else "")
-    return Cell(f"{signs}{three(1e3 * timing.median_s)} / {three(gflops)}", mark)
+    return Cell(f"{signs}{three(1e3 * timing.median_s)} / {beside}", mark)
 
 
 def _with_transfer(results: Iterable[Result], label: Callable[[Result], str]) -> Cell:

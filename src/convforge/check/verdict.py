@@ -97,9 +97,16 @@ class Judge:
 
     @cached_property
     def other_inputs(self) -> Inputs:
-        """Inputs of the same kind with other numbers, which a stored result does not answer."""
+        """Inputs of the same kind with other numbers, which a stored result does not answer.
+
+        Where all channels share one filter they share another one, so that what takes but one is given no more.
+        """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
-        return make_inputs(self.problem, kind, self.inputs.seed + 1)
+        others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
+        if isinstance(self.problem, Conv2dProblem) and w is not None and w.size and (w == w[:1, :1]).all():
+            assert others.w is not None
+            others.w[...] = others.w[:1, :1].copy()
+        return others
 
     @cached_property
     def other(self) -> Judge:

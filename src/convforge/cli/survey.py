@@ -91,7 +91,8 @@ def measure(
         tempfile.TemporaryDirectory(prefix="convforge-") as folder,
         begin(Path(folder), "explain", runtime, settings) as store,
     ):
-        runner = Runner([case], [], runtime, settings, store, watch=watch, ceilings=lambda _: ceilings)
+        runner = Runner([case], [], runtime, settings, store, watch=watch, ceilings=lambda _: ceilings,
+                        copies=lambda _: None)  # fmt: skip
         runner.rows = [Row(case, entry.problem, entry.algorithm, entry.plan.config) for entry in able if entry.plan]
         return runner.run()
 

@@ -1,6 +1,7 @@
 """Measuring: rings that exceed the cache, samples until the median is narrow, the machine's state and its ceilings."""
 
 from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
+from convforge.measure.copies import Copies
 from convforge.measure.machine import device_slug, machine_table, repository, versions
 from convforge.measure.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
 from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
@@ -8,6 +9,7 @@ from convforge.measure.timer import Timing, interleave, measure, tie
 
 __all__ = [
     "Ceilings",
+    "Copies",
     "Cycle",
     "Ring",
     "RingSize",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.measure.copies import CPU_BLOCK, copying
 from convforge.measure.ring import last_level_cache
 
 # Two measurements that differ by more than this were not taken on the same machine state.
@@ -41,18 +42,10 @@ def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
 
 def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
     """Bytes per second, read and written, of a multi-threaded copy."""
-    from convforge.measure import cpu
-
     wanted = min(max(4 * last_level_cache(runtime.facts), 64 << 20), 256 << 20)
-    block = 1 << 14
-    items = wanted // 4 // block
-    source, target = np.ones(items * block, np.float32), np.zeros(items * block, np.float32)
-    info = LaunchInfo("copy", (items,), (max(1, items // (8 * runtime.facts.cores)),))
-    kernel = runtime.compile(cpu.copy)
-
-    def run() -> None:
-        runtime.launch(kernel, info, (source, target, block))
-
+    floats = wanted // (4 * CPU_BLOCK) * CPU_BLOCK
+    source, target = np.ones(floats, np.float32), np.zeros(floats, np.float32)
+    run = copying(runtime, source, target)
     run()  # compiles
     if not np.array_equal(source, target):
         raise RuntimeError("the copy kernel did not copy")

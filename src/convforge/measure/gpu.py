@@ -8,16 +8,12 @@ import numpy as np
 
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.measure.copies import copying
 
 # Bytes of each array: the bandwidth of a GPU still rises at hundreds of MB.
 COPIED_BYTES = 1 << 30
-COPY_THREADS = 256
 CHAINS = 8
 STEPS = 4096
-
-
-class _Copy(ctypes.Structure):
-    _fields_ = (("source", ctypes.c_void_p), ("target", ctypes.c_void_p), ("count", ctypes.c_longlong))
 
 
 class _MultiplyAdd(ctypes.Structure):
@@ -31,13 +27,7 @@ def copy_bandwidth(runtime: Runtime, repeats: int = 5, nbytes: int = COPIED_BYTE
     numbers = np.arange(4 * count, dtype=np.float32)
     source, target = runtime.upload(numbers), runtime.empty((4 * count,), np.float32)
     runtime.fill(target, 0xFF)
-    kernel = runtime.compile(KernelSource("measure/copy.cu", "copy", (), _Copy, "Copy"))
-    info = LaunchInfo("copy", (-(-count // COPY_THREADS),), (COPY_THREADS,))
-    args = _Copy(source.address, target.address, count)
-
-    def run() -> None:
-        runtime.launch(kernel, info, args)
-
+    run = copying(runtime, source, target)
     run()
     runtime.synchronize()
     if not np.array_equal(runtime.download(target), numbers):

@@ -13,6 +13,7 @@ from convforge.peers.cublas import Cublas, CublasTf32
 from convforge.peers.cudnn import Cudnn, CudnnTf32
 from convforge.peers.cudnn_legacy import CudnnLegacy, CudnnLegacyFft, CudnnLegacyTf32, CudnnLegacyWinograd
 from convforge.peers.cupy import CupyNdimage
+from convforge.peers.npp import NppFilter
 from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
 from convforge.peers.scipy import ScipyNdimage, ScipyOaconvolve
 from convforge.peers.torch import TorchConv2d, TorchConv2dChannelsLast, TorchConv2dPacked
@@ -48,6 +49,7 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchConv2dCudaChannelsLast(),
     TorchConv2dCudaChannelsLastTf32(),
     CupyNdimage(),
+    NppFilter(),
     TorchMaxPool2dCuda(),
     Cublas(),
     CublasTf32(),

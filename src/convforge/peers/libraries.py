@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 # Name of a library -> what a person calls it, and the wheel that brings it.
-PACKAGES = {"cublas": ("cuBLAS", "nvidia-cublas"), "cudnn": ("cuDNN", "nvidia-cudnn-cu13")}
+PACKAGES = {
+    "cublas": ("cuBLAS", "nvidia-cublas"),
+    "cudnn": ("cuDNN", "nvidia-cudnn-cu13"),
+    "nppc": ("NPP", "nvidia-npp"),
+    "nppif": ("NPP", "nvidia-npp"),
+}
 
 
 @cache
@@ -24,8 +29,8 @@ def shared_library(name: str) -> ctypes.CDLL | None:
         return None
     try:
         found = load_nvidia_dynamic_lib(name).abs_path
-    except DynamicLibNotFoundError:
-        return None
+    except DynamicLibNotFoundError:  # it looks into Python's own folders alone, not into others of its path
+        return _first_that_opens(_in_wheels(name))
     return None if found is None else ctypes.CDLL(found)
 
 

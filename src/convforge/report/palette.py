@@ -78,6 +78,7 @@ _SCIPY = ("#85898f", "#8d939b")
 _CUDNN = ("#5c6b3f", "#b9c79d")
 _CUBLAS = ("#5f5873", "#bdb5d3")
 _CUPY = ("#4f6a63", "#a3bdb6")
+_NPP = ("#6a6f76", "#a9aeb6")
 _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "torch_conv2d": (_TORCH, "circle", (7, 3)),
     "torch_conv2d_channels_last": (_TORCH, "diamond", (7, 3, 2, 3)),
@@ -102,6 +103,7 @@ _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "cublas": (_CUBLAS, "circle", (6, 3)),
     "cublas_tf32": (_CUBLAS, "square", (6, 3)),
     "cupy_ndimage": (_CUPY, "diamond", (8, 3, 2, 3)),
+    "npp_filter": (_NPP, "triangle-right", (4, 2, 1, 2)),
 }
 _MORE_PEERS: tuple[tuple[tuple[str, str], str, tuple[int, ...]], ...] = (
     (("#4f6a63", "#a3bdb6"), "triangle-up", (5, 2)),

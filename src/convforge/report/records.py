@@ -242,6 +242,9 @@ def view(run: Run) -> View:
                 raise ValueError(
                     f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"
                 )
+        copy = run.copy_of(result.case)
+        if copy is not None and not _positive(copy.time):
+            raise ValueError(f"{run.path}, case {result.case!r}: the copy has a time that is not positive")
         size, size_text = _size(problem)
         label = result.label if result.algorithm in several else result.algorithm
         entries.append(Entry(result, _family(problem), _stride(problem), size, size_text, timing, label, result.stale))

@@ -11,6 +11,10 @@ from convforge.report.records import Entry, View, roof
 from convforge.report.summary import Accuracy, Duel, Group, Trouble, accuracies, duels, groups, troubles
 
 MANY = 6
+OF_A_COPY = (
+    "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
+    "read and half written, over a ring like the case's"
+)
 HOST_TO_HOST = (
     "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
 )
@@ -143,6 +147,7 @@ def result_table(view: View) -> Table:
         Column("spread", True, "half the interquartile range over the median"),
         Column("GFLOP/s", True, "operations of the direct method over the time; nominal for Winograd, FFT, separable"),
         Column("of the roof", True, "share of what copy bandwidth and FMA peak allow at this intensity"),
+        *([Column("of a copy", True, OF_A_COPY)] if view.run.copies else []),
         Column("prepared, ms", True, "weights prepared once, before"),
         *([Column("host to host, ms", True, HOST_TO_HOST)] if _transferred(view) else []),
         Column("RMS error", True, "over the RMS of the float64 truth"),
@@ -173,6 +178,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         _optional(entry.gflops, numbers.three),
         _optional(share, numbers.percent),
+        *([_optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
         _optional(None if prepared is None else 1e3 * prepared, numbers.three),
         *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
         _optional(rms, numbers.tiny),
@@ -288,7 +294,8 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
     columns = (
         Column("method"), Column("problem", wide=True), Column("size", True), Column("stride", True),
         Column("FLOPs a byte", True), Column("GFLOP/s", True), Column("roof, GFLOP/s", True),
-        Column("of the roof", True), Column("counted"),
+        Column("of the roof", True), *([Column("of a copy", True, OF_A_COPY)] if view.run.copies else []),
+        Column("counted"),
     )  # fmt: skip
     ceilings = view.run.best_ceilings
     rows = []
@@ -305,6 +312,7 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
                 _optional(rate, numbers.three),
                 _optional(limit, numbers.three),
                 _optional(rate / limit if rate and limit else None, numbers.percent),
+                *([_optional(view.run.of_copy(e.result, e.timing), numbers.percent)] if view.run.copies else []),
                 Cell("nominal" if e.nominal else "as done"),
             )
         )

@@ -10,7 +10,8 @@
 // Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
 //           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
-// Weights   staged in shared memory by each block (see staged.cuh), or packed beforehand (see weights.cuh).
+// Weights   staged in shared memory by each block (see staged.cuh), or packed beforehand (see weights.cuh). A staged
+//           filter needs no launch before this one, which may then begin before the one in front of it has ended.
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
 //           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
 // Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
@@ -32,6 +33,7 @@ constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K;
 constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * CHUNK;
 constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= 1536 ? C_GROUP / CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
+constexpr int UNROLL_TESTED_C = RUN * ROWS * (C_GROUP / CHUNK) <= 48 ? C_GROUP / CHUNK : 1;  // a small picture is all border
 
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
 
@@ -97,7 +99,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
     int columns[COLUMNS];
     if constexpr (!INSIDE)
         for (int i = 0; i < COLUMNS; i++) columns[i] = inside(w0 + i, conv.W);
-#pragma unroll(INSIDE ? UNROLL_C : 1)
+#pragma unroll(INSIDE ? UNROLL_C : UNROLL_TESTED_C)
     for (int c = 0; c < C_GROUP; c += CHUNK, plane += CHUNK * conv.x_strides.c)
 #pragma unroll(INSIDE ? UNROLL_ROWS : UNROLL_TESTED)
         for (int i = 0; i < ROWS; i++) {
@@ -163,6 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const
     const Conv &conv = args.conv;
     __shared__ __align__(16) acc_t staged[STAGED];
     if constexpr (STAGED_WEIGHTS) {
+        wait_for_earlier();
         stage(args.filter, staged, threadIdx.y * BLOCK_X + threadIdx.x, THREADS);
         __syncthreads();
     }

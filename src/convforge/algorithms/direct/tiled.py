@@ -50,7 +50,9 @@ BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
 # so many, and a multiply-add takes its weight from constant memory for nothing.
 STAGED_FLOPS = 1_300_000
-STAGED_RESIDENT = 1536
+# Threads that a multiprocessor shall hold of kernels that stage it: staged weights take few registers, so many fit.
+# Where a picture has few for each multiprocessor, they may as well have many registers, and all their loads at once.
+STAGED_RESIDENT, FEW_RESIDENT = 1536, 512
 
 # Channels of a pixel up to which a run of NHWC takes all of them.
 FEW_CHANNELS = 4
@@ -115,18 +117,15 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
-        tiles = [(_with_weights(_config(problem, tile), weights), tile[3]) for tile in fit]
+        tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile[3]) for tile in fit]
 
-        def threads(config: TiledConfig) -> int:
-            return math.prod(_grid(problem, config)) * config.block_x * config.block_y
-
-        busy = [i for i, (config, enough) in enumerate(tiles) if threads(config) >= enough * facts.cores]
+        busy = [i for i, (config, enough) in enumerate(tiles) if _threads(problem, config) >= enough * facts.cores]
         first = min(busy, default=len(tiles) - 1)
         default = tiles[first][0]
         blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
-        others = [_with_weights(default, weights) for weights in WEIGHTS]
+        others = [_with_weights(problem, default, weights, facts) for weights in WEIGHTS]
         found = dict.fromkeys((default, *rest[1:], *others, *blocks, *registers))
         return [c for c in found if config_refusal(problem, c) is None]
 
@@ -147,7 +146,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         )
         kernel = compiled(runtime, source, config)
         weights = StagedWeights(problem, runtime, kernel) if staged else either_weights(problem, runtime, kernel)
-        info = LaunchInfo("direct_tiled", _grid(problem, config), (config.block_x, config.block_y))
+        grid_ = _grid(problem, config)
+        info = LaunchInfo("direct_tiled", grid_, (config.block_x, config.block_y), early=staged)
         info = runtime.describe(kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = (problem.n, problem.c // run_.chunk, problem.h)
@@ -213,9 +213,15 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     return config if _registers(problem, config) <= MODEST_REGISTERS else replace(config, resident=512)
 
 
-def _with_weights(config: TiledConfig, weights: str) -> TiledConfig:
-    """Staged weights take turns with few registers: more threads fit."""
-    return replace(config, weights=weights, resident=STAGED_RESIDENT if weights == "staged" else config.resident)
+def _with_weights(problem: Conv2dProblem, config: TiledConfig, weights: str, facts: DeviceFacts) -> TiledConfig:
+    if weights != "staged":
+        return replace(config, weights=weights)
+    few = _threads(problem, config) <= FEW_RESIDENT * facts.cores
+    return replace(config, weights=weights, resident=FEW_RESIDENT if few else STAGED_RESIDENT)
+
+
+def _threads(problem: Conv2dProblem, config: TiledConfig) -> int:
+    return math.prod(_grid(problem, config)) * config.block_x * config.block_y
 
 
 def _chunk(problem: Conv2dProblem) -> int:

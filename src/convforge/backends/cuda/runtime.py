@@ -25,6 +25,12 @@ from convforge.backends.runtime import LaunchInfo
 # A block may ask for more shared memory than this, but the kernel must be told.
 PLAIN_SHARED_BYTES = 48 << 10
 
+# From this architecture on, launches may begin before the one in front of them has ended.
+FIRST_EARLY = 90
+
+# Grids of such launches that a thread keeps what the driver wants for.
+MOST_EARLY = 256
+
 
 class CudaKernel:
     """A kernel loaded on one GPU.
@@ -70,6 +76,39 @@ class CudaKernel:
         return float(blocks * -(-threads // 32) * 32)
 
 
+class _EarlyLaunches(threading.local):
+    """What the driver is told of launches that may begin early, made once for each grid: to make it takes microseconds.
+
+    A thread has its own, as the stream is written into it.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def config(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, stream: int) -> Any:
+        key = (grid, block, shared_bytes)
+        if (found := self._made.get(key)) is None:
+            if len(self._made) >= MOST_EARLY:
+                self._made.clear()
+            found = self._made[key] = _early_config(grid, block, shared_bytes)
+        found.hStream = stream
+        return found
+
+
+def _early_config(grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> Any:
+    from cuda.bindings import driver
+
+    early = driver.CUlaunchAttribute()
+    early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    early.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes = shared_bytes
+    config.attrs, config.numAttrs = [early], 1
+    return config
+
+
 class CudaRuntime:
     """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
 
@@ -85,6 +124,8 @@ class CudaRuntime:
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
+        self._early = _EarlyLaunches()
+        self._starts_early = int(self.facts.architecture.removeprefix("sm_")) >= FIRST_EARLY
 
     def compile(self, kernel: KernelSource) -> CudaKernel:
         """A kernel for this GPU, compiled or taken from the disk."""
@@ -123,9 +164,12 @@ class CudaRuntime:
         kernel.allow_shared(info.scratch_bytes)
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
         pointer = ctypes.c_void_p(ctypes.addressof(args))
-        (status,) = driver.cuLaunchKernel(
-            kernel.handle, *grid, *block, info.scratch_bytes, self.stream_handle(stream), ctypes.addressof(pointer), 0
-        )
+        handle, params = self.stream_handle(stream), ctypes.addressof(pointer)
+        if info.early and self._starts_early:
+            config = self._early.config(grid, block, info.scratch_bytes, handle)
+            (status,) = driver.cuLaunchKernelEx(config, kernel.handle, params, 0)
+        else:
+            (status,) = driver.cuLaunchKernel(kernel.handle, *grid, *block, info.scratch_bytes, handle, params, 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
 

@@ -66,7 +66,7 @@ struct Job {
     bits_t args_bytes;
     Index grid, block;
     bits_t dynamic_bytes;
-    bits_t order, seed;
+    bits_t order, seed, early;
 };
 
 struct Region {

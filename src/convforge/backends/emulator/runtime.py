@@ -110,7 +110,7 @@ class EmulatorRuntime:
         job = Job(
             kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
             ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
-            ORDERS.index(self.order), self.seed % (1 << 64),
+            ORDERS.index(self.order), self.seed % (1 << 64), info.early,
         )  # fmt: skip
         run = (_portable_scheduler() if self._portable else scheduler()).run
 

@@ -272,7 +272,7 @@ static bool run_block(Region *r) {
     const unsigned warps = (r->threads + WARP - 1) / WARP;
     memset(r->shared, POISON, r->job->shared_bytes);
     memset(r->shared_page, POISON, r->shared_end - r->shared_page);
-    r->waiting = r->returned = 0;
+    r->waiting = r->returned = r->state.waited = 0;
     for (unsigned t = 0; t < r->threads; t++) {
         Fiber &fiber = r->fibers[t];
         fiber.status = NEW;
@@ -297,6 +297,11 @@ static bool run_block(Region *r) {
     } while (open_barrier(r));
     if (r->returned < r->threads) {
         describe_stuck(r);
+        return false;
+    }
+    if (r->job->early && r->state.waited < r->threads) {
+        describe(r, "it is launched early, but %u threads never call wait_for_earlier", r->threads - r->state.waited);
+        r->error->kind = 2;
         return false;
     }
     return around_is_poison(r, r->shared_page, r->state.dynamic) &&

@@ -38,6 +38,7 @@ struct Services {
 struct State {
     Index thread, block, block_size, grid_size;
     unsigned lane;
+    unsigned waited;         // threads of the block that waited for earlier launches
     unsigned char *dynamic;  // the dynamic shared memory
     const Services *services;
 };

@@ -5,6 +5,7 @@
 // copy_async_commit();              what was asked for since the last commit is one group
 // read_here(tile + i);              16 bytes of shared memory, aligned so, that no compiler keeps in registers
 // copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
+// wait_for_earlier();               for kernels that are launched early: nothing is read or written before it
 #pragma once
 
 struct alignas(16) Quad {
@@ -58,6 +59,16 @@ __device__ inline void copy_async16(void *shared, const void *global, bool there
     copy_async<16>(shared, global, there);
 }
 
+// A launch may begin before the one in front of it has ended (LaunchInfo.early; from sm_90 on): its blocks come as soon
+// as there is room, and stand here until all that the earlier launch wrote is there. So what a launch costs is spent
+// beside the launch before it. The next one is called first: it may come once all blocks of this one have.
+__device__ inline void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // 16 bytes of shared memory, read here and now: what is read again and again takes no registers in between.
 __device__ inline Quad read_here(const void *shared) {
     Quad quad;
@@ -89,6 +100,8 @@ template <int PENDING = 0>
 inline void copy_async_wait() {
     emulator::here()->services->wait(PENDING);
 }
+
+inline void wait_for_earlier() { emulator::here()->waited++; }
 
 inline Quad read_here(const void *shared) { return *static_cast<const Quad *>(shared); }
 

@@ -1,0 +1,271 @@
+"""NPP, NVIDIA's library of image functions: pictures filtered by ``nppiFilterBorder``, into the caller's array.
+
+NPP computes a convolution in the mathematical sense, its filter turned round, about an anchor (a, b)::
+
+    out[y, x] = sum over j, i of  K[j, i] * picture[y + b - j, x + a - i]
+
+and what lies outside the picture is its nearest pixel. A cross-correlation with padding (top, left) is that with the
+filter turned round once more and the anchor at (S - 1 - left, R - 1 - top): put i = S - 1 - s. Filters lie on the GPU.
+
+Pixels that lie side by side (C3R, C4R) share one filter; planes (C1R) are filtered one by one, each by its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_int, c_size_t, c_uint, c_void_p
+from functools import cache
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
+from convforge.peers.contract import PeerPlan, packed_address
+from convforge.peers.libraries import missing_library, shared_library, signature
+from convforge.peers.planes import MOST_FILTERINGS
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+REPLICATE = 2  # NppiBorderType: the one that these functions have
+# Type of the pixels -> the function, but for its channels: by filters of float32, and of int32 with a divisor.
+BY_FLOATS = {"float32": "nppiFilterBorder_32f", "float16": "nppiFilterBorder32f_16f"}
+BY_INTEGERS = {"uint8": "nppiFilterBorder_8u", "uint16": "nppiFilterBorder_16u", "int16": "nppiFilterBorder_16s"}
+INTERLEAVED = (1, 3, 4)  # channels of a pixel
+
+
+class Size(ctypes.Structure):
+    """NppiSize, in pixels."""
+
+    _fields_ = (("width", c_int), ("height", c_int))
+
+
+class Point(ctypes.Structure):
+    """NppiPoint, in pixels."""
+
+    _fields_ = (("x", c_int), ("y", c_int))
+
+
+class Context(ctypes.Structure):
+    """NppStreamContext: the stream to work on, and what NPP would else ask the driver on every call."""
+
+    _fields_ = (
+        ("hStream", c_void_p),
+        *((name, c_int) for name in ("nCudaDeviceId", "nMultiProcessorCount", "nMaxThreadsPerMultiProcessor",
+                                     "nMaxThreadsPerBlock")),
+        ("nSharedMemPerBlock", c_size_t),
+        ("nCudaDevAttrComputeCapabilityMajor", c_int), ("nCudaDevAttrComputeCapabilityMinor", c_int),
+        ("nStreamFlags", c_uint), ("nReserved0", c_uint),
+    )  # fmt: skip
+
+
+class Version(ctypes.Structure):
+    """NppLibraryVersion."""
+
+    _fields_ = (("major", c_int), ("minor", c_int), ("build", c_int))
+
+
+class NppFilter(Algorithm[Conv2dProblem, Config]):
+    """``nppiFilterBorder`` on a picture's pixels as they lie, or on its planes, one call each.
+
+    Pixels of 8 and 16 bits go with filters of whole numbers, whose sums are exact and saturate. By a filter of floats
+    NPP cuts their fractions off, where the problem rounds.
+    """
+
+    name = "npp_filter"
+    summary = "NPP's nppiFilterBorder, on interleaved pixels or plane by plane"
+    operation = "conv2d"
+    backend = "cuda"
+    ours = False
+    sources = ("peers/npp.py", "peers/libraries.py", "peers/contract.py")
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        reason = missing_library("nppif") or type_refusal(problem) or form_refusal(problem) or border_refusal(problem)
+        return reason or missing_library("nppif", function_name(problem))
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
+        """See :class:`Algorithm`."""
+        return [Config()]
+
+    def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        """See :class:`Algorithm`."""
+        name = function_name(problem)
+        call = _function(name)
+        size, region = Size(problem.w, problem.h), Size(problem.q, problem.p)
+        kernel, start = Size(problem.s, problem.r), Point(0, 0)
+        anchor = Point(problem.s - 1 - problem.padding[2], problem.r - 1 - problem.padding[0])
+        divisor = (1,) if is_integer(problem.w_dtype) else ()
+        pixel = channels(problem) * itemsize(problem.x_dtype)
+        parts = parts_of(problem)
+
+        def compute(frame: Frame) -> Any:
+            out = runtime.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
+            x, target = packed_address(frame.x, "NPP"), packed_address(out, "NPP")
+            w = address(frame.prepared.tensors["w"])
+            context = stream_context(runtime, frame.stream)
+            for source_at, target_at, filter_at in parts:
+                status = call(
+                    x + source_at, pixel * problem.w, size, start, target + target_at, pixel * problem.q, region,
+                    w + filter_at, kernel, anchor, *divisor, REPLICATE, context,
+                )  # fmt: skip
+                if status:
+                    raise RuntimeError(f"{name} gives status {status}")
+            return out
+
+        plan = PeerPlan(
+            self, problem, config, runtime, compute=compute, prepare=_Turning(problem, runtime, self.name), kernel=name
+        )
+        plan.takes_gaps = False
+        return plan
+
+    def versions(self) -> dict[str, str]:
+        """NPP's version."""
+        library = shared_library("nppc")
+        if library is None:
+            return {"npp": "unknown"}
+        found = signature(library, "nppGetLibVersion", result=ctypes.POINTER(Version))().contents
+        return {"npp": f"{found.major}.{found.minor}.{found.build}"}
+
+
+def type_refusal(problem: Conv2dProblem) -> str | None:
+    """What NPP's filters do not take of types and epilogues."""
+    if not problem.epilogue.is_identity:
+        return f"nppiFilterBorder has no epilogue {problem.epilogue}"
+    if problem.x_dtype not in BY_FLOATS | BY_INTEGERS:
+        return f"nppiFilterBorder is called for {', '.join(BY_FLOATS | BY_INTEGERS)}; x is {problem.x_dtype}"
+    if problem.out_dtype != problem.x_dtype:
+        return f"nppiFilterBorder gives the type that it takes; x is {problem.x_dtype}, the output {problem.out_dtype}"
+    if is_integer(problem.x_dtype) and not is_integer(problem.w_dtype):
+        return f"nppiFilterBorder32f cuts the fractions of {problem.x_dtype} sums off; the problem rounds them"
+    if problem.acc_dtype == "float64" or problem.w_dtype == "bfloat16":
+        return "nppiFilterBorder sums float pixels in float32, by filters of float32"
+    return None
+
+
+def form_refusal(problem: Conv2dProblem) -> str | None:
+    """What NPP's filters do not take of channels, strides and layouts."""
+    if problem.c_per_group > 1:
+        return "nppiFilterBorder filters channels by themselves; it adds up none"
+    if problem.stride != (1, 1) or problem.dilation != (1, 1):
+        return "nppiFilterBorder has neither strides nor dilation"
+    if problem.x_layout != problem.out_layout:
+        return f"x is {problem.x_layout} and the output {problem.out_layout}; NPP takes one layout"
+    if problem.x_layout == "NHWC" and (problem.k != problem.c or problem.c not in INTERLEAVED):
+        return f"nppiFilterBorder takes pixels of 1, 3 or 4 channels to as many; these have {problem.c} to {problem.k}"
+    if not 0 < len(parts_of(problem)) <= MOST_FILTERINGS:
+        return f"nppiFilterBorder filters pictures: {len(parts_of(problem))} calls are not in 1 to {MOST_FILTERINGS}"
+    return None
+
+
+def border_refusal(problem: Conv2dProblem) -> str | None:
+    """What NPP's filters do not take of borders."""
+    top, bottom, left, right = problem.padding
+    if any(problem.padding) and problem.padding_mode != "replicate":
+        return f"nppiFilterBorder has the border 'replicate' alone; the problem's is {problem.padding_mode!r}"
+    if max(top, bottom) >= problem.r or max(left, right) >= problem.s or problem.p > problem.h or problem.q > problem.w:
+        return "the output reaches beyond the picture, which nppiFilterBorder's does not"
+    return None
+
+
+def channels(problem: Conv2dProblem) -> int:
+    """Channels of a pixel as NPP sees it: those of NHWC, one of planes."""
+    return problem.c if problem.x_layout == "NHWC" else 1
+
+
+def function_name(problem: Conv2dProblem) -> str:
+    """The function of NPP that filters such pixels."""
+    kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
+    return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
+
+
+def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
+    """Where the pictures or planes of each call begin in x, in the output, and in the filters, in bytes."""
+    beside, bytes_each = channels(problem), itemsize(problem.x_dtype)
+    source = problem.h * problem.w * beside * bytes_each
+    target = problem.p * problem.q * beside * bytes_each
+    if problem.x_layout == "NHWC":
+        return [(n * source, n * target, 0) for n in range(problem.n)]
+    taps = 4 * problem.r * problem.s
+    return [
+        ((n * problem.c + k // problem.k_per_group) * source, (n * problem.k + k) * target, k * taps)
+        for n in range(problem.n)
+        for k in range(problem.k)
+    ]
+
+
+class _Turning:
+    """Turns the filters round on the GPU, as float32 or int32."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, name: str) -> None:
+        self._problem, self._runtime, self._name = problem, runtime, name
+        turned = "convolution" if problem.mode == "cross-correlation" else "cross-correlation"
+        self._pack = WeightPacker(
+            problem.replace(mode=turned), runtime, dtype="int32" if is_integer(problem.w_dtype) else "float32"
+        )
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The filters of these weights. Where channels share one they are compared first, which waits for the GPU.
+
+        On a stream that is being captured nothing can be waited for: who captures has prepared the weights before.
+
+        Raises
+        ------
+        UnsupportedProblem
+            Interleaved channels have filters that differ.
+        """
+        packed = self._pack(w, stream)
+        shared = channels(self._problem) > 1
+        if shared and not is_capturing(self._runtime, stream):
+            self._runtime.synchronize(stream)
+            found = self._runtime.download(packed.tensors["w"])
+            if not (found == found[:1]).all():
+                reason = "nppiFilterBorder has one filter for all channels of a pixel; here each has its own"
+                raise UnsupportedProblem(str(self._problem), {self._name: reason})
+        return PreparedFilter(packed.tensors, packed.nbytes, "one filter for all channels" if shared else "")
+
+
+def stream_context(runtime: Any, stream: Any) -> Context:
+    """What NPP is told of a stream; its GPU becomes the calling thread's."""
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    from convforge.backends.cuda.driver import checked
+
+    Device(runtime.device).set_current()
+    handle = runtime.stream_handle(stream)
+    return Context(handle, *_properties(runtime.device), int(checked(driver.cuStreamGetFlags(handle))), 0)
+
+
+@cache
+def _properties(device: int) -> tuple[int, ...]:
+    """The fields of :class:`Context` that are the same for all streams of a GPU."""
+    from cuda.core import Device
+
+    gpu = Device(device)
+    about, (major, minor) = gpu.properties, gpu.compute_capability
+    return (device, about.multiprocessor_count, about.max_threads_per_multiprocessor, about.max_threads_per_block,
+            about.max_shared_memory_per_block, major, minor)  # fmt: skip
+
+
+def is_capturing(runtime: Any, stream: Any) -> bool:
+    """Whether what a stream is given goes into a graph."""
+    from cuda.bindings import driver
+
+    from convforge.backends.cuda.driver import checked
+
+    status = checked(driver.cuStreamIsCapturing(runtime.stream_handle(stream)))
+    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def _function(name: str) -> Callable[..., int]:
+    """A filter of NPP with the types of its arguments."""
+    integers = any(name.startswith(f"{known}_C") for known in BY_INTEGERS.values())
+    picture = (c_void_p, c_int, Size)
+    found: Callable[..., int] = signature(
+        shared_library("nppif"), name, *picture, Point, *picture, c_void_p, Size, Point,
+        *((c_int,) if integers else ()), c_int, Context,
+    )  # fmt: skip
+    return found
