@@ -150,9 +150,8 @@ class Separable(DeviceConvolution[FusedConfig]):
             "Separable",
         )  # fmt: skip
         kernel = compiled(runtime, source, config.threads, config.resident)
-        info = runtime.describe(
-            kernel, LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
-        )
+        info = LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        info = runtime.describe(kernel, info)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
 
         def run(frame: Frame) -> None:

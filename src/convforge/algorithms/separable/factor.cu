@@ -262,6 +262,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) factor(const __grid_con
     double *const matrix = IN_SHARED ? room : args.scratch + static_cast<size_t>(blockIdx.x) * (R * S);
     const int k = blockIdx.x / args.C_GROUP, c = blockIdx.x % args.C_GROUP;
     Filter filter = {args, args.w + k * args.strides[0] + c * args.strides[1], 0};
+    wait_for_earlier();
     int turn = 0, rank = 1;
     bool finite = true;
     Survey found = NOTHING;

@@ -52,7 +52,7 @@ class DeviceFactors:
         )
         self._kernel = runtime.compile(source)
         filters = problem.k * problem.c_per_group
-        self._info = LaunchInfo("factor", (filters,), (threads,), 8 * elements if in_shared else 0)
+        self._info = LaunchInfo("factor", (filters,), (threads,), 8 * elements if in_shared else 0, early=True)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The factors of these weights.

@@ -11,6 +11,7 @@
 // Down      a thread takes a column of these sums, OUT_P outputs below each other. Lanes stand beside each other, so loads
 //           meet in no bank and stores fill whole lines; in NHWC the planes of a pixel stand beside each other.
 // Threads   THREADS = PLANES * TILE_Q * STRIPS_Y, in one dimension, TILE_P = STRIPS_Y * OUT_P.
+// Start     early: blocks come while the filter is still factored.
 // Grid      blocks in one dimension: tiles of a plane, then planes.
 // Channels  of a group, and products of the rank, follow each other; the outputs' sums wait in registers.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
@@ -226,6 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
     const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
     const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
     acc_t sums[OUT_P] = {};
+    wait_for_earlier();
 #pragma unroll 1
     for (int c = 0; c < C_GROUP; c++) {
         copy_pixels(args, *held, tile, c);
