@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import compiled, is_aligned
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -153,12 +153,13 @@ class Separable(DeviceConvolution[FusedConfig]):
         info = LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
         info = runtime.describe(kernel, info)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
+        x_run = {"w": 1} if lies.fill > 1 else {}
 
         def run(frame: Frame) -> None:
             factors = frame.prepared.tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, frame)
-            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, "w", lies.fill, x_bytes)
+            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=DeviceFactors(problem, runtime))
