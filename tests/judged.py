@@ -6,6 +6,8 @@ import dataclasses
 from functools import cache
 from typing import Any
 
+from tests.algorithms.ranks import filters_of_every_rank
+
 from convforge.check import Judge, make_inputs
 from convforge.problem import parse_problem
 
@@ -23,5 +25,9 @@ def allowed(problem: Any, algorithm: Any) -> Any:
 
 @cache
 def judge_of(text: str, kind: str) -> Judge:
+    """The judge of a case; inputs of kind "ranks" are normal, and their filters of every rank."""
     problem = parse_problem(text)
-    return Judge(problem, make_inputs(problem, kind))
+    if kind != "ranks":
+        return Judge(problem, make_inputs(problem, kind))
+    w = filters_of_every_rank(problem.w_shape, problem.w_dtype, problem.acc_dtype)
+    return Judge(problem, dataclasses.replace(make_inputs(problem), w=w))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms import algorithms as every_algorithm
 from convforge.algorithms import refusal
-from convforge.algorithms.contract import Config, Operands
+from convforge.algorithms.contract import Config, Operands, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
 from convforge.arrays import as_array, output_array
 from convforge.execution import execute, find_plan, prepared_plan
@@ -153,8 +153,13 @@ class Filter:
         if unknown:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
         self._options = options
-        self._kept: dict[Any, Any] = {}
-        self.note = ""
+        self._kept: dict[Any, PreparedFilter] = {}
+        self._last: PreparedFilter | None = None
+
+    @property
+    def note(self) -> str:
+        """What the weights turned out to be when they were last used, such as a rank; empty before the first call."""
+        return "" if self._last is None else self._last.note
 
     def __call__(self, x: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""
@@ -162,7 +167,7 @@ class Filter:
         problem, batched, operands = conv2d_problem(x, self.w, self.bias, **self._options)
         plan = find_plan(problem, **_plan_arguments(self._choice))
         prepared = prepared_plan(plan, self.w, self._kept)
-        self.note = prepared.note
+        self._last = prepared
         target, overlaps = output_array(out, problem.out_shape[not batched :], problem.out_dtype, (x,))
         whole = target if batched else target[None]
         return execute(plan, x if batched else x[None], None, operands, whole, overlaps, target, prepared)

@@ -6,7 +6,8 @@ divides, with P and Q unequal. A kernel has one for each of its barriers.
 What nobody can notice is not in the table: a read beyond an input array whose value reaches no output. The emulator
 checks arrays in shared and local memory, and the check has guards around what is written; inputs have none. So
 gemm_shared may read beyond A's last row, whose sums are not stored, and implicit_gemm beyond its last column. Nor does
-the emulator see the device half of device.cuh, which is PTX.
+the emulator see the device half of device.cuh, which is PTX, nor that the rounds of factor.cu need a barrier: its warps
+run one after the other, which is but another order of rotations.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.algorithms.faults_fft import FFT_FAULTS
-from tests.algorithms.planted import Run, of_file
+from tests.algorithms.planted import SYNC, Run, of_file
+from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
 
 from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
 from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
@@ -22,7 +24,6 @@ from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.im2col.device import Im2colConfig
 from convforge.algorithms.pool.device import MaxPoolConfig
-from convforge.algorithms.separable.device import FusedConfig
 
 # Several channels and filters, more than one block.
 PLAIN, STRIDED = "n2c3h9w37_k4r3s3_p1_f32_nchw", "n2c3h17w37_k4r3s3_st2_p1_f32_nchw"
@@ -52,8 +53,6 @@ def _with(run: Run, problem: str) -> Run:
     return replace(run, problem=problem)
 
 
-SYNC = "__syncthreads();"
-
 # Pooling: rows of whole vectors, channels in vectors, pixels that a window steps over, windows all of whose pixels may
 # be negative.
 POOL_VECTORS = _with(POOL, "max_n2c3h9w12_r3s3_st2_p1_f32_nchw")
@@ -67,12 +66,6 @@ CHANNELS_TWICE = replace(CHANNELS, problem="n2c4h13w14_k8r3s3_p1_g4_f32_nhwc")
 PLANES = Run("depthwise_planes", "n2c5h13w24_k5r3s3_p1_g5_f32_nchw", PlanesConfig(3, 4, 3, 2, 2))
 PLANES_WIDE = replace(PLANES, problem="n1c3h19w21_k3r9s13_p4x6_g3_f32_nchw")
 PLANES_TALL = replace(PLANES, problem="n1c3h33w21_k3r13s13_p6_g3_f32_nhwc", config=PlanesConfig(7, 8, 2, 1, 2))
-
-# Separable: rows of whole vectors, two products; filters in chunks; channels that are summed; pixels of three planes.
-SEPARABLE = Run("separable", "n2c3h21w40_k3r5s7_p2x3_g3_f32_nchw", FusedConfig(4, 2, 16, 8))
-SEPARABLE_LONG = replace(SEPARABLE, problem="n1c1h40w40_k1r37s41_p18x20_f32_nchw")
-SEPARABLE_SUMMED = replace(SEPARABLE, problem="n1c4h21w40_k2r5s7_p2x3_g2_f32_nchw")
-SEPARABLE_NEAR = replace(SEPARABLE, problem="n2c4h21w40_k4r5s7_p2x3_g4_f32_nhwc", config=FusedConfig(4, 2, 16, 8, 3))
 
 FAULTS = [
     *of_file("direct/naive.cu", NAIVE,
@@ -210,50 +203,8 @@ FAULTS = [
         ("rows of the wrong plane", "slot = CHANNELS_LAST ? t % PLANES : i /", "slot = CHANNELS_LAST ? 0 : i /",
          PLANES_TALL),
     ),
-    *of_file("separable/fused.cu", SEPARABLE,
-        ("no barrier behind the copies", f"{SYNC}  // pixels and factors are there", ""),
-        ("no barrier between the passes", f"{SYNC}  // sums along rows are there", ""),
-        ("no barrier before the next product",
-         f"if (i + 1 < args.rank || c + 1 < C_GROUP) {SYNC}  // nothing is read any more", ""),
-        ("copies not waited for", "            copy_async_wait();\n", ""),
-        ("no halo rows", "ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
-         "ROWS = (TILE_P - 1) * STRIDE_H + 1"),
-        ("no halo columns", "+ (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;", "+ (TILE_Q - 1) * STRIDE_W + 1;"),
-        ("no border above", "const bool there = h >= 0 && whole;", "const bool there = whole;"),
-        ("no border beside", "const bool there = h >= 0 && whole;", "const bool there = h >= 0;"),
-        ("vectors not shifted by the padding", "v + e - SHIFT - q * STRIDE_W", "v + e - q * STRIDE_W"),
-        ("rows for columns", "tap < S ? args.rows + first * S + tap : args.columns + first * R + tap - S",
-         "tap < R ? args.columns + first * R + tap : args.rows + first * S + tap - R",
-         replace(SEPARABLE, problem="n2c3h21w40_k3r7s7_p3_g3_f32_nchw")),
-        ("the first product alone", "i < args.rank; i++", "i < 1; i++"),
-        ("the first product again", "args.rank + i;", "args.rank;"),
-        ("one filter for all outputs", "(tile.k + slot) % K) * C_GROUP", "(0 * slot) % K) * C_GROUP"),
-        ("the first channel alone", "c < C_GROUP; c++", "c < 1; c++", SEPARABLE_SUMMED),
-        ("one channel's factors for all", "* C_GROUP + c) * args.rank", "* C_GROUP) * args.rank", SEPARABLE_SUMMED),
-        ("the first group's channels for all", "k % K / K_GROUP * C_GROUP + c, 0, 0)", "c, 0, 0)", SEPARABLE_SUMMED),
-        ("the last taps of a row left out", "if constexpr (LEFT > 0) add_along", "if constexpr (false) add_along",
-         SEPARABLE_LONG),
-        ("the last taps of a column left out", "if constexpr (LEFT > 0) add_down", "if constexpr (false) add_down",
-         SEPARABLE_LONG),
-        ("the first taps of a row again", "factor + s);\n        if", "factor);\n        if", SEPARABLE_LONG),
-        ("the first taps of a column again", "factor + r);", "factor);", SEPARABLE_LONG),
-        ("columns that a window steps over", "beyond % DILATION_W != 0 ||", "",
-         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
-        ("rows that a window steps over", "beyond % DILATION_H != 0 ||", "",
-         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
-        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
-         replace(SEPARABLE, problem="n1c3h21w80_k3r5s7_p2x3_st2_g3_f32_nchw")),
-        ("uninitialised accumulators along", "sums[ALONG] = {};", "sums[ALONG];"),
-        ("uninitialised accumulators down", "sums[OUT_P] = {};", "sums[OUT_P];"),
-        ("no check at the last row", "if (p0 + p < conv.P) finish", "finish"),
-        ("no check at the ragged edge", "p0 < conv.P && q < conv.Q;", "p0 < conv.P;"),
-        ("planes beyond the last", "slot < tile.planes && p0", "p0", SEPARABLE_NEAR),
-        ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP", "tile.n, k % K / K_GROUP", SEPARABLE_NEAR),
-        ("outputs of the next picture", "finish(conv, tile.n + k / K,", "finish(conv, tile.n,", SEPARABLE_NEAR),
-        ("a vector's first plane for all", "slot = i / FILLS + vector % NEAR", "slot = i / FILLS", SEPARABLE_NEAR),
-        ("one plane's rows for all", "held.rows + slot * ROW_PITCH;", "held.rows;", SEPARABLE_NEAR),
-    ),
     *FFT_FAULTS,
+    *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
         ("no halo rows", "STRIDE_H + DILATION_H * (R - 1) + 1", "STRIDE_H + 1"),

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+SYNC = "__syncthreads();"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -17,7 +19,8 @@ class Run:
     config : Config, optional
         By default, the method's own.
     kind : str
-        Of the inputs; "nan" asks how far the NaN among them comes.
+        Of the inputs; "nan" asks how far the NaN among them comes, "ranks" is normal with filters of every rank, and
+        "factors" asks what those were prepared to.
     ahead : int
         Elements by which x and the output of an elementwise method begin behind a multiple of 16 bytes.
     """

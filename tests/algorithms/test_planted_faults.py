@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.algorithms.faults import FAULTS
 from tests.algorithms.planted import Fault, Run
+from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
@@ -88,10 +89,20 @@ def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
         plan = method.plan(problem, config, runtime)
         if run.ahead:
             return what_is_wrong_ahead(plan, run)
+        if run.kind == "factors":
+            return what_is_wrong_with_factors(plan)
         verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, judge_of(run.problem, run.kind))
     except EmulatorError as error:
         return str(error)
     return None if verdict.ok else verdict.message
+
+
+def what_is_wrong_with_factors(plan: Any) -> str | None:
+    """The same of what a plan prepares of filters of every rank."""
+    problem = plan.problem
+    w = filters_of_every_rank(problem.w_shape, problem.w_dtype, problem.acc_dtype)
+    tensors = plan.prepare(w).tensors
+    return fault_of_factors(w[:, :, ::-1, ::-1] if problem.mode == "convolution" else w, tensors, problem.acc_dtype)
 
 
 def what_is_wrong_ahead(plan: Any, run: Run) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
+from tests.judged import judge_of
 
 from convforge.algorithms import refusal
 from convforge.algorithms.direct.device import DirectNaive
@@ -102,6 +103,22 @@ def test_epilogues_and_channels_that_are_summed(layout: str) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("planes", [1, 3])
+@pytest.mark.parametrize("text", [
+    "n2c6h21w40_k6r5s7_p2x3_g6_f32_nhwc", "n1c6h21w40_k6r15s9_p7x4_g6_f32_nchw_flip",
+    "n1c3h21w40_k2r9s11_p4x5_f32_nchw", "n1c6h21w40_k6r5s7_p2x3_g6_f64_nhwc",
+])  # fmt: skip
+def test_filters_of_unlike_rank_in_one_block(text: str, planes: int) -> None:
+    problem, runtime = problem_of(text), emulator_runtime("shuffled")
+    plan = METHOD.plan(problem, dataclasses.replace(SMALL, planes=planes), runtime)
+    judge = judge_of(str(problem), "ranks")
+    verdict = check_plan(plan, judge)
+    assert verdict.ok, verdict.message
+    ranks = plan.prepare(judge.inputs.w).tensors["ranks"]
+    assert len(set(ranks.ravel())) > 3
+
+
+@needs_emulator
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_nan_reaches_exactly_the_windows_that_hold_it(kind: str, layout: str) -> None:
@@ -156,11 +173,19 @@ def test_reversed_axes() -> None:
 
 
 @needs_emulator
-def test_filters_with_nan_are_refused() -> None:
-    problem = problem_of("n1c1h9w9_k1r3s3_f32_nchw")
-    plan = METHOD.plan(problem, SMALL, emulator_runtime())
-    with pytest.raises(ValueError, match="NaN or Inf"):
-        plan.prepare(np.full((1, 1, 3, 3), np.nan, np.float32))
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_filter_with_nan_makes_its_own_outputs_nan(layout: str, number: float) -> None:
+    problem, runtime = problem_of(f"n1c3h9w12_k3r3s3_g3_f32_{layout}"), emulator_runtime()
+    x, w = make_inputs(problem).x, of_rank(problem, 1)
+    w[1, 0, 2, 1] = number
+    plan = METHOD.plan(problem, dataclasses.replace(SMALL, planes=3), runtime)
+    prepared, out = plan.prepare(w), np.zeros(problem.out_shape, np.float32)
+    plan(x, prepared, None, out)
+    outputs = np.moveaxis(out, -1, 1) if layout == "nhwc" else out
+    assert np.isnan(outputs).all(axis=(0, 2, 3)).tolist() == [False, True, False]
+    assert np.isfinite(outputs[:, [0, 2]]).all()
+    assert prepared.note == "a filter holds NaN or Inf, so its outputs are NaN"
 
 
 def test_refusals_say_why() -> None:

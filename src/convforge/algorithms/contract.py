@@ -69,13 +69,21 @@ class PreparedFilter:
     tensors : dict of str to array
     nbytes : int
         Memory that it holds.
-    note : str
-        What the weights turned out to be, such as a rank and the error of the factors.
+    said : str or callable
+        The note, or what fetches it.
     """
 
     tensors: dict[str, Any]
     nbytes: int
-    note: str = ""
+    said: str | Callable[[], str] = field(default="", repr=False)
+
+    @property
+    def note(self) -> str:
+        """What the weights turned out to be, such as a rank and the error of the factors.
+
+        Where a device found that out, it is fetched now, which waits for the stream that prepared them.
+        """
+        return self.said if isinstance(self.said, str) else self.said()
 
 
 @dataclass(slots=True)

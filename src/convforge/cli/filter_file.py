@@ -72,7 +72,7 @@ def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
     plan, why = convolved.plan, "asked for by name"
     if recipe.algorithm == "auto":
         why = choose(plan.problem, plan.runtime).reason
-    return _Done(recipe.finished(picture, convolved.sums, clock), plan, why, convolved.note)
+    return _Done(recipe.finished(picture, convolved.sums, clock), plan, why, convolved.prepared.note)
 
 
 # A file that cannot be read or written is a failure; a result that its format has no place for is bad use.

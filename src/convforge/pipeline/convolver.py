@@ -27,7 +27,7 @@ class Convolved:
 
     sums: NDArray[Any]
     plan: Plan
-    note: str
+    prepared: PreparedFilter
 
 
 class Convolver:
@@ -76,7 +76,7 @@ class Convolver:
                 plan, x, w = plan_filter(image, self._taps, out_dtype=out_dtype, device=self._device, **self._options)
                 prepared = self._prepare(plan, w)
             self._compile(lane, plan, x, w)
-        return Convolved(lane(plan, x, prepared, self._clock), plan, prepared.note)
+        return Convolved(lane(plan, x, prepared, self._clock), plan, prepared)
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)

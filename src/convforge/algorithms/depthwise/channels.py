@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, compiled, is_aligned
+from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -134,13 +135,14 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         info = runtime.describe(kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
         x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
         out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
+        x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))
 
         def run(frame: Frame) -> None:
             args = struct()
             conv = args.conv
             fill(conv, problem, frame)
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, "c", config.vec, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, "c", store, out_bytes)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, config.vec, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
         weights = WeightPacker(problem, runtime, "RSCK")

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, compiled, is_aligned
+from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, WeightPacker, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import TYPES, WeightPacker, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -154,13 +155,14 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
+        x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (lies.fill, store))
 
         def run(frame: Frame) -> None:
             args = struct()
             conv = args.conv
             fill(conv, problem, frame)
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, "w", lies.fill, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, "w", store, out_bytes)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
         weights = WeightPacker(problem, runtime)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, compiled, grid
+from convforge.algorithms.direct.blocks import block_refusal, grid
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
 from convforge.algorithms.include.conv import conv_constants, fill, needs_wide_index, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -70,7 +72,8 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         source = KernelSource(
             "algorithms/direct/constant.cu", "direct_constant", conv_constants(problem), struct, "Constant"
         )
-        kernel = compiled(runtime, source, config)
+        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
+        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
         weights = ConstantWeights(problem, runtime, kernel)
         blocks = grid(problem, config.block_y, config.block_x, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_constant", blocks, (config.block_x, config.block_y)))

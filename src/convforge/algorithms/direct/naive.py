@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, compiled, grid
+from convforge.algorithms.direct.blocks import block_refusal, grid
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -80,7 +82,8 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
         per_p, per_q = outputs[config.partition]
         struct = with_conv("Naive", problem, per_p=ctypes.c_int, per_q=ctypes.c_int)
         source = KernelSource("algorithms/direct/naive.cu", "direct_naive", conv_constants(problem), struct, "Naive")
-        kernel = compiled(runtime, source, config)
+        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
+        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
         blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
 

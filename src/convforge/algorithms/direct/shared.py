@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, compiled, even_share, grid
+from convforge.algorithms.direct.blocks import block_refusal, even_share, grid
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -109,7 +110,8 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         source = KernelSource(
             "algorithms/direct/shared.cu", "direct_shared", (*conv_constants(problem), *prelude), struct, "Shared"
         )
-        kernel = compiled(runtime, source, config)
+        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
+        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
         weights = either_weights(problem, runtime, kernel)
         info = LaunchInfo(
             "direct_shared", _grid(problem, config), (config.block_x, config.block_y), shared_bytes(problem, config)

@@ -6,13 +6,13 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, compiled, even_share, grid
+from convforge.algorithms.direct.blocks import block_refusal, even_share, grid
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
-from convforge.algorithms.include.conv import Strides, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -144,14 +144,16 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         source = KernelSource(
             "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
         )
-        kernel = compiled(runtime, source, config)
+        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
+        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
         weights = StagedWeights(problem, runtime, kernel) if staged else either_weights(problem, runtime, kernel)
         grid_ = _grid(problem, config)
         info = LaunchInfo("direct_tiled", grid_, (config.block_x, config.block_y), early=staged)
         info = runtime.describe(kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = (problem.n, problem.c // run_.chunk, problem.h)
-        out_sizes = (problem.n, problem.k // run_.store_k, problem.p)
+        x_sizes = {"n": problem.n, "c": problem.c // run_.chunk, "h": problem.h}
+        out_sizes = {"n": problem.n, "c": problem.k // run_.store_k, "h": problem.p}
+        x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (run_.chunk, run_.store_k))
 
         def run(frame: Frame) -> None:
             args = struct()
@@ -159,8 +161,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
             fill(conv, problem, frame)
             if isinstance(weights, StagedWeights):
                 args.filter = weights.filter(frame.prepared)
-            args.aligned_x = _is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
-            args.aligned_out = _is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, run_.load, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
             runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
 
         borrow = weights.borrow if isinstance(weights, StagedWeights) else None
@@ -236,25 +238,6 @@ def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
     store_k = problem.k if together else 1
     store = math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype))
     return _Run(chunk, load, -problem.padding[2] * chunk % load, store_k, store)
-
-
-def _is_aligned(
-    address: int | None, strides: Strides, sizes: tuple[int, int, int], together: int, vector: int, nbytes: int
-) -> bool:
-    """Whether every run of an array begins at a whole vector, and its elements lie side by side.
-
-    Parameters
-    ----------
-    sizes : three int
-        Pictures, chunks of channels and rows: where there is but one, its stride does not matter.
-    together : int
-        Channels that lie innermost, all in one run.
-    """
-    steps: list[Any] = [strides.n, strides.c, strides.h]
-    if together > 1 and strides.c != 1:
-        return False
-    even = all(size <= 1 or step % vector == 0 for size, step in zip(sizes, steps, strict=True))
-    return strides.w == together and even and (address or 0) % (vector * nbytes) == 0
 
 
 def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -158,6 +159,33 @@ def strides(array: Any, layout: str, wide: bool) -> Strides:
             raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
     return Strides(*(steps[axis] for axis in order))
+
+
+def is_aligned(
+    address: int | None, strides: Strides, sizes: Mapping[str, int], run: Mapping[str, int], vector: int, nbytes: int
+) -> bool:
+    """Whether vectors of an array's elements begin at multiples of their size, each in a run of elements side by side.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Of the axes outside a run, by name: where there is but one, its stride does not matter.
+    run : mapping of str to int
+        Of the axes within a run, the strides that they must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
+        three channels. Empty where elements are read one by one.
+    vector, nbytes : int
+        Elements of a vector; bytes of an element.
+
+    Examples
+    --------
+    >>> is_aligned(4096, Strides(48, 24, 8, 1), {"n": 1, "c": 2, "h": 3}, {"w": 1}, 4, 4)
+    True
+    >>> is_aligned(4096, Strides(42, 21, 7, 1), {"n": 1, "c": 2, "h": 3}, {"w": 1}, 4, 4)
+    False
+    """
+    together = all(getattr(strides, axis) == step for axis, step in run.items())
+    even = all(size <= 1 or getattr(strides, axis) % vector == 0 for axis, size in sizes.items())
+    return together and even and (address or 0) % (vector * nbytes) == 0
 
 
 class _Weights(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""The separable method on GPUs, the host side of fused.cu: the factors, and the tile that both passes share."""
+"""The separable method on GPUs, the host side of fused.cu: the tile that both passes share."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.depthwise.family import compiled, is_aligned
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.separable.factors import factor
+from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -111,7 +108,7 @@ class Separable(DeviceConvolution[FusedConfig]):
     precision = "separable"
     sources = (
         "algorithms/separable/fused.cu",
-        "algorithms/separable/factors.py",
+        "algorithms/separable/factor.cu",
         *(f"algorithms/include/device/{name}.cuh" for name in ("device", "held", "vector")),
         *DeviceConvolution.headers,
     )
@@ -134,15 +131,11 @@ class Separable(DeviceConvolution[FusedConfig]):
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`.
-
-        To prepare a filter waits for its weights: they are looked at on the host, whatever device they lie on, and
-        their factors go back to it. That cannot be captured in a graph.
-        """
+        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        pointers = {"rows": ctypes.c_void_p, "columns": ctypes.c_void_p}
-        struct = with_conv("Separable", problem, **pointers, rank=ctypes.c_int, aligned_x=ctypes.c_int)
+        pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)
+        struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int)
         lies = _layout(problem, config)
         prelude = constants(
             OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
@@ -157,43 +150,19 @@ class Separable(DeviceConvolution[FusedConfig]):
             "Separable",
         )  # fmt: skip
         kernel = compiled(runtime, source, config.threads, config.resident)
-        info = runtime.describe(
-            kernel, LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes)
-        )
+        info = LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        info = runtime.describe(kernel, info)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
+        x_run = {"w": 1} if lies.fill > 1 else {}
 
         def run(frame: Frame) -> None:
             factors = frame.prepared.tensors
-            rows, columns = factors["rows"], factors["columns"]
-            args = struct(rows=address(rows), columns=address(columns), rank=rows.shape[2])
+            args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, frame)
-            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, "w", lies.fill, x_bytes)
+            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=_Factoring(problem, runtime))
-
-
-class _Factoring:
-    """Prepares filters: cast and flipped on the device, factored on the host."""
-
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        self._problem, self._runtime = problem, runtime
-        self._pack = WeightPacker(problem, runtime)
-
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The factors of these weights; waits for all that `stream` was given before.
-
-        Raises
-        ------
-        ValueError
-            The filter holds NaN or Inf.
-        """
-        packed = self._pack(w, stream).tensors["w"]
-        self._runtime.synchronize(stream)
-        found = factor(np.asarray(self._runtime.download(packed)), self._problem.acc_dtype)
-        tensors = {"rows": self._runtime.upload(found.horizontal), "columns": self._runtime.upload(found.vertical)}
-        note = f"rank {found.ranks.max()}, factor error {found.error:.0e}"
-        return PreparedFilter(tensors, sum(int(t.nbytes) for t in tensors.values()), note)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=DeviceFactors(problem, runtime))
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> str | None:

@@ -11,6 +11,7 @@
 // Down      a thread takes a column of these sums, OUT_P outputs below each other. Lanes stand beside each other, so loads
 //           meet in no bank and stores fill whole lines; in NHWC the planes of a pixel stand beside each other.
 // Threads   THREADS = PLANES * TILE_Q * STRIPS_Y, in one dimension, TILE_P = STRIPS_Y * OUT_P.
+// Start     early: blocks come while the filter is still factored.
 // Grid      blocks in one dimension: tiles of a plane, then planes.
 // Channels  of a group, and products of the rank, follow each other; the outputs' sums wait in registers.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
@@ -35,7 +36,7 @@ constexpr int FILLS = (TILE_W + FILL - 1) / FILL * NEAR;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
 constexpr int ROW_PITCH = (S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
 constexpr int COLUMN_PITCH = (R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
-
+constexpr int MOST_PRODUCTS = R < S ? R : S;  // of a filter
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 static_assert(TILE_Q % ALONG == 0 && ALONG % SUMS == 0, "whole vectors of sums fill a row");
@@ -45,9 +46,9 @@ static_assert(CHUNK_R == R || CHUNK_R % WEIGHT_LOAD == 0, "chunks of weights are
 
 struct Separable {
     Conv conv;
-    const acc_t *rows, *columns;  // factors: (K, C_GROUP, rank, S) and (K, C_GROUP, rank, R)
-    int rank;
-    int aligned_x;  // whether rows allow vectors of FILL pixels
+    const acc_t *rows, *columns;  // factors: (K, C_GROUP, MOST_PRODUCTS, S) and (K, C_GROUP, MOST_PRODUCTS, R)
+    const int *ranks;             // (K, C_GROUP): how many of them are a filter's
+    int aligned_x;                // whether rows allow vectors of FILL pixels
 };
 
 struct Held {
@@ -103,14 +104,29 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
     }
 }
 
-// Ask for the rows and columns that are product `i` of channel `c`, of every plane.
+// Which filter is that of channel `c` of a plane.
+__device__ inline index_t filter_of(const Tile &tile, int slot, int c) {
+    return static_cast<index_t>((tile.k + slot) % K) * C_GROUP + c;
+}
+
+// The most products that channel `c` has in a plane.
+__device__ inline int products_of(const Separable &args, const Tile &tile, int c) {
+    int most = 0;
+#pragma unroll
+    for (int slot = 0; slot < PLANES; slot++)
+        if (slot < tile.planes) most = max(most, args.ranks[filter_of(tile, slot, c)]);
+    return most;
+}
+
+// Ask for the rows and columns that are product `i` of channel `c`, of every plane; zeros where its rank is less.
 __device__ inline void copy_factors(const Separable &args, Held &to, const Tile &tile, int c, int i) {
     for (int e = threadIdx.x; e < PLANES * (R + S); e += THREADS) {
         const int slot = e / (R + S), tap = e % (R + S);
         if (slot >= tile.planes) break;
-        const long long first = (static_cast<long long>((tile.k + slot) % K) * C_GROUP + c) * args.rank + i;
+        const index_t filter = filter_of(tile, slot, c), product = filter * MOST_PRODUCTS + i;
         acc_t *target = tap < S ? to.rows + slot * ROW_PITCH + tap : to.columns + slot * COLUMN_PITCH + tap - S;
-        copy_async<sizeof(acc_t)>(target, tap < S ? args.rows + first * S + tap : args.columns + first * R + tap - S);
+        const acc_t *source = tap < S ? args.rows + product * S + tap : args.columns + product * R + tap - S;
+        copy_async<sizeof(acc_t)>(target, source, PLANES == 1 || i < args.ranks[filter]);
     }
 }
 
@@ -211,11 +227,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
     const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
     const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
     acc_t sums[OUT_P] = {};
+    wait_for_earlier();
 #pragma unroll 1
     for (int c = 0; c < C_GROUP; c++) {
         copy_pixels(args, *held, tile, c);
+        const int products = products_of(args, tile, c);
 #pragma unroll 1
-        for (int i = 0; i < args.rank; i++) {
+        for (int i = 0; i < products; i++) {
             copy_factors(args, *held, tile, c, i);
             copy_async_commit();
             copy_async_wait();
@@ -225,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
             if (takes_part)
                 pass_down(sums, held->middle + (slot * MIDDLE + y * OUT_P * STRIDE_H * MIDDLE_PITCH + x),
                           held->columns + slot * COLUMN_PITCH);
-            if (i + 1 < args.rank || c + 1 < C_GROUP) __syncthreads();  // nothing is read any more
+            if (i + 1 < products || c + 1 < C_GROUP) __syncthreads();  // nothing is read any more
         }
     }
     if (!takes_part) return;

@@ -14,6 +14,7 @@ float fmaf(float, float, float);
 double ldexp(double, int);
 float ldexpf(float, int);
 int abs(int);
+int ilogb(double);
 #undef ONE
 #undef TWO
 }

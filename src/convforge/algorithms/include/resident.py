@@ -1,0 +1,38 @@
+"""A kernel compiled so that a multiprocessor holds as many threads of it as a config asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+
+# Blocks that a multiprocessor of any architecture can hold.
+MOST_BLOCKS_HELD = 16
+
+
+def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
+    """The kernel with BLOCKS, how many blocks a multiprocessor must be able to hold: `resident` threads of them.
+
+    That bounds the registers of a thread: with fewer registers it keeps fewer loads in flight, but more threads do the
+    same. Where it leaves so few that numbers would spill to memory, fewer threads are asked for.
+
+    Parameters
+    ----------
+    threads : int
+        Of a block.
+    resident : int
+        Threads that a multiprocessor shall hold.
+    **numbers
+        Further compile-time constants, such as the block's shape.
+    """
+    whole = -(-threads // 32) * 32  # registers are given to warps
+    resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
+    while True:
+        blocks = max(1, resident // whole)
+        prelude = constants(**numbers, BLOCKS=blocks)
+        kernel = runtime.compile(replace(source, constants=(*source.constants, *prelude)))
+        if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
+            return kernel
+        resident = min(resident * 3 // 4, (blocks - 1) * whole)

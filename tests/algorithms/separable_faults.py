@@ -1,0 +1,100 @@
+"""The planted faults of the separable method's two kernels; see faults.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.algorithms.planted import SYNC, Run, of_file
+
+from convforge.algorithms.separable.device import FusedConfig
+
+# Separable: rows of whole vectors, two products; filters in chunks; channels that are summed; pixels of three planes.
+SEPARABLE = Run("separable", "n2c3h21w40_k3r5s7_p2x3_g3_f32_nchw", FusedConfig(4, 2, 16, 8))
+SEPARABLE_LONG = replace(SEPARABLE, problem="n1c1h40w40_k1r37s41_p18x20_f32_nchw")
+SEPARABLE_SUMMED = replace(SEPARABLE, problem="n1c4h21w40_k2r5s7_p2x3_g2_f32_nchw")
+SEPARABLE_NEAR = replace(SEPARABLE, problem="n2c4h21w40_k4r5s7_p2x3_g4_f32_nhwc", config=FusedConfig(4, 2, 16, 8, 3))
+# Its factors, of filters that need rotations and others: several warps a filter; lines that are columns.
+SEPARABLE_RANKS = replace(SEPARABLE_NEAR, problem="n1c6h21w40_k6r5s7_p2x3_g6_f32_nhwc", kind="ranks")
+FACTORS = Run("separable", "n1c2h20w20_k8r15s17_f32_nchw", FusedConfig(4, 2, 16, 8), kind="factors")
+FACTORS_TALL = replace(FACTORS, problem="n1c2h20w20_k8r17s14_f32_nchw")
+
+SEPARABLE_FAULTS = [
+    *of_file("separable/fused.cu", SEPARABLE,
+        ("no barrier behind the copies", f"{SYNC}  // pixels and factors are there", ""),
+        ("no barrier between the passes", f"{SYNC}  // sums along rows are there", ""),
+        ("no barrier before the next product",
+         f"if (i + 1 < products || c + 1 < C_GROUP) {SYNC}  // nothing is read any more", ""),
+        ("copies not waited for", "            copy_async_wait();\n", ""),
+        ("no halo rows", "ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
+         "ROWS = (TILE_P - 1) * STRIDE_H + 1"),
+        ("no halo columns", "+ (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;", "+ (TILE_Q - 1) * STRIDE_W + 1;"),
+        ("no border above", "const bool there = h >= 0 && whole;", "const bool there = whole;"),
+        ("no border beside", "const bool there = h >= 0 && whole;", "const bool there = h >= 0;"),
+        ("vectors not shifted by the padding", "v + e - SHIFT - q * STRIDE_W", "v + e - q * STRIDE_W"),
+        ("rows for columns", "tap < S ? args.rows + product * S + tap : args.columns + product * R + tap - S",
+         "tap < R ? args.columns + product * R + tap : args.rows + product * S + tap - R",
+         replace(SEPARABLE, problem="n2c3h21w40_k3r7s7_p3_g3_f32_nchw")),
+        ("the first product alone", "i < products; i++", "i < 1; i++"),
+        ("the first product again", "filter * MOST_PRODUCTS + i;", "filter * MOST_PRODUCTS;"),
+        ("the first plane's rank for all", "slot < PLANES; slot++", "slot < 1; slot++", SEPARABLE_RANKS),
+        ("products beyond a plane's rank", "PLANES == 1 || i < args.ranks[filter]", "true", SEPARABLE_RANKS),
+        ("one filter for all outputs", "(tile.k + slot) % K) * C_GROUP", "(0 * slot) % K) * C_GROUP"),
+        ("the first channel alone", "c < C_GROUP; c++", "c < 1; c++", SEPARABLE_SUMMED),
+        ("one channel's factors for all", "% K) * C_GROUP + c;", "% K) * C_GROUP;", SEPARABLE_SUMMED),
+        ("the first group's channels for all", "k % K / K_GROUP * C_GROUP + c, 0, 0)", "c, 0, 0)", SEPARABLE_SUMMED),
+        ("the last taps of a row left out", "if constexpr (LEFT > 0) add_along", "if constexpr (false) add_along",
+         SEPARABLE_LONG),
+        ("the last taps of a column left out", "if constexpr (LEFT > 0) add_down", "if constexpr (false) add_down",
+         SEPARABLE_LONG),
+        ("the first taps of a row again", "factor + s);\n        if", "factor);\n        if", SEPARABLE_LONG),
+        ("the first taps of a column again", "factor + r);", "factor);", SEPARABLE_LONG),
+        ("columns that a window steps over", "beyond % DILATION_W != 0 ||", "",
+         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
+        ("rows that a window steps over", "beyond % DILATION_H != 0 ||", "",
+         replace(SEPARABLE, problem="n1c3h21w40_k3r5s7_p4x6_d2_g3_f32_nchw")),
+        ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
+         replace(SEPARABLE, problem="n1c3h21w80_k3r5s7_p2x3_st2_g3_f32_nchw")),
+        ("uninitialised accumulators along", "sums[ALONG] = {};", "sums[ALONG];"),
+        ("uninitialised accumulators down", "sums[OUT_P] = {};", "sums[OUT_P];"),
+        ("no check at the last row", "if (p0 + p < conv.P) finish", "finish"),
+        ("no check at the ragged edge", "p0 < conv.P && q < conv.Q;", "p0 < conv.P;"),
+        ("planes beyond the last", "slot < tile.planes && p0", "p0", SEPARABLE_NEAR),
+        ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP", "tile.n, k % K / K_GROUP", SEPARABLE_NEAR),
+        ("outputs of the next picture", "finish(conv, tile.n + k / K,", "finish(conv, tile.n,", SEPARABLE_NEAR),
+        ("a vector's first plane for all", "slot = i / FILLS + vector % NEAR", "slot = i / FILLS", SEPARABLE_NEAR),
+        ("one plane's rows for all", "held.rows + slot * ROW_PITCH;", "held.rows;", SEPARABLE_NEAR),
+    ),
+    *of_file("separable/factor.cu", FACTORS,
+        ("no barrier behind the surveys", f"{SYNC}  // each warp's survey is there", ""),
+        ("no barrier before a cross is subtracted", f"{SYNC}  // column and row are there", "//"),
+        ("no barrier behind the lengths", f"{SYNC}  // all lengths are there", ""),
+        ("no barrier behind the factors", f"{SYNC}  // all factors are there", ""),
+        ("one filter for all outputs", "args.w + k * args.strides[0]", "args.w"),
+        ("one channel for all", "+ c * args.strides[1], 0};", ", 0};"),
+        ("rows of w for its columns", "r * filter.args.strides[2] + s * filter.args.strides[3]",
+         "s * filter.args.strides[2] + r * filter.args.strides[3]"),
+        ("not flipped", "if (filter.args.flip) r", "if (false) r",
+         replace(FACTORS, problem="n1c2h20w20_k8r15s17_f32_nchw_flip")),
+        ("flipped one way", "r = R - 1 - r, s = S - 1 - s;", "r = R - 1 - r;",
+         replace(FACTORS, problem="n1c2h20w20_k8r15s17_f32_nchw_flip")),
+        ("the power of two forgotten", "value * power(filter.exponent));", "value);"),
+        ("not brought near 1", "filter.exponent = min", "filter.exponent = 0 * min",
+         replace(FACTORS, problem="n1c2h20w20_k8r3s5_f64_nchw")),
+        ("squares of a warp's first lane alone", "add(mine, {__shfl", "add(mine, {0 * __shfl"),
+        ("one product alone", "while (crosses < LINES && found.squares > noise);", "while (false);"),
+        ("as many products as crosses", "crosses == 1 || ldexp", "true || ldexp"),
+        ("crosses that miss too much", "lost > noise) {\n                put", "false) {\n                put"),
+        ("rotations of what the crosses left", "load(filter, matrix, shared, turn);\n            orth", "orth"),
+        ("a sweep alone", "sweep < MOST_SWEEPS", "sweep < 1"),
+        ("a round left out", "round < MOVING", "round < MOVING - 1"),
+        ("nobody plays the one who stays", "pair == 0 ? MOVING : ", "pair == 0 ? LINES : ", FACTORS_TALL),
+        ("rotated the wrong way", "copysign(1 / ", "-copysign(1 / "),
+        ("lengths in no order", "shared.order[place] = t;", "shared.order[t] = t;"),
+        ("noise counted too", "max(__syncthreads_count(tail > noise), 1)", "max(__syncthreads_count(tail > 0), 1)"),
+        ("no rank for zero", "int turn = 0, rank = 1;", "int turn = 0, rank = 0;"),
+        ("a row's length forgotten", "product / shared.squares[line]", "product * rsqrt(shared.squares[line])"),
+        ("a column's length forgotten", "value * rsqrt(shared.squares[line])", "value", FACTORS_TALL),
+        ("one line's products for all", "other = e % LINES", "other = 0"),
+        ("the error of nothing", "double rest = back - tap(filter, r, s);", "double rest = 0 * back;"),
+    ),
+]  # fmt: skip
