@@ -6,7 +6,8 @@
 
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
 and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
-``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call.
+``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best
+peer all cases are together.
 
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from convforge.bench.ahead_tables import ahead_markdown
 from convforge.bench.block_tables import block_markdown
 from convforge.bench.records import Run
 from convforge.bench.step_tables import step_markdown
@@ -34,7 +36,12 @@ _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
 _WORDS = ("methods", "cases", "device")
 _NUMBERS = ("sizes", "strides")
 _SWITCHES = ("best", "prepared", "transfer", "copy")
-_VIEWS: dict[str, Callable[..., str]] = {"cases": markdown_table, "blocks": block_markdown, "steps": step_markdown}
+_VIEWS: dict[str, Callable[..., str]] = {
+    "cases": markdown_table,
+    "blocks": block_markdown,
+    "steps": step_markdown,
+    "ahead": ahead_markdown,
+}
 
 
 def marker_specs(text: str) -> list[str]:

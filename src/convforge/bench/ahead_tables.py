@@ -1,0 +1,109 @@
+"""How far ahead of the best peer, at a glance: geometric means over the cases of a run, by stride and size of picture.
+
+A case counts by its verdict: the time of the best peer over that of our best method. A case without one of them is left
+out, and said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.bench.cells import Cell, Table, markdown, select, some, three
+from convforge.bench.records import Run
+from convforge.bench.verdicts import judge
+from convforge.problem import Conv2dProblem, parse_problem
+
+LEGEND = (
+    "Times as fast as the best peer of the same run: geometric means over the cases, weights prepared on every call. "
+    "In parentheses the least and the most of a case."
+)
+COPY = "Share of a copy of the same bytes, from {size} up: the least, the geometric mean and the most of a case."
+
+# Where pictures begin to be large: their bytes are many times what launches cost.
+LARGE, LARGEST = 1024, 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """One case.
+
+    Attributes
+    ----------
+    stride, size : int
+        Of the problem; the size is the larger side of the picture.
+    ratio : float
+        Time of the best peer over that of our best.
+    copied : float or None
+        Time of a copy of as many bytes over that of our best, where one was measured.
+    """
+
+    stride: int
+    size: int
+    ratio: float
+    copied: float | None
+
+
+def ahead_markdown(
+    run: Run,
+    *,
+    methods: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> str:
+    """The table as Markdown.
+
+    Raises
+    ------
+    ValueError
+        No case has both a method of ours and a peer.
+    """
+    names = list(dict.fromkeys(r.case for r in select(run, methods, cases, sizes, strides)))
+    found = {name: ahead for name in names if (ahead := _ahead(run, name)) is not None}
+    if not found:
+        raise ValueError(f"{run.path} holds no case that both a method of ours and a peer were timed on")
+    missing = [name for name in names if name not in found]
+    return markdown(run, [ahead_table(list(found.values()), missing)], LEGEND)
+
+
+def ahead_table(found: Sequence[Ahead], missing: Sequence[str] = ()) -> Table:
+    """A row a stride and one for all; columns of small pictures, of large ones and of all."""
+    copied = any(one.copied is not None for one in found)
+    bands = (
+        (f"below {LARGE}", lambda one: one.size < LARGE),
+        (f"{LARGE} and up", lambda one: one.size >= LARGE),
+        ("all sizes", lambda one: True),
+    )  # fmt: skip
+    rows = []
+    strides: list[int | None] = [*sorted({one.stride for one in found}), None]
+    for stride in strides if len(strides) > 2 else strides[:1]:
+        mine = [one for one in found if stride is None or one.stride == stride]
+        cells = [Cell(_mean([one.ratio for one in mine if band(one)], "x")) for _, band in bands]
+        shares = [100 * one.copied for one in mine if one.copied is not None and one.size >= LARGEST]
+        rows.append((Cell("all" if stride is None else str(stride)), *cells, *([Cell(_mean(shares, " %"))] * copied)))
+    notes = [COPY.format(size=LARGEST)] * copied
+    notes += [f"Not counted, as one side was not timed: {some(missing)}."] * bool(missing)
+    columns = ("stride", *(name for name, _ in bands), *(["of a copy"] * copied))
+    return Table(columns, tuple(rows), tuple(notes))
+
+
+def _ahead(run: Run, case: str) -> Ahead | None:
+    verdict = judge(run, case)
+    if verdict.ratio is None or verdict.best_ours is None:
+        return None
+    problem = parse_problem(verdict.best_ours.problem)
+    if not isinstance(problem, Conv2dProblem):
+        return None
+    timing = run.timing(verdict.best_ours)
+    copied = None if timing is None else run.of_copy(verdict.best_ours, timing)
+    return Ahead(problem.stride[0], max(problem.h, problem.w), verdict.ratio, copied)
+
+
+def _mean(values: Sequence[float], unit: str) -> str:
+    """The geometric mean, and between which values it lies."""
+    if not values:
+        return "-"
+    mean = math.exp(sum(map(math.log, values)) / len(values))
+    return f"{three(mean)}{unit} ({three(min(values))} to {three(max(values))})"
