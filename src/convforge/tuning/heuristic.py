@@ -95,6 +95,8 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
     if problem.precision == "fft":
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
+    if backend == "cpu" and problem.groups == problem.c > 1:
+        first.append(("depthwise", "every filter sees one channel: vectors of sums stay in registers for all its taps"))
     first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
     if problem.k_per_group >= 4 and problem.taps >= 16:
         why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
