@@ -95,13 +95,11 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
         """See :class:`Algorithm`. Along what lies side by side; the tallest strip that fits the cache first."""
-        lanes = _lanes(problem)
         found = []
-        if problem.x_layout == "NHWC" and problem.c >= lanes:
-            vectors = -(-problem.c // lanes)
-            tile_c = -(-vectors // -(-vectors // _MOST_VECTORS)) * lanes
+        if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
+            tile_c = _channels_of_an_item(problem, facts)
             found += [DepthwiseConfig("channels", tile_p, tile_c) for tile_p in _heights(problem, tile_c, facts)]
-        elif problem.x_layout == "NHWC" and _interleaving_refusal(problem) is None:
+        elif problem.x_layout == "NHWC" and problem.stride[1] == 1 and _interleaving_refusal(problem) is None:
             found += [DepthwiseConfig("pixels", tile_p, problem.c) for tile_p in _heights(problem, problem.c, facts)]
         return found + [DepthwiseConfig("columns", tile_p, 1) for tile_p in _heights(problem, 1, facts)]
 
@@ -243,15 +241,27 @@ def _rows_at_once(problem: Conv2dProblem, config: DepthwiseConfig, row_vectors: 
     return max(1, min(config.tile_p, problem.p, _VECTORS_AT_ONCE // max(row_vectors, 1)))
 
 
+def _channels_of_an_item(problem: Conv2dProblem, facts: DeviceFacts) -> int:
+    """Channels that share a tile: fewer where its strip would be so low that most of its rows are halo."""
+    lanes, most = _lanes(problem), _MOST_VECTORS
+    vectors = -(-problem.c // lanes)
+    while most > 1 and _tallest(problem, most * lanes, facts) < min(problem.p, 2 * (problem.extent_h - 1)):
+        most //= 2
+    return -(-vectors // -(-vectors // most)) * lanes
+
+
 def _heights(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> list[int]:
-    """Heights of strips, the best first: the tallest whose tile fits the share of L2, if that keeps every core busy."""
-    size, items = float_sums(problem).itemsize, problem.n * -(-problem.c // tile_c)
+    """Heights of strips, the best first: the tallest that keeps every core busy, then one of half."""
+    wanted = -(-4 * facts.cores // max(problem.n * -(-problem.c // tile_c), 1))
+    strips = max(-(-problem.p // _tallest(problem, tile_c, facts)), wanted)
+    return list(dict.fromkeys(-(-problem.p // min(n, problem.p)) for n in (strips, 2 * strips)))
+
+
+def _tallest(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> int:
+    """Rows of outputs whose tile takes no more than the share of L2."""
     columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
-    most = int(_L2_SHARE * facts.l2_bytes) // (columns * tile_c * size)
-    tallest = max(1, min((most - problem.extent_h) // problem.stride[0] + 1, problem.p))
-    wanted = -(-4 * facts.cores // max(items, 1))  # strips, so that every core has some
-    strips = [max(-(-problem.p // tallest), min(wanted, problem.p)), 2 * max(-(-problem.p // tallest), wanted)]
-    return list(dict.fromkeys(-(-problem.p // min(n, problem.p)) for n in strips))
+    rows = int(_L2_SHARE * facts.l2_bytes) // (columns * tile_c * float_sums(problem).itemsize)
+    return max(1, min((rows - problem.extent_h) // problem.stride[0] + 1, problem.p))
 
 
 def _lies_whole(problem: Conv2dProblem, out: View, along: str) -> bool:
