@@ -183,20 +183,16 @@ def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any
         h = g.rows[first + i]
         for phase in range(strip.phases):
             at, n = base + i * strip.row_pitch + phase * strip.phase_pitch, _steps(count - phase, stride)
-            if h < 0:
-                for j in range(n):
-                    put(tile, at + j, g.outside)
-                continue
+            a, b = n, n  # positions [a, b) of this phase read inside the picture
             start = plane + h * x.place[3]
-            a = min(max(_steps(g.left - phase, stride), 0), n)
-            b = min(max(_steps(g.left + g.width - phase, stride), a), n)
-            for j in range(a):
-                column = g.columns[phase + j * stride]
-                put(tile, at + j, g.outside if column < 0 else get(x.flat, start + column))
-            copy_run(tile, at + a, x.flat, start + a * stride + phase - g.left, b - a, stride)
-            for j in range(b, n):
-                column = g.columns[phase + j * stride]
-                put(tile, at + j, g.outside if column < 0 else get(x.flat, start + column))
+            if h >= 0:
+                a = min(max(_steps(g.left - phase, stride), 0), n)
+                b = min(max(_steps(g.left + g.width - phase, stride), a), n)
+                copy_run(tile, at + a, x.flat, start + a * stride + phase - g.left, b - a, stride)
+            for side in range(2):
+                for j in range(b if side else 0, n if side else a):
+                    column = -1 if h < 0 else g.columns[phase + j * stride]
+                    put(tile, at + j, g.outside if column < 0 else get(x.flat, start + column))
 
 
 @inlined
