@@ -25,6 +25,7 @@ PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text
 # A method that accepts fewer of its operation's cases says so here, with what it is for.
 SPECIALISTS: dict[str, str] = {
     "gemm_1x1": "1x1 filters",
+    "depthwise": "groups of one channel",
     "winograd_f2": "3x3 filters at stride 1",
     "winograd_f4": "3x3 filters at stride 1",
     "fft": "float pictures",

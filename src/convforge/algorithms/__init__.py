@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, precision_refusal
+from convforge.algorithms.depthwise import Depthwise
 from convforge.algorithms.depthwise import device as depthwise
 from convforge.algorithms.direct import DirectNaive, DirectRows
 from convforge.algorithms.direct import device as direct
@@ -38,6 +39,7 @@ AnyAlgorithm = Algorithm[Any, Any]
 OURS: tuple[AnyAlgorithm, ...] = (
     DirectNaive(),
     DirectRows(),
+    Depthwise(),
     GemmLoops(),
     GemmBlocked(),
     GemmBlas(),

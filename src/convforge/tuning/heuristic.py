@@ -10,6 +10,7 @@ from convforge.algorithms.contract import Config, Plan
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
+from convforge.problem.types import is_integer
 
 # Preference by operation where no rule speaks.
 _ORDER = {
@@ -100,6 +101,9 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
+    exact_in_float32 = not is_integer(problem.acc_dtype) or problem.largest_sum < 2**24
+    if backend == "cpu" and problem.groups == problem.c > 1 and exact_in_float32:
+        first.append(("depthwise", "every filter sees one channel: vectors of sums stay in registers for all its taps"))
     first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
     if problem.k_per_group >= 4 and problem.taps >= 16:
         why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"

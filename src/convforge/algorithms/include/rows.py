@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cpu.jit import inlined, jit
-from convforge.backends.cpu.simd import get, put
+from convforge.backends.cpu.simd import get, lanes_of, load_as, load_every_second, put, store
 
 
 @jit
@@ -139,7 +139,9 @@ def gather_row(
 @inlined
 def _steps(distance: Any, stride: Any) -> Any:
     """ceil(distance / stride); a division takes as long as a short row."""
-    return distance if stride == 1 else (distance + stride - 1) // stride
+    if stride <= 2:
+        return distance if stride == 1 else (distance + 1) >> 1
+    return (distance + stride - 1) // stride
 
 
 @inlined
@@ -158,9 +160,9 @@ def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any,
     """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
-    if g.stride_w == 1 and x.place[4] == 1 and g.zero == 0 and not x.half:
+    if x.place[4] == 1 and g.zero == 0 and not x.half:
         gather_plain(tile, base, x, x.place[0] + n * x.place[1] + c * x.place[2], p0 * g.stride_h, rows, count, g,
-                     strip.row_pitch)  # fmt: skip
+                     strip)  # fmt: skip
         return
     for i in range(rows):
         h = g.rows[p0 * g.stride_h + i]
@@ -173,24 +175,41 @@ def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any,
 
 @inlined
 def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any, count: Any, g: Any,
-                 pitch: Any) -> None:  # fmt: skip
-    """:func:`gather_strip` where columns keep their order and pixels are copied: rows of a layer are short, and what a
-    call of :func:`gather_row` costs is more than they do."""
-    a = min(g.left, count)
-    b = min(g.left + g.width, count)
+                 strip: Any) -> None:  # fmt: skip
+    """:func:`gather_strip` where a row's pixels lie side by side and are only cast: rows of a layer are short, and what
+    a call of :func:`gather_row` costs is more than they do."""
+    stride = g.stride_w
     for i in range(rows):
-        h, at = g.rows[first + i], base + i * pitch
-        if h < 0:
-            for j in range(count):
-                put(tile, at + j, g.outside)
-            continue
-        start = plane + h * x.place[3]
-        for j in range(a):
-            put(tile, at + j, g.outside if g.columns[j] < 0 else get(x.flat, start + g.columns[j]))
-        for j in range(b - a):
-            put(tile, at + a + j, get(x.flat, start + a - g.left + j))
-        for j in range(b, count):
-            put(tile, at + j, g.outside if g.columns[j] < 0 else get(x.flat, start + g.columns[j]))
+        h = g.rows[first + i]
+        for phase in range(strip.phases):
+            at, n = base + i * strip.row_pitch + phase * strip.phase_pitch, _steps(count - phase, stride)
+            a, b = n, n  # positions [a, b) of this phase read inside the picture
+            start = plane + h * x.place[3]
+            if h >= 0:
+                a = min(max(_steps(g.left - phase, stride), 0), n)
+                b = min(max(_steps(g.left + g.width - phase, stride), a), n)
+                copy_run(tile, at + a, x.flat, start + a * stride + phase - g.left, b - a, stride)
+            for side in range(2):
+                for j in range(b if side else 0, n if side else a):
+                    column = -1 if h < 0 else g.columns[phase + j * stride]
+                    put(tile, at + j, g.outside if column < 0 else get(x.flat, start + column))
+
+
+@inlined
+def copy_run(tile: Any, at: Any, flat: Any, start: Any, n: Any, stride: Any) -> None:
+    """``tile[at + j] = flat[start + j * stride]`` for j below `n`, cast."""
+    lanes, done = lanes_of(tile), 0
+    if stride == 1 and n >= lanes:  # the last vector goes once more over what is there
+        for j in range(0, n - lanes + 1, lanes):
+            store(tile, at + j, load_as(flat, start + j, tile))
+        store(tile, at + n - lanes, load_as(flat, start + n - lanes, tile))
+        done = n
+    elif stride == 2:
+        for j in range(0, n - lanes, lanes):  # there is an element behind all but the last
+            store(tile, at + j, load_every_second(flat, start + 2 * j, tile))
+            done = j + lanes
+    for j in range(done, n):
+        put(tile, at + j, get(flat, start + j * stride))
 
 
 @jit
@@ -256,7 +275,7 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
         Where the row of the residual lies, if there is one.
     """
     if ends.plain:
-        _store_plain(sums, first, n, out, start, step, ends)
+        store_plain(sums, first, n, out, start, step, ends)
         return
     source = sums[first : first + n]
     for q in range(n):
@@ -277,11 +296,54 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
             for q in range(n):
                 values[q] += ends.residual[residual_start + q * residual_step]
     activate_row(values, n, ends.code, ends.alpha)
-    _store_plain(values, 0, n, out, start, step, ends)
+    store_plain(values, 0, n, out, start, step, ends)
 
 
 @jit
-def _store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, ends: Any) -> None:
+def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values: Any, k: Any, step: Any, out: Any,
+                 start: Any, place: Any, ends: Any, residual_start: Any) -> None:  # fmt: skip
+    """Store pixels side by side whose sums are `n` output channels each: k, k + step, ... of a row of pixels.
+
+    Parameters
+    ----------
+    sums : 1-D array
+        Channel i of pixel q is ``sums[first + q * pitch + i]``.
+    values : 1-D array
+        Scratch for `n` values in the type that the epilogue works in.
+    out, start : 1-D array, int
+        Channel k of the first pixel is ``out[start]``.
+    place : tuple of five int
+        Of the output: an offset, and the strides of n, channels, rows and columns.
+    ends, residual_start
+        As of :func:`store_row`.
+    """
+    if ends.plain and step * place[2] == 1 and place[4] == n and pitch == n:
+        store_plain(sums, first, pixels * n, out, start, 1, ends)
+        return
+    for q in range(pixels):
+        at = start + q * place[4]
+        source = sums[first + q * pitch : first + q * pitch + n]
+        if ends.plain:
+            store_plain(source, 0, n, out, at, step * place[2], ends)
+            continue
+        for i in range(n):
+            values[i] = source[i]
+        if ends.scale.size:
+            for i in range(n):
+                values[i] *= ends.scale[k + i * step if ends.scale.size > 1 else 0]
+        if ends.bias.size:
+            for i in range(n):
+                values[i] += ends.bias[k + i * step]
+        if ends.residual.size:
+            for i in range(n):
+                element = ends.residual[residual_start + q * ends.place[4] + i * step * ends.place[2]]
+                values[i] += half_to_float(np.uint16(element)) if ends.half else element
+        activate_row(values, n, ends.code, ends.alpha)
+        store_plain(values, 0, n, out, at, step * place[2], ends)
+
+
+@jit
+def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, ends: Any) -> None:
     """Cast and store: float16 and integers rounded half to even, integers saturated, NaN stored as integer 0."""
     if ends.half:
         for q in range(n):

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.include.rows import gather_row, store_row
-from convforge.algorithms.separable.alias import alias
 from convforge.backends.cpu.jit import jit
-from convforge.backends.cpu.simd import borrow, fma, load, splat, store, zeros
+from convforge.backends.cpu.simd import alias, borrow, fma, load, splat, store, zeros
 
 
 @jit

@@ -62,8 +62,13 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     # Brought near 1 by a power of two, so that no square and no product of two elements over- or underflows.
     exponents = np.frexp(np.abs(exact).max(axis=(-2, -1), keepdims=True))[1]
     exact = np.ldexp(exact, -exponents)
-    columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
     noise = ROUNDINGS * float(np.finfo(dtype).eps)
+    # One product that leaves so little is what the decomposition would come to: no other of rank 1 is further off.
+    ones = np.ones(exact.shape[:2], np.int64)
+    vertical, horizontal, lost = _rounded(*_crosses(exact, ones[..., None, None] > 0), exact, exponents, dtype)
+    if exact.size and lost.max() <= noise:
+        return Factors(vertical, horizontal, ones, float(lost.max()))
+    columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
     # tails[..., i]: what is lost by stopping after i products.
     tails = np.sqrt(np.cumsum(weights[..., ::-1] ** 2, axis=-1)[..., ::-1])
     ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)

@@ -92,7 +92,6 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     since = "direct_rows"
     precision = "separable"
     sources = (
-        "algorithms/separable/alias.py",
         "algorithms/separable/cpu.py",
         "algorithms/separable/factors.py",
         "algorithms/separable/separable.py",

@@ -26,6 +26,9 @@ from convforge.backends.runtime import LaunchInfo
 
 # Handing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
 INLINE_FLOPS = 400_000  # of a vectorised kernel
+# A kernel's call costs 10 to 15 us, most of it Numba's look at its arguments' types, under the interpreter's lock:
+# a block of work should be worth some of that.
+BLOCK_FLOPS = 2_000_000
 
 
 class CpuRuntime:
@@ -166,7 +169,8 @@ def cpu_runtime() -> CpuRuntime:
 
 
 def block_of_items(items: int, flops: int, facts: DeviceFacts) -> int:
-    """Work items to hand to a thread at once: all of a small problem, else about eight blocks a core."""
+    """Work items to hand to a thread at once: all of a small problem, else about two to eight blocks a core."""
     if flops < INLINE_FLOPS or facts.cores == 1:
         return max(items, 1)
-    return max(1, items // (8 * facts.cores))
+    blocks = facts.cores * min(max(flops // (BLOCK_FLOPS * facts.cores), 2), 8)
+    return max(1, -(-items // blocks) if blocks < 8 * facts.cores else items // blocks)

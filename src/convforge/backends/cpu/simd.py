@@ -63,6 +63,37 @@ def load(context: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def load_as(context: Any, array: Any, index: Any, like: Any) -> Any:
+    """As many elements from ``array[index]`` on as a vector of `like` has lanes, cast to its element type."""
+    return _load_every(array, index, like, 1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_every_second(context: Any, array: Any, index: Any, like: Any) -> Any:
+    """Like :func:`load_as`, but of every second element; the one behind the last is read too."""
+    return _load_every(array, index, like, 2)
+
+
+def _load_every(array: Any, index: Any, like: Any, step: int) -> Any:
+    """Signature and code of an intrinsic that loads elements so many apart and casts them."""
+    source, vector = array.dtype, Vector(like.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        element = builder.gep(_data(context, builder, signature, args), [args[1]])
+        run = ir.VectorType(context.get_value_type(source), step * vector.lanes)
+        value = builder.load(builder.bitcast(element, run.as_pointer()), align=source.bitwidth // 8)
+        if step > 1:
+            number = ir.IntType(32)
+            picked = [ir.Constant(number, i) for i in range(0, step * vector.lanes, step)]
+            places = ir.Constant(ir.VectorType(number, vector.lanes), picked)
+            value = builder.shuffle_vector(value, ir.Constant(run, ir.Undefined), places)
+        instruction = _cast(source, vector.dtype)
+        return getattr(builder, instruction)(value, context.get_value_type(vector)) if instruction else value
+
+    return vector(array, types.intp, like), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def store(context: Any, array: Any, index: Any, value: Any) -> Any:
     """Store a vector into ``array[index:]``."""
 
@@ -183,6 +214,22 @@ def borrow(context: Any, value: Any) -> Any:
     return value(value), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def alias(context: Any, array: Any, like: Any) -> Any:
+    """The same 1-D array, its elements taken for those of `like`: for branches that run only where the types agree."""
+    result = like.copy(layout=array.layout, readonly=not array.mutable)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = context.make_array(array)(context, builder, args[0])
+        target = context.make_array(result)(context, builder)
+        for name in ("meminfo", "parent", "nitems", "itemsize", "shape", "strides"):
+            setattr(target, name, getattr(source, name))
+        target.data = builder.bitcast(source.data, target.data.type)
+        return target._getvalue()
+
+    return result(array, like), generate
+
+
 def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """A value whose arrays have no memory to count references of."""
     if isinstance(kind, types.BaseTuple):
@@ -217,6 +264,19 @@ def _operator(function: Any, instruction: str) -> None:
 _operator(operator.add, "fadd")
 _operator(operator.sub, "fsub")
 _operator(operator.mul, "fmul")
+
+
+def _cast(source: Any, target: Any) -> str:
+    """LLVM's instruction that casts numbers of type `source` to `target`; empty where they are the same."""
+    if isinstance(source, types.Integer) and isinstance(target, types.Integer):
+        wider = ("sext" if source.signed else "zext") if source.bitwidth < target.bitwidth else "trunc"
+        return "" if source.bitwidth == target.bitwidth else wider
+    if isinstance(source, types.Integer):
+        return "sitofp" if source.signed else "uitofp"
+    if isinstance(target, types.Integer):
+        return "fptosi" if target.signed else "fptoui"
+    wider = "fpext" if source.bitwidth < target.bitwidth else "fptrunc"
+    return "" if source.bitwidth == target.bitwidth else wider
 
 
 def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:

@@ -1,0 +1,276 @@
+"""Host side of depthwise convolution on the CPU: strips, vectors, packed weights. The kernels stand in cpu.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.include.ends import ends, values_dtype
+from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.strip import Strip, strip, tap_offsets
+from convforge.algorithms.include.views import View, view
+from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+
+_VECTOR_BYTES = 32
+# Of L2, for the tile: the output passes through it too.
+_L2_SHARE = 0.5
+# Vectors of channels of a work item: a pixel's are up to four lines of the cache, read at once.
+_MOST_VECTORS = 8
+# Vectors of sums that wait for the epilogue together; a row may have more.
+_VECTORS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseConfig(Config):
+    """Vectors and tile of :class:`Depthwise`.
+
+    Attributes
+    ----------
+    along : {"columns", "channels", "pixels"}
+        What lies in a vector: outputs of a row; channels of a pixel; or pixels of fewer channels than a vector has
+        lanes, each with all its channels, as they lie in a row.
+    tile_p : int
+        Output rows of a strip.
+    tile_c : int
+        Channels of a work item.
+    """
+
+    along: str = "columns"
+    tile_p: int = 8
+    tile_c: int = 1
+
+
+class Block(NamedTuple):
+    """What the kernels need to know beside the tile.
+
+    Attributes
+    ----------
+    channels : int
+        Of the picture.
+    rows, row_vectors : int
+        Output rows that are summed before any is stored; vectors of a row, or of those that begin with one channel.
+    item_vectors : int
+        Vectors of channels of a work item; or channels that a vector may begin with.
+    interleaved, put_directly : bool
+        A vector holds pixels; sums are stored straight into the output.
+    """
+
+    channels: int
+    rows: int
+    row_vectors: int
+    item_vectors: int
+    interleaved: bool
+    put_directly: bool
+
+
+class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
+    """Every channel by itself: eight vectors of outputs, wherever in a strip, are summed over all taps in registers."""
+
+    name = "depthwise"
+    summary = "one channel a filter: eight vectors of sums in registers, along the columns or along the channels"
+    operation = "conv2d"
+    since = "direct_rows"
+    sources = (
+        "algorithms/depthwise/cpu.py",
+        "algorithms/depthwise/depthwise.py",
+        "algorithms/include/rows.py",
+        "backends/cpu/simd.py",
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if problem.groups != problem.c:
+            return f"a filter must see one channel: groups={problem.groups} must equal C={problem.c}"
+        return bfloat16_refusal(problem)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
+        """See :class:`Algorithm`. Along what lies side by side; the tallest strip that fits the cache first."""
+        found = []
+        if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
+            tile_c = _channels_of_an_item(problem, facts)
+            found += [DepthwiseConfig("channels", tile_p, tile_c) for tile_p in _heights(problem, tile_c, facts)]
+        elif problem.x_layout == "NHWC" and problem.stride[1] == 1 and _interleaving_refusal(problem) is None:
+            found += [DepthwiseConfig("pixels", tile_p, problem.c) for tile_p in _heights(problem, problem.c, facts)]
+        return found + [DepthwiseConfig("columns", tile_p, 1) for tile_p in _heights(problem, 1, facts)]
+
+    def plan(self, problem: Conv2dProblem, config: DepthwiseConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        from convforge.algorithms.depthwise import cpu
+
+        if config.along not in ("columns", "channels", "pixels"):
+            raise ValueError(f"along={config.along!r} must be 'columns', 'channels' or 'pixels'")
+        if config.along == "pixels" and (reason := _interleaving_refusal(problem)):
+            raise ValueError(f"{config}: {reason}")
+        g, dtype, values = geometry(problem), float_sums(problem), np.empty(0, values_dtype(problem))
+        lanes = _lanes(problem)
+        layout = {"columns": _columns, "channels": _channels, "pixels": _pixels}[config.along](problem, config)
+        parts = -(-problem.c // (layout.block.item_vectors * lanes)) if config.along == "channels" else 1
+        items = problem.n * (problem.c if config.along == "columns" else parts) * -(-problem.p // config.tile_p)
+        planes = layout.block.item_vectors if config.along == "channels" else 1
+        info = LaunchInfo(
+            f"depthwise_along_{config.along}",
+            (items,),
+            (block_of_items(items, problem.flops, runtime.facts),),
+            scratch_bytes=layout.tile.plane * planes * dtype.itemsize,
+        )
+        kernel = runtime.compile(cpu.along_columns if config.along == "columns" else cpu.along_channels)
+
+        def run(frame: Frame) -> None:
+            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
+            straight = problem.epilogue.is_plain and out.flat.dtype == dtype and _lies_whole(problem, out, config.along)
+            block = layout.block._replace(put_directly=straight)
+            args = (x, frame.prepared.tensors["w"], out, g, ends(problem, frame.operands), values, layout.tile, block,
+                    layout.offsets, layout.corners, layout.places)  # fmt: skip
+            runtime.launch(kernel, info, args, frame.stream)
+
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
+            packed = layout.packed(filter_to_pack(problem, w, dtype.name).reshape(problem.c, -1, problem.taps), lanes)
+            return PreparedFilter({"w": packed}, packed.nbytes)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+
+
+class _Layout(NamedTuple):
+    """How a config lays out tile, vectors and weights; see the kernels for the last three."""
+
+    tile: Strip
+    block: Block
+    offsets: NDArray[np.int64]
+    corners: NDArray[np.int64]
+    places: NDArray[np.int64]
+    packed: Callable[[NDArray[Any], int], NDArray[Any]]
+
+
+def _columns(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
+    """Vectors of outputs of a row; the last of a row ends with it, over outputs that the one before has too."""
+    lanes, tile = _lanes(problem), strip(problem, config.tile_p, 1)
+    first = np.minimum(np.arange(0, problem.q, lanes), max(problem.q - lanes, 0))
+    rows = _rows_at_once(problem, config, first.size)
+    block = Block(problem.c, rows, first.size, 1, interleaved=False, put_directly=False)
+    corners, places = _lists(problem, tile, rows, first, first, problem.q)
+    return _Layout(
+        tile, block, tap_offsets(problem, tile), corners, places, lambda taps, lanes: np.array(taps).reshape(-1)
+    )
+
+
+def _channels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
+    """Vectors of channels: a pixel of the tile is one, and columns lie in order."""
+    lanes = _lanes(problem)
+    columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
+    high = (config.tile_p - 1) * problem.stride[0] + problem.extent_h
+    tile = Strip(config.tile_p, 1, high, 1, columns * lanes, columns * lanes, high * columns * lanes)
+    vectors = min(-(-config.tile_c // lanes), -(-problem.c // lanes))
+    rows = _rows_at_once(problem, config, problem.q)
+    block = Block(problem.c, rows, problem.q, vectors, interleaved=False, put_directly=False)
+    pixels = np.arange(problem.q)
+    corners, places = _lists(problem, tile, rows, pixels * (problem.stride[1] * lanes), pixels, problem.q)
+    r = np.arange(problem.r)[:, None] * (problem.dilation[0] * tile.row_pitch)
+    offsets = r + np.arange(problem.s) * (problem.dilation[1] * lanes)
+    return _Layout(tile, block, offsets.reshape(-1).astype(np.int64), corners, places, _packed_channels)
+
+
+def _pixels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
+    """Vectors of pixels with their channels: a row of C channels is one row that is C times as wide."""
+    lanes, c, one = _lanes(problem), problem.c, strip(problem, config.tile_p, 1)
+    tile = one._replace(phase_pitch=one.phase_pitch * c, row_pitch=one.row_pitch * c, plane=one.plane * c)
+    width = problem.q * c
+    first = np.minimum(np.arange(0, width, lanes), width - lanes)
+    kinds = c // math.gcd(c, lanes)
+    alike = [first[first % c == kind * lanes % c] for kind in range(kinds)]
+    longest = max(len(vectors) for vectors in alike)
+    rows = _rows_at_once(problem, config, first.size)
+    lists = [
+        _lists(problem, tile, rows, v, v, width) for v in (np.pad(v, (0, longest - len(v)), "edge") for v in alike)
+    ]
+    corners, places = (np.concatenate(which) for which in zip(*lists, strict=True))
+    block = Block(c, rows, longest, kinds, interleaved=True, put_directly=False)
+    return _Layout(tile, block, tap_offsets(problem, one) * c, corners, places, _packed_pixels)
+
+
+def _lists(
+    problem: Conv2dProblem, tile: Strip, rows: int, corners: NDArray[Any], places: NDArray[Any], row: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Corners and places of the vectors of so many rows, from those of one; `row` is a place a row further on."""
+    p = np.arange(rows)[:, None]
+    all_corners, all_places = p * (problem.stride[0] * tile.row_pitch) + corners, p * row + places
+    return all_corners.reshape(-1).astype(np.int64), all_places.reshape(-1).astype(np.int64)
+
+
+def _packed_channels(taps: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """(C, outputs, R * S) weights: for each vector of channels, output and tap, its channels side by side."""
+    short = -taps.shape[0] % lanes
+    if short:
+        taps = np.pad(taps, ((0, short), (0, 0), (0, 0)))
+    return np.ascontiguousarray(taps.reshape(-1, lanes, *taps.shape[1:]).transpose(0, 2, 3, 1)).reshape(-1)
+
+
+def _packed_pixels(taps: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """(C, outputs, R * S) weights: for each channel that a vector begins with, output and tap, those of its lanes."""
+    c = taps.shape[0]
+    lane = np.arange(c // math.gcd(c, lanes) * lanes).reshape(-1, lanes) % c
+    return np.ascontiguousarray(taps[lane].transpose(0, 2, 3, 1)).reshape(-1)
+
+
+def _lanes(problem: Conv2dProblem) -> int:
+    return _VECTOR_BYTES // float_sums(problem).itemsize
+
+
+def _interleaving_refusal(problem: Conv2dProblem) -> str | None:
+    """Why vectors cannot hold pixels; None if they can."""
+    lanes, c = _lanes(problem), problem.c
+    needed = c // math.gcd(c, lanes) * lanes
+    if c < lanes and problem.q * c >= needed:
+        return None
+    return (
+        f"vectors of {lanes} lanes hold pixels of fewer channels than that, and rows of at least {needed // c} of them"
+    )
+
+
+def _rows_at_once(problem: Conv2dProblem, config: DepthwiseConfig, row_vectors: int) -> int:
+    """Rows whose sums a thread holds: a few are enough to fill blocks of eight vectors."""
+    return max(1, min(config.tile_p, problem.p, _VECTORS_AT_ONCE // max(row_vectors, 1)))
+
+
+def _channels_of_an_item(problem: Conv2dProblem, facts: DeviceFacts) -> int:
+    """Channels that share a tile: fewer where its strip would be so low that most of its rows are halo."""
+    lanes, most = _lanes(problem), _MOST_VECTORS
+    vectors = -(-problem.c // lanes)
+    while most > 1 and _tallest(problem, most * lanes, facts) < min(problem.p, 2 * (problem.extent_h - 1)):
+        most //= 2
+    return -(-vectors // -(-vectors // most)) * lanes
+
+
+def _heights(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> list[int]:
+    """Heights of strips, the best first: the tallest that keeps every core busy, then one of half."""
+    wanted = -(-4 * facts.cores // max(problem.n * -(-problem.c // tile_c), 1))
+    strips = max(-(-problem.p // _tallest(problem, tile_c, facts)), wanted)
+    return list(dict.fromkeys(-(-problem.p // min(n, problem.p)) for n in (strips, 2 * strips)))
+
+
+def _tallest(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> int:
+    """Rows of outputs whose tile takes no more than the share of L2."""
+    columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
+    rows = int(_L2_SHARE * facts.l2_bytes) // (columns * tile_c * float_sums(problem).itemsize)
+    return max(1, min((rows - problem.extent_h) // problem.stride[0] + 1, problem.p))
+
+
+def _lies_whole(problem: Conv2dProblem, out: View, along: str) -> bool:
+    """Whether sums can be stored into the output a whole vector at a time, rows side by side."""
+    lanes = _lanes(problem)
+    if out.place[3] != problem.q * out.place[4]:
+        return False
+    if along == "columns":
+        return out.place[4] == 1 and problem.q >= lanes
+    if out.place[2] != 1 or problem.k != problem.c:
+        return False
+    return out.place[4] == problem.c if along == "pixels" else problem.c % lanes == 0
