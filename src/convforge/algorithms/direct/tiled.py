@@ -159,8 +159,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
             fill(conv, problem, frame)
             if isinstance(weights, StagedWeights):
                 args.filter = weights.filter(frame.prepared)
-            args.aligned_x = _is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
-            args.aligned_out = _is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, run_.chunk, run_.load, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, run_.store_k, run_.store, out_bytes)
             runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
 
         borrow = weights.borrow if isinstance(weights, StagedWeights) else None
@@ -238,7 +238,7 @@ def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
     return _Run(chunk, load, -problem.padding[2] * chunk % load, store_k, store)
 
 
-def _is_aligned(
+def is_aligned(
     address: int | None, strides: Strides, sizes: tuple[int, int, int], together: int, vector: int, nbytes: int
 ) -> bool:
     """Whether every run of an array begins at a whole vector, and its elements lie side by side.
