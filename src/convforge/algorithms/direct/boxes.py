@@ -35,16 +35,21 @@ MOST_CHANNELS = 4
 # each multiprocessor must get for the shape to pay, as a large tile has little halo but many tiles keep all of them at
 # work; and the most numbers that a thread holds. The first that fits is the default.
 SHAPES = (
-    (8, 32, 4, 2, 1, 7, 40),
-    (4, 32, 2, 2, 2, 7, 64),
-    (2, 32, 4, 3, 3, 0, 40),
-    (4, 16, 2, 3, 3, 0, 64),
-    (4, 16, 2, 2, 2, 0, 64),
+    (8, 32, 4, 2, 1, 7, 56),
+    (4, 32, 2, 2, 2, 7, 72),
+    (2, 32, 4, 3, 3, 1, 56),
+    (4, 16, 2, 3, 3, 1, 72),
+    (4, 16, 2, 2, 2, 1, 72),
     (4, 16, 1, 2, 2, 0, 96),
     (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
     (2, 16, 1, 2, 1, 0, MOST_REGISTERS),
-    (2, 16, 1, 1, 1, 0, MOST_REGISTERS),
+    (4, 8, 1, 2, 2, 0, MOST_REGISTERS),
+    (4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
+
+# Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
+# threads at work.
+BUSY_BYTES, BUSY_THREADS = 48 << 10, 512
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
@@ -214,7 +219,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
             return f"{name}={getattr(config, name)} must be at least 1"
     if not 32 <= (threads := config.strips * config.lanes) <= 1024:
         return f"a block has 32 to 1024 threads; {config.strips} x {config.lanes} are {threads}"
-    if _slices(problem) < problem.groups and config.out_k != problem.k:
+    if _shares_boxes(problem) and config.out_k != problem.k:
         return f"groups share the pixels of a box, so a thread has all {problem.k} outputs of one; got {config.out_k}"
     box = _box(problem, config)
     step = config.lanes * config.out_q * problem.stride[1] * box.chunk * itemsize(problem.x_dtype)
@@ -325,7 +330,8 @@ def _tiled_plan(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Plan:
 
 def _once(make: Callable[[], Plan]) -> Callable[[], Plan]:
     """Make it when it is first asked for, once for all threads."""
-    lock, made = threading.Lock(), []
+    made: list[Plan] = []
+    lock = threading.Lock()
 
     def get() -> Plan:
         with lock:
@@ -342,6 +348,11 @@ def _chunk(problem: Conv2dProblem) -> int:
 
 def _slices(problem: Conv2dProblem) -> int:
     return 1 if problem.x_layout == "NHWC" else problem.groups
+
+
+def _shares_boxes(problem: Conv2dProblem) -> bool:
+    """Whether the channels of several groups lie in one box."""
+    return _slices(problem) < problem.groups
 
 
 def _box(problem: Conv2dProblem, config: BoxesConfig) -> _Box:
@@ -382,17 +393,19 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 
 def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
-    """A shape of SHAPES: columns fill a vector of pixels, and as many output channels as registers allow."""
+    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
     strips, lanes, out_p, stages, blocks = shape[:5]
     narrow = itemsize(problem.x_dtype) < 4 and _chunk(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if narrow else 1)
-    per_slice = problem.k // _slices(problem)
-    config = BoxesConfig(strips, lanes, out_p, out_q, even_share(per_slice, MOST_OUTPUTS), stages, blocks)
-    if _slices(problem) < problem.groups:
-        return replace(config, out_k=problem.k)
-    while config.out_k > 1 and _registers(problem, config) > MOST_REGISTERS:
+    per_slice, all_outputs = problem.k // _slices(problem), _shares_boxes(problem)
+    out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
+    while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
-    return config
+    nbytes, threads = _shared_bytes(problem, config), strips * lanes
+    while blocks * nbytes < BUSY_BYTES and 2 * blocks * threads <= BUSY_THREADS:
+        blocks *= 2
+    return replace(config, blocks=blocks)
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
