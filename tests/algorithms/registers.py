@@ -85,6 +85,19 @@ OWN = {
             "n32c64h56w56_k128r3s3_p1_g64_f64_nchw", "n1c3h2160w3840_k3r11s11_p5_reflect_g3_u8-f32-u8-f32_nhwc",
         ),
     ),
+    "direct_boxes": (
+        (
+            "n1c3h2048w2048_k1r3s3_p1_f32_nchw", "n1c3h1024w1024_k3r3s3_p1_f32_nchw",
+            "n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc",
+        ),
+        (
+            "n1c3h512w512_k1r3s3_p1_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_st2_f32_nchw",
+            "n1c3h2048w2048_k1r3s3_p1_st3_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_f32_nhwc",
+            "n1c3h2048w2048_k1r3s3_p1_f16_nchw", "n1c1h4000w4000_k1r5s5_p2_f32_nchw",
+            "n1c1h4000w4000_k1r15s15_p7_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_reflect_f32_nchw_+bias+relu",
+            "n1c3h2048w2048_k1r3s3_p1_f64_nchw",
+        ),
+    ),
     "separable": (
         (
             "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",
@@ -100,6 +113,9 @@ OWN = {
         ),
     ),
 }  # fmt: skip
+
+# Methods that need what came with an architecture, by its number: they refuse everything on those before it.
+FIRST_ARCHITECTURE = {"direct_boxes": 90}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
@@ -177,6 +193,11 @@ def version_for(architecture: str) -> str:
 def methods() -> list[Any]:
     """Every method that runs on NVIDIA GPUs."""
     return [method for method in ON_DEVICE if method.backend == "cuda"]
+
+
+def is_for(method: str, architecture: str) -> bool:
+    """Whether an architecture has what a method needs."""
+    return int(architecture.removeprefix("sm_")) >= FIRST_ARCHITECTURE.get(method, 0)
 
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:

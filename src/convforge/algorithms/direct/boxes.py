@@ -272,7 +272,7 @@ def box_map(problem: Conv2dProblem, box: _Box, where: int, strides: tuple[int, .
 def _outside_refusal(problem: Conv2dProblem) -> str | None:
     """Why what stands outside the picture cannot be written among its pixels; None if it can."""
     dtype, value = problem.x_dtype, problem.outside
-    if not _filled(problem) or problem.padding_mode not in ("zeros", "constant"):
+    if not _filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
         return None
     if is_integer(dtype):
         limits = np.iinfo(dtype)
