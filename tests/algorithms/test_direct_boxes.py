@@ -86,7 +86,7 @@ BOXES = [
     "n1c3h21w144_k3r3s3_p1_f64_nhwc",
     "n1c3h21w144_k3r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu",
     "n1c4h21w144_k4r3s3_p2_g2_u8-i8-i32-i32_nchw_+zero:113",
-    "n66000c1h1w4_k1r1s1_f32_nchw",
+    "n700c1h1w4_k1r1s1_f32_nchw",
     "n0c3h21w72_k3r3s3_p1_f32_nchw",
 ]
 
@@ -196,7 +196,11 @@ def test_a_plan_serves_many_pictures_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "facts", "reason"),
     [
-        ("n1c3h64w64_k1r3s3_f32_nchw", {"architecture": "sm_89"}, "is sm_89; boxes are brought from sm_90 on"),
+        (
+            "n1c3h64w64_k1r3s3_f32_nchw",
+            {"architecture": "sm_89"},
+            "H200 is sm_89; the tensor memory accelerator came with sm_90",
+        ),
         ("n1c3h64w66_k1r3s3_f32_nchw", {}, "a row of pixels has 264 bytes; the tensor memory accelerator takes"),
         ("n1c3h64w68_k1r3s3_u8_nchw", {}, "a row of pixels has 68 bytes"),
         ("n1c5h64w64_k1r3s3_f32_nhwc", {}, "whole pixels of up to 4 channels in NHWC; these have 5"),
