@@ -118,7 +118,8 @@ OWN = {
 FIRST_ARCHITECTURE = {"direct_boxes": 90}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
-# with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two. direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120.
+# with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
+# direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120.
 SPILLS = {"gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",)}
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
