@@ -6,15 +6,26 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES, DirectTiled, is_aligned
+from convforge.algorithms.direct.box import (
+    VECTOR_BYTES,
+    Box,
+    BoxesConfig,
+    box_map,
+    box_of,
+    chunk_of,
+    groups_share_a_box,
+    slices_of,
+    tiles_of,
+)
+from convforge.algorithms.direct.tiled import MOST_REGISTERS, DirectTiled, is_aligned
 from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
@@ -64,52 +75,6 @@ EXTRA_BYTES = 1024 + 256
 KEPT_MAPS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class BoxesConfig(Config):
-    """Block of :class:`DirectBoxes`, and the tile of a thread.
-
-    Attributes
-    ----------
-    strips, lanes : int
-        Threads along p and along q; 32 to 1024 together.
-    out_p, out_q, out_k : int
-        Rows, columns and channels of outputs that a thread computes.
-    stages : int
-        Boxes of a block that are there or under way.
-    blocks : int
-        Blocks that share a multiprocessor; fewer where registers would spill.
-    """
-
-    strips: int = 4
-    lanes: int = 32
-    out_p: int = 2
-    out_q: int = 4
-    out_k: int = 1
-    stages: int = 2
-    blocks: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """A box in elements of x, and how a thread's runs lie in it: see boxes.cu."""
-
-    slices: int
-    chunk: int
-    shift: int
-    width: int
-    height: int
-    planes: int
-    unit: int  # bytes
-    load: int
-    store_k: int
-    store: int
-
-    @property
-    def elements(self) -> int:
-        """Of all planes."""
-        return self.width * self.height * self.planes
-
-
 class _WithMaps(Runtime, Protocol):
     """A runtime whose device brings boxes to shared memory."""
 
@@ -151,7 +116,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             return reason
         if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
             return f"a box takes whole pixels of up to {MOST_CHANNELS} channels in NHWC; these have {problem.c}"
-        row = problem.w * _chunk(problem) * itemsize(problem.x_dtype)
+        row = problem.w * chunk_of(problem) * itemsize(problem.x_dtype)
         if row % VECTOR_BYTES:
             return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
         if (reason := staging_refusal(problem) or _outside_refusal(problem)) is not None:
@@ -161,7 +126,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
         """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
         fit = _fitting(problem, facts)
-        busy = [config for config, enough in fit if _tiles(problem, config) >= enough * facts.cores]
+        busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
         default = (busy or [config for config, _ in fit[-1:]])[0]
         shapes = [config for config, _ in fit][:6]
         others = (
@@ -176,14 +141,14 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        box = _box(problem, config)
+        box = box_of(problem, config)
         struct = _struct(problem)
         kernel, blocks = _compiled(problem, config, box, struct, runtime)
         weights = StagedWeights(problem, runtime, kernel)
         across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
-        tiles = _tiles(problem, config)
+        tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
-        threads, shared = config.strips * config.lanes, _shared_bytes(problem, config)
+        threads, shared = config.strips * config.lanes, config.stages * box_of(problem, config).nbytes
         info = runtime.describe(kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
         out_bytes, out_sizes = itemsize(problem.out_dtype), (problem.n, problem.k // box.store_k, problem.p)
         fallback = _once(lambda: _tiled_plan(self.backend, problem, runtime))
@@ -219,54 +184,23 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
             return f"{name}={getattr(config, name)} must be at least 1"
     if not 32 <= (threads := config.strips * config.lanes) <= 1024:
         return f"a block has 32 to 1024 threads; {config.strips} x {config.lanes} are {threads}"
-    if _shares_boxes(problem) and config.out_k != problem.k:
+    if groups_share_a_box(problem) and config.out_k != problem.k:
         return f"groups share the pixels of a box, so a thread has all {problem.k} outputs of one; got {config.out_k}"
-    box = _box(problem, config)
-    step = config.lanes * config.out_q * problem.stride[1] * box.chunk * itemsize(problem.x_dtype)
+    box = box_of(problem, config)
+    step = config.lanes * config.out_q * problem.stride[1] * box.chunk * box.size
     if step % VECTOR_BYTES:
         return f"boxes begin {step} bytes apart; that must be a multiple of {VECTOR_BYTES}"
-    sizes = (box.width * itemsize(problem.x_dtype) // box.unit, box.height, box.planes)
-    if max(sizes) > MOST_UNITS:
-        return f"a box of {' x '.join(map(str, sizes))} units is too large: an axis has at most {MOST_UNITS}"
-    together = _shared_bytes(problem, config) + staged_bytes(problem) + EXTRA_BYTES
+    if max(box.units) > MOST_UNITS:
+        return f"a box of {' x '.join(map(str, box.units))} units is too large: an axis has at most {MOST_UNITS}"
+    together = config.stages * box_of(problem, config).nbytes + staged_bytes(problem) + EXTRA_BYTES
     room = min(facts.block_shared_bytes, facts.shared_bytes // config.blocks)
     if together > room:
         return f"{config.stages} boxes take {together} bytes of shared memory with the filter; a block has {room}"
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return f"a row of the window, the sums and the taps take {need} registers; {MOST_REGISTERS} are to be had"
-    if (tiles := _tiles(problem, config)) > MOST_TILES:
+    if (tiles := tiles_of(problem, config)) > MOST_TILES:
         return f"{tiles} tiles are more than the {MOST_TILES} that a launch counts"
     return None
-
-
-def box_map(problem: Conv2dProblem, box: _Box, where: int, strides: tuple[int, ...]) -> BoxMap | None:
-    """How the accelerator sees a picture at an address; None if it cannot.
-
-    Parameters
-    ----------
-    strides : four int
-        Bytes, of axes in the order of the picture's layout.
-    """
-    size = itemsize(problem.x_dtype)
-    row = problem.w * box.chunk * size
-    if problem.x_layout == "NHWC":
-        step_n, step_h, step_w, step_c = strides
-        planes, step_z = problem.n, step_n
-        dense = step_w == problem.c * size and (problem.c == 1 or step_c == size)
-    else:
-        step_n, step_c, step_h, step_w = strides
-        planes, step_z = problem.n * problem.c, step_c if problem.c > 1 else step_n
-        dense = step_w == size and (problem.n == 1 or problem.c == 1 or step_n == problem.c * step_c)
-    if not dense:
-        return None
-    step_h = step_h if problem.h > 1 else row  # a stride along an axis of one element says nothing
-    step_z = step_z if planes > 1 else VECTOR_BYTES
-    units = size / box.unit
-    found = BoxMap(
-        where, box.unit, (int(row * units / size), problem.h, planes), (step_h, step_z),
-        (int(box.width * units), box.height, box.planes),
-    )  # fmt: skip
-    return found if found.refusal() is None else None
 
 
 def _outside_refusal(problem: Conv2dProblem) -> str | None:
@@ -276,11 +210,12 @@ def _outside_refusal(problem: Conv2dProblem) -> str | None:
         return None
     if is_integer(dtype):
         limits = np.iinfo(dtype)
-        held = value == int(value) and limits.min <= value <= limits.max
+        held = float(value).is_integer() and limits.min <= value <= limits.max
     elif dtype == "bfloat16":
         held = np.float32(value) == value and int(np.float32(value).view(np.uint32)) % 2**16 == 0
     else:
-        held = float(np.dtype(dtype).type(value)) == value
+        with np.errstate(over="ignore"):
+            held = float(np.dtype(dtype).type(value)) == value
     return None if held else f"what stands outside the picture, {value}, is no number that {dtype} can hold"
 
 
@@ -289,12 +224,11 @@ def _filled(problem: Conv2dProblem) -> bool:
     return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
 
 
-def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: _Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
+def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
-    size = itemsize(problem.x_dtype)
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // size,
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // box.size,
         LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=_filled(problem), STAGED_WEIGHTS=True,
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
@@ -306,7 +240,6 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: _Box, struct: An
     return kernel, blocks
 
 
-@cache
 def _padded(conv: Any) -> Any:
     """struct Boxes: C++ rounds its size up to the map's alignment, which ctypes knows nothing of."""
     fields = [("map", _Map), *((name, kind) for name, kind, *_ in conv._fields_)]
@@ -342,67 +275,27 @@ def _once(make: Callable[[], Plan]) -> Callable[[], Plan]:
     return get
 
 
-def _chunk(problem: Conv2dProblem) -> int:
-    return problem.c if problem.x_layout == "NHWC" else 1
-
-
-def _slices(problem: Conv2dProblem) -> int:
-    return 1 if problem.x_layout == "NHWC" else problem.groups
-
-
-def _shares_boxes(problem: Conv2dProblem) -> bool:
-    """Whether the channels of several groups lie in one box."""
-    return _slices(problem) < problem.groups
-
-
-def _box(problem: Conv2dProblem, config: BoxesConfig) -> _Box:
-    size, chunk, slices = itemsize(problem.x_dtype), _chunk(problem), _slices(problem)
-    wide = VECTOR_BYTES // size
-    shift = -problem.padding[2] * chunk % wide
-    columns = (config.lanes * config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
-    rows = (config.strips * config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
-    width = -(-(shift + columns * chunk) // wide) * wide
-    # Several elements are a unit of the map where a row has more than it may have units.
-    unit = next((u for u in (1, 2, 4, 8) if u >= size and width * size // u <= MOST_UNITS), 8)
-    store_k = problem.k if problem.out_layout == "NHWC" and config.out_k == problem.k else 1
-    return _Box(
-        slices, chunk, shift, width, rows, problem.c // slices // chunk, unit,
-        load=math.gcd(config.out_q * problem.stride[1] * chunk, wide), store_k=store_k,
-        store=math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype)),
-    )  # fmt: skip
-
-
-def _shared_bytes(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    nbytes = _box(problem, config).elements * itemsize(problem.x_dtype)
-    return config.stages * (-(-nbytes // 128) * 128)
-
-
-def _tiles(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    slices = _slices(problem)
-    planes = problem.n * slices * -(-problem.k // slices // config.out_k)
-    across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
-    return planes * across * down
-
-
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
     """Of a row of the window, of the sums, and of the taps where they are held."""
     columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
-    taps = config.out_k * (problem.c_per_group if _chunk(problem) > 1 else 1) * problem.r * problem.s
-    numbers = len(columns) * _chunk(problem) + config.out_k * config.out_p * config.out_q + (taps if taps <= 32 else 0)
+    taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
+    numbers = (
+        len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + (taps if taps <= 32 else 0)
+    )
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
 def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
     """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
     strips, lanes, out_p, stages, blocks = shape[:5]
-    narrow = itemsize(problem.x_dtype) < 4 and _chunk(problem) == 1
+    narrow = itemsize(problem.x_dtype) < 4 and chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if narrow else 1)
-    per_slice, all_outputs = problem.k // _slices(problem), _shares_boxes(problem)
+    per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
-    nbytes, threads = _shared_bytes(problem, config), strips * lanes
+    nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
     while blocks * nbytes < BUSY_BYTES and 2 * blocks * threads <= BUSY_THREADS:
         blocks *= 2
     return replace(config, blocks=blocks)
