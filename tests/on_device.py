@@ -17,7 +17,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.check import Inputs, check_plan, make_inputs, truth
 from convforge.check.bounds import error_bound
 from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, itemsize
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
@@ -40,6 +40,10 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":
+        pixel = problem.c if problem.x_layout == "NHWC" else 1
+        taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
+        return pixel <= 4 and problem.w * pixel * itemsize(problem.x_dtype) % 16 == 0 and taps <= 8192
     if isinstance(problem, Conv2dProblem) and algorithm.name == "fft_fused" and problem.groups != problem.c:
         return False
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):

@@ -6,8 +6,9 @@ divides, with P and Q unequal. A kernel has one for each of its barriers.
 What nobody can notice is not in the table: a read beyond an input array whose value reaches no output. The emulator
 checks arrays in shared and local memory, and the check has guards around what is written; inputs have none. So
 gemm_shared may read beyond A's last row, whose sums are not stored, and implicit_gemm beyond its last column. Nor does
-the emulator see the device half of device.cuh, which is PTX, nor that the rounds of factor.cu need a barrier: its warps
-run one after the other, which is but another order of rotations.
+the emulator see the device halves of device.cuh and bulk.cuh, which are PTX; what it makes of a kernel that uses boxes
+wrongly is tested by itself (tests/backends/test_emulator_faults.py). Nor does it see that the rounds of factor.cu need
+a barrier: its warps run one after the other, which is but another order of rotations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.algorithms.planted import SYNC, Run, of_file
 from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
 
 from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
-from convforge.algorithms.direct.device import ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
+from convforge.algorithms.direct.device import BoxesConfig, ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
 from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.im2col.device import Im2colConfig
@@ -37,6 +38,9 @@ CONSTANT = Run("direct_constant", PLAIN, ConstantConfig(32, 2))
 SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
 TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
 STAGED = replace(TILED, config=TiledConfig(32, 2, 2, 2, 2, weights="staged"))
+# A block takes several tiles of one picture and of the next; rows of tiles end within a tile.
+BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
+BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
 IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
 IMPLICIT = Run("implicit_gemm", PLAIN, WarpTile(16, 128, 8, 16, 32, 4, 4))
 GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
@@ -223,6 +227,35 @@ FAULTS = [
         ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
          _with(TILED, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
         ("no barrier after the filter is staged", f"THREADS);\n        {SYNC}", "THREADS);", STAGED),
+    ),
+    *of_file("direct/boxes.cu", BOXES,
+        ("no wait for the box", "await_bytes(bars + now, parity);", ""),
+        ("the same phase again and again", "now = 0, parity ^= 1;", "now = 0;"),
+        ("no barrier after the filter is staged", f"THREADS);\n    {SYNC}", "THREADS);"),
+        ("no barrier before the next box", f"{SYNC}  // all have read", "// all have read"),
+        ("no barrier after the border is there", f"copies_may_overwrite();\n    {SYNC}", "copies_may_overwrite();",
+         BOXES_FILLED),
+        ("a box that nobody waits for", "if (i >= args.tiles) return;", ""),
+        ("boxes of the first picture for all", "(tile.n * SLICES + tile.slice) * PLANES", "tile.slice * PLANES"),
+        ("boxes not shifted by the padding", "(w0 * CHUNK - SHIFT) / UNIT", "w0 * CHUNK / UNIT"),
+        ("no halo rows", "BOX_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1", "BOX_H = TILE_P * STRIDE_H"),
+        ("stride 1 for stride 2", "h0 = tile.p * STRIDE_H - args.conv.top, w0", "h0 = tile.p - args.conv.top, w0",
+         _with(BOXES, "n2c3h21w68_k4r3s3_st2_p1_f32_nchw")),
+        ("rows of the picture for columns", "right = min(max(w0 + WIDTH - conv.W, 0)",
+         "right = min(max(w0 + WIDTH - conv.H, 0)", _with(BOXES_FILLED, "n1c1h80w64_k2r3s3_p1_reflect_f32_nchw")),
+        ("no border below", "row < above ? row : row + BOX_H - above - below", "row", BOXES_FILLED),
+        ("no border on the right", "e < left * CHUNK ? e : e + WHOLE - ends", "e", BOXES_FILLED),
+        ("first picture's border for all", "place(conv.x_strides, tile.n,", "place(conv.x_strides, 0,", BOXES_FILLED),
+        ("uninitialised accumulators", "sums[OUT_K][OUT_P][OUT_Q] = {};", "sums[OUT_K][OUT_P][OUT_Q];"),
+        ("no check at the ragged edge", "if (q + at < conv.Q) finish", "finish",
+         _with(BOXES, "n2c3h21w68_k4r3s2_p1_f32_nchw")),
+        ("no check at the last row", "if (p + row < args.conv.P) store_run", "store_run"),
+        ("outputs of the next group", "if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;", "",
+         Run("direct_boxes", "n1c4h21w68_k6r3s3_p1_g2_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))),
+        ("products of another group", "if (ch / C_GROUP != k / K_GROUP) continue;  // of another group", "",
+         Run("direct_boxes", "n1c4h21w68_k2r3s3_p1_g2_f32_nhwc", BoxesConfig(2, 16, 2, 2, 2, 2, 1))),
+        ("one filter for all outputs", "min(tile.k + k, K - 1), (plane", "0, (plane"),
+        ("vectors not shifted by the padding", "v * LOAD - SHIFT", "v * LOAD"),
     ),
     *of_file("include/device/staged.cuh", STAGED,
         ("one filter for all outputs", "k = i / (S * R * C_GROUP);", "k = 0;"),

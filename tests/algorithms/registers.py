@@ -102,6 +102,19 @@ OWN = {
             "n1c1h2048w2048_k1r31s31_p15_f64_nchw_math-fft", "n1c1h50000w50000_k1r63s63_p31_f32_nchw_math-fft",
         ),
     ),
+    "direct_boxes": (
+        (
+            "n1c3h2048w2048_k1r3s3_p1_f32_nchw", "n1c3h1024w1024_k3r3s3_p1_f32_nchw",
+            "n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc",
+        ),
+        (
+            "n1c3h512w512_k1r3s3_p1_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_st2_f32_nchw",
+            "n1c3h2048w2048_k1r3s3_p1_st3_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_f32_nhwc",
+            "n1c3h2048w2048_k1r3s3_p1_f16_nchw", "n1c1h4000w4000_k1r5s5_p2_f32_nchw",
+            "n1c1h4000w4000_k1r15s15_p7_f32_nchw", "n1c3h2048w2048_k3r3s3_p1_reflect_f32_nchw_+bias+relu",
+            "n1c3h2048w2048_k1r3s3_p1_f64_nchw",
+        ),
+    ),
     "separable": (
         (
             "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",
@@ -118,9 +131,13 @@ OWN = {
     ),
 }  # fmt: skip
 
+# Methods that need what came with an architecture, by its number: they refuse everything on those before it.
+FIRST_ARCHITECTURE = {"direct_boxes": 90}
+
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
-SPILLS = {"gemm_vectorised": ("sm_61", "sm_70")}
+# direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120.
+SPILLS = {"gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",)}
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
 # need 64 bits, transposed operands; other windows.
@@ -194,6 +211,11 @@ def version_for(architecture: str) -> str:
 def methods() -> list[Any]:
     """Every method that runs on NVIDIA GPUs."""
     return [method for method in ON_DEVICE if method.backend == "cuda"]
+
+
+def is_for(method: str, architecture: str) -> bool:
+    """Whether an architecture has what a method needs."""
+    return int(architecture.removeprefix("sm_")) >= FIRST_ARCHITECTURE.get(method, 0)
 
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:

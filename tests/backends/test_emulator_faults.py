@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import re
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.backends.emulated import ORDERS, Args, needs_emulator, run, source
 
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
+from convforge.backends.kernel import KernelSource
+from convforge.backends.maps import BoxMap
 from convforge.backends.runtime import LaunchInfo
 
 pytestmark = needs_emulator
@@ -100,6 +106,104 @@ def test_a_fault_is_an_error_with_block_and_thread(name: str, portable: bool, tm
     assert re.search(message, error.what), error.what
     assert (error.kernel, error.block, error.thread) == ("tried", (0, 0, 0), thread)
     assert str(error).startswith("tried, block (0, 0, 0)")
+
+
+# Boxes: 4 x 2 x 1 floats of the 64 x 64 in X, which is 64 wide.
+
+BAR = "__shared__ unsigned long long bar;\nif (threadIdx.x == 0) { init_barrier(&bar); barriers_are_there(); }\n"
+HEAD = f"BOX_SHARED(float, box);\n{BAR}__syncthreads();\n"
+ASK = "if (threadIdx.x == 0) { expect_bytes(&bar, 32); copy_box(box, args.map, -4, 3, 0, &bar); }\n"
+BOX_FAULTS = {
+    "waits for what nobody asked for": (
+        f"{HEAD}await_bytes(&bar, 0);",
+        "a thread waits for bytes that do not come: 64 of 64 threads wait at await_bytes",
+    ),
+    "fewer bytes than announced": (
+        f"{HEAD}{ASK.replace('32', '64')}await_bytes(&bar, 0);", "a thread waits for bytes that do not come",
+    ),
+    "more bytes than announced": (f"{HEAD}{ASK.replace('32', '16')}", "more bytes are asked for than were announced"),
+    "announced twice": (
+        f"{HEAD}{ASK}if (threadIdx.x == 0) expect_bytes(&bar, 32);",
+        "nobody has waited for the bytes that were announced",
+    ),
+    "nobody waits": (f"{HEAD}{ASK}", "32 bytes are announced and 32 asked for, and nobody waits for them"),
+    "no barrier": (
+        "BOX_SHARED(float, box);\n__shared__ unsigned long long bar;\nexpect_bytes(&bar, 32);",
+        "expect_bytes: nobody called init_barrier for this barrier, tried.cu:3",
+    ),
+    "target not aligned": (f"{HEAD}{ASK.replace('box,', 'box + 4,')}", "must begin at a multiple of 128 bytes"),
+    "target outside": (f"{HEAD}{ASK.replace('box,', 'box + 32,')}", "the box does not lie in shared memory"),
+    "x not aligned": (f"{HEAD}{ASK.replace('-4', '-3')}", "copy_box: x must be a multiple of 16 bytes, tried.cu:"),
+    "barrier in global memory": (
+        "init_barrier(reinterpret_cast<unsigned long long *>(args.out));", "a barrier is 8 bytes of shared memory",
+    ),
+}  # fmt: skip
+
+
+def run_boxes(folder: Path, body: str, runtime: EmulatorRuntime) -> NDArray[np.float32]:
+    """A kernel over a map of X, with 128 bytes of dynamic shared memory, and 64 floats of output."""
+    head = '#include "bulk.cuh"\n#include "types.cuh"\nstruct Args { Map map; float *out; };\n'
+    text = f'{head}extern "C" __global__ void tried(const __grid_constant__ Args args) {{\n#line 1\n{body}\n}}\n'
+    path = folder / "tried.cu"
+    path.write_text(text)
+    kernel = runtime.compile(KernelSource(str(path), "tried", (), BoxArgs, "Args"))
+    out, args = np.zeros(64, np.float32), BoxArgs()
+    seen = runtime.tensor_map(BoxMap(X.ctypes.data, 4, (64, 64, 1), (256, 16384), (4, 2, 1)))
+    ctypes.memmove(ctypes.addressof(args), seen, len(seen))
+    args.out = out.ctypes.data
+    runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), 128), args)
+    return out
+
+
+class BoxArgs(ctypes.Structure):
+    _fields_ = (("map", ctypes.c_ubyte * 128), ("out", ctypes.c_void_p), ("_padding", ctypes.c_ubyte * 56))
+
+
+@pytest.mark.parametrize("name", BOX_FAULTS)
+def test_a_fault_with_boxes_is_an_error(name: str, tmp_path: Path) -> None:
+    body, message = BOX_FAULTS[name]
+    with pytest.raises(EmulatorError, match=message):
+        run_boxes(tmp_path, body, EmulatorRuntime())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_box_lands_when_somebody_waits_for_it(order: tuple[str, int], tmp_path: Path) -> None:
+    """Zeros where the array is not; before that poison. Who waits before anybody asks lets the others run."""
+    body = f"""{HEAD}
+        if (threadIdx.x == 63) {{ expect_bytes(&bar, 32); copy_box(box, args.map, -4, 63, 0, &bar); }}
+        await_bytes(&bar, 0);
+        __syncthreads();
+        if (threadIdx.x < 8) args.out[threadIdx.x] = box[threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x == 0) {{ expect_bytes(&bar, 32); copy_box(box, args.map, 4, 63, 0, &bar); }}
+        await_bytes(&bar, 1);
+        __syncthreads();
+        if (threadIdx.x < 8) args.out[8 + threadIdx.x] = box[threadIdx.x];
+        if (threadIdx.x < 8) args.out[16 + threadIdx.x] = box[8 + threadIdx.x];
+    """
+    out = run_boxes(tmp_path, body, EmulatorRuntime(*order))
+    assert out[:8].tolist() == [0] * 8
+    assert out[8:16].tolist() == [4036, 4037, 4038, 4039, 0, 0, 0, 0]
+    assert np.isnan(out[16:24]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"address": 8}, "the address 0x8 is no multiple of 16"),
+        ({"strides": (248, 16384)}, "a stride of 248 bytes along y"),
+        ({"strides": (256, -16384)}, "a stride of -16384 bytes along z"),
+        ({"box": (3, 2, 1)}, "a row of a box is a multiple of 16 bytes; got 12"),
+        ({"box": (260, 2, 1)}, "a box has 1 to 256 units along x; got 260"),
+        ({"sizes": (64, 0, 1)}, "1 to 2.32 units along y; got 0"),
+        ({"unit": 3}, "a unit has 1, 2, 4 or 8 bytes; got 3"),
+    ],
+)
+def test_maps_that_no_gpu_takes(change: dict[str, Any], message: str) -> None:
+    seen = BoxMap(1024, 4, (64, 64, 1), (256, 16384), (4, 2, 1))
+    assert seen.refusal() is None
+    with pytest.raises(EmulatorError, match=message):
+        EmulatorRuntime().tensor_map(dataclasses.replace(seen, **change))
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -55,7 +55,7 @@ def test_every_part_selects_cases_and_methods(script: ModuleType, kind: str) -> 
 def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: ModuleType, asked: Asked) -> None:
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}
-    assert list(calls) == ["images", "blocks", "gemm", "layers-b32", "depthwise", "filters", "pictures"]
+    assert list(calls) == ["images", "blocks", "gemm", "layers-b32", "depthwise", "filters", "memory", "pictures"]
     assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]
     assert calls["images"]["sizes"] == ""

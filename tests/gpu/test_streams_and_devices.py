@@ -20,12 +20,15 @@ METHODS = [a for a in ON_DEVICE if a.backend == "cuda"]
 PROBLEMS = {"conv2d": "n2c3h40w41_k5r3s3_p1_f32_nchw", "gemm": "m130n70k90_f32",
             "max_pool2d": "max_n2c3h40w41_r3s3_st2_p1_f32_nchw", "relu": "relu5000_f32"}  # fmt: skip
 DEPTHWISE = "n2c4h40w41_k8r3s3_p1_g4_f32_nhwc"
+WHOLE_ROWS = "n2c3h40w44_k5r3s3_p1_f32_nchw"  # of multiples of 16 bytes
 # Written again and again, so that the stream is busy for milliseconds while the host goes on.
 BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
 
 
 def text_for(algorithm: Any) -> str:
     """A problem that the method takes."""
+    if algorithm.name == "direct_boxes":
+        return WHOLE_ROWS
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
     return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]
 

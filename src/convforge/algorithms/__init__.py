@@ -56,7 +56,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
-    *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled),
+    *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes),
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),

@@ -33,7 +33,8 @@ class KernelSource:
     constants : tuple of str
         Lines of C++ before the file's first, such as ``constexpr int R = 3;``.
     arguments : type of ctypes.Structure
-        The struct as the host fills it. Fields have the names and the layout of the struct in C++.
+        The struct as the host fills it. Fields have the names and the layout of the struct in C++; those whose names
+        begin with an underscore are padding.
     struct : str
         The struct's name in C++.
     """
@@ -100,6 +101,8 @@ def included(file: Path) -> frozenset[Path]:
 def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:
     """Path and offset of every field, those of inner structs included."""
     for name, kind, *_ in struct._fields_:
+        if name.startswith("_"):  # padding, which C++ adds by itself
+            continue
         offset = start + getattr(struct, name).offset
         yield before + name, offset
         if isinstance(kind, type) and issubclass(kind, ctypes.Structure):

@@ -42,6 +42,10 @@ _GREEN = ("#00805a", "#35c79a")
 _VERMILLION = ("#cb3d17", "#ff8059")
 _OLIVE = ("#7d6b00", "#d0bb45")
 _TEAL = ("#008593", "#3cc8d2")
+_INDIGO = ("#5652c4", "#a3a0ff")
+_MOSS = ("#557a12", "#a3cc5c")
+_PINK = ("#c2277a", "#ff86bd")
+_CRIMSON = ("#a8324a", "#f58a9c")
 
 # Method -> colours and shape. Methods that share a colour belong to different operations.
 _OURS: dict[str, tuple[tuple[str, str], str]] = {
@@ -54,6 +58,14 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "fft": (_GREEN, "triangle-right"),
     "separable": (_VERMILLION, "cross"),
     "gemm_1x1": (_OLIVE, "triangle-left"),
+    "direct_constant": (_INDIGO, "circle"),
+    "direct_shared": (_MOSS, "triangle-up"),
+    "direct_tiled": (_PINK, "triangle-down"),
+    "direct_boxes": (_CRIMSON, "diamond"),
+    "depthwise": (_OLIVE, "circle"),
+    "depthwise_channels": (_OLIVE, "diamond"),
+    "depthwise_planes": (_OLIVE, "square"),
+    "fft_fused": (_GREEN, "triangle-up"),
     "gemm_loops": (_SKY, "square"),
     "gemm_blocked": (_AMBER, "diamond"),
     "gemm_blas": (_BLUE, "circle"),
@@ -64,11 +76,11 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
 # For methods that have no line above yet: in the order of their names.
 _MORE: tuple[tuple[tuple[str, str], str], ...] = (
     (("#8f5a88", "#cf9fca"), "square"),
-    (("#a8324a", "#f58a9c"), "diamond"),
-    (("#5652c4", "#a3a0ff"), "circle"),
-    (("#557a12", "#a3cc5c"), "triangle-up"),
+    (_CRIMSON, "square"),
+    (_INDIGO, "square"),
+    (_MOSS, "circle"),
     (("#8a4b2a", "#d99a75"), "cross"),
-    (("#c2277a", "#ff86bd"), "triangle-down"),
+    (_PINK, "cross"),
 )
 
 # Method -> colours, shape, dash. A library has one tint of grey; its functions differ in dash and shape.

@@ -26,6 +26,10 @@ FUSED_EXTENT = 63
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 25
 
+# Outputs of a channel from which tiles of pixels that come ahead of the threads are ahead, and the most output channels
+# of a group: with more there is so much to multiply that taps in constant memory are.
+BOXES_OUTPUTS, BOXES_CHANNELS = 512 * 512, 4
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -98,6 +102,8 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
+        if problem.p * problem.q >= BOXES_OUTPUTS and problem.k_per_group <= BOXES_CHANNELS:
+            first.append(("direct_boxes", "a large picture: the next boxes of pixels come while one is computed"))
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))

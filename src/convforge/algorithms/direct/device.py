@@ -1,12 +1,16 @@
 """The direct ladder on GPUs: a step a file, its host side beside its .cu."""
 
+from convforge.algorithms.direct.box import BoxesConfig
+from convforge.algorithms.direct.boxes import DirectBoxes
 from convforge.algorithms.direct.constant import ConstantConfig, DirectConstant
 from convforge.algorithms.direct.naive import DirectNaive, NaiveConfig
 from convforge.algorithms.direct.shared import DirectShared, SharedConfig
 from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
+    "BoxesConfig",
     "ConstantConfig",
+    "DirectBoxes",
     "DirectConstant",
     "DirectNaive",
     "DirectShared",

@@ -21,12 +21,16 @@ class Filter(ctypes.Structure):
     _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
 
 
-def staging_refusal(problem: Conv2dProblem) -> str | None:
-    """Why blocks cannot stage the filter; None if they can."""
+def staged_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of shared memory that the filter takes: rows of taps begin at multiples of 16 bytes."""
     lanes = 16 // itemsize(problem.acc_dtype)
     pitch = -(-problem.s // lanes) * lanes
-    nbytes = problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
-    if nbytes <= STAGED_BYTES:
+    return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
+
+
+def staging_refusal(problem: Conv2dProblem) -> str | None:
+    """Why blocks cannot stage the filter; None if they can."""
+    if (nbytes := staged_bytes(problem)) <= STAGED_BYTES:
         return None
     return f"the filter takes {nbytes} bytes of shared memory; a block may spend {STAGED_BYTES} on it"
 

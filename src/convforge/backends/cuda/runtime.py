@@ -18,10 +18,12 @@ from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.cuda.driver import CudaError, checked
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
+from convforge.backends.cuda.maps import encoded
 from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
+from convforge.backends.maps import BoxMap
 from convforge.backends.runtime import LaunchInfo
 
 # A block may ask for more shared memory than this, but the kernel must be told.
@@ -147,6 +149,10 @@ class CudaRuntime:
     def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
         """Address and bytes of a ``__constant__`` array of the kernel's module; all its launches read the same."""
         return kernel.symbol(symbol)
+
+    def tensor_map(self, box_map: BoxMap) -> bytes:
+        """What a kernel is handed so that it can bring boxes of an array; see :class:`BoxMap`."""
+        return encoded(box_map)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """A launch with the registers, spills and occupancy that it has on this GPU."""

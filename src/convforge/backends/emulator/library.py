@@ -33,6 +33,15 @@ class Job(ctypes.Structure):
     )  # fmt: skip
 
 
+class TensorMap(ctypes.Structure):
+    """struct TensorMap of region.h: the first bytes of a kernel's Map."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p), ("sizes", ctypes.c_longlong * 3), ("strides", ctypes.c_longlong * 2),
+        ("box", ctypes.c_uint * 3), ("unit", ctypes.c_uint),
+    )  # fmt: skip
+
+
 class Error(ctypes.Structure):
     """struct Error of region.h. `kind`: 0 none, 1 of a thread, 2 of a block, 3 of the launch."""
 

@@ -32,7 +32,34 @@ struct Copy {
     unsigned group;
 };
 
-enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, RETURNED };
+// The bytes of struct Map of bulk.cuh, as this backend's runtime writes them. Sizes in units of `unit` bytes, x fastest.
+struct TensorMap {
+    const unsigned char *address;
+    long long sizes[3], strides[2];  // strides in bytes, of y and z
+    unsigned box[3], unit;
+};
+static_assert(sizeof(TensorMap) <= 128, "a map has 128 bytes");
+
+// A box that was asked for and has not landed.
+struct Box {
+    void *to;
+    TensorMap map;
+    int at[3];
+};
+
+constexpr unsigned MOST_BYTE_BARRIERS = 32, MOST_BOXES = 32;
+
+// A barrier that counts bytes, and its phase that is under way.
+struct ByteBarrier {
+    const void *at;
+    unsigned phase;
+    bool announced;
+    bits_t expected, asked;
+    unsigned box_count;
+    Box boxes[MOST_BOXES];
+};
+
+enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, AWAITS_BYTES, RETURNED };
 
 // One CUDA thread.
 struct Fiber {
@@ -43,6 +70,7 @@ struct Fiber {
     Site site;              // where it waits
     unsigned mask, source;  // of a warp operation; also a predicate
     bits_t value;
+    const void *awaits;  // a barrier that counts bytes
     Copy *copies;
     unsigned copy_count, copy_room, group;
 };
@@ -83,6 +111,8 @@ struct Region {
     short free_stacks[MOST_THREADS];
     Warp warps[MOST_WARPS];
     Fiber fibers[MOST_THREADS];
+    unsigned byte_barrier_count;
+    ByteBarrier byte_barriers[MOST_BYTE_BARRIERS];
     alignas(64) unsigned char args[4096];
     alignas(64) unsigned char signal_stack[64 << 10];
 };
@@ -96,6 +126,22 @@ static_assert(STACKS_START + MOST_THREADS * STACK_STEP <= REGION_BYTES, "a regio
 inline Region *region() { return reinterpret_cast<Region *>(here()); }
 inline unsigned char *bytes_of(Region *r) { return reinterpret_cast<unsigned char *>(r); }
 inline Fiber &current(Region *r) { return r->fibers[r->current]; }
+
+// Stop here until the scheduler comes back.
+inline void leave(Region *r) { switch_stack(&current(r).context, &r->scheduler); }
+
+inline void start_waiting(Region *r, Status status, Site site, unsigned mask) {
+    Fiber &fiber = current(r);
+    fiber.status = status;
+    fiber.site = site;
+    fiber.mask = mask;
+}
+
+inline bool in_shared(const Region *r, const void *at, unsigned bytes) {
+    const unsigned char *start = static_cast<const unsigned char *>(at);
+    return (start >= r->shared && start + bytes <= r->shared + r->job->shared_bytes) ||
+           (start >= r->state.dynamic && start + bytes <= r->state.dynamic + r->job->dynamic_bytes);
+}
 
 // The stack of number `i` begins here; the page below is forbidden.
 inline unsigned char *stack(Region *r, int i) { return bytes_of(r) + STACKS_START + PAGE + i * STACK_STEP; }

@@ -23,12 +23,14 @@ from convforge.backends.emulator.library import (
     Error,
     Job,
     Scheduler,
+    TensorMap,
     kernel_of,
     scheduler,
 )
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
+from convforge.backends.maps import MAP_BYTES, BoxMap
 from convforge.backends.runtime import LaunchInfo
 
 # In which the threads of a block run: each until it waits or returns.
@@ -173,6 +175,19 @@ class EmulatorRuntime:
     def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
         """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
         return kernel.symbol(symbol)
+
+    def tensor_map(self, box_map: BoxMap) -> bytes:
+        """What a kernel is handed so that it can bring boxes of an array; see :class:`BoxMap`.
+
+        Raises
+        ------
+        EmulatorError
+            No GPU could see the array so.
+        """
+        if (reason := box_map.refusal()) is not None:
+            raise EmulatorError("tensor_map", reason)
+        seen = TensorMap(box_map.address, box_map.sizes, box_map.strides, box_map.box, box_map.unit)
+        return bytes(seen).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""

@@ -1,12 +1,13 @@
 // Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread.
 //
-// A CUDA thread runs until it returns or waits: at a barrier of its block or in an operation of its warp. Then the next
-// one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
+// A CUDA thread runs until it returns or waits: at a barrier of its block, in an operation of its warp or for bytes. Then
+// the next one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
 // order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier, and it
 // opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or another.
 #include <dlfcn.h>
 #include <link.h>
 
+#include "boxes.h"
 #include "faults.h"
 #include "region.h"
 
@@ -21,11 +22,6 @@ static unsigned random_below(Region *r, unsigned limit) {  // splitmix64
     return static_cast<unsigned>((z ^ (z >> 31)) % limit);
 }
 
-// Stop here until the scheduler comes back.
-static void leave(Region *r) {
-    switch_stack(&current(r).context, &r->scheduler);
-}
-
 static void begin_thread() {
     Region *r = region();
     r->job->enter(r->args);
@@ -37,13 +33,6 @@ static void begin_thread() {
 static Index index_of(bits_t linear, Index size) {
     return {static_cast<unsigned>(linear % size.x), static_cast<unsigned>(linear / size.x % size.y),
             static_cast<unsigned>(linear / size.x / size.y)};
-}
-
-static void start_waiting(Region *r, Status status, Site site, unsigned mask) {
-    Fiber &fiber = current(r);
-    fiber.status = status;
-    fiber.site = site;
-    fiber.mask = mask;
 }
 
 static bool same_site(const Site &a, const Site &b) {
@@ -123,12 +112,6 @@ static bits_t exchange(Site site, unsigned mask, bits_t value, unsigned source) 
     return in_warp(site, mask, value, source & 31);
 }
 
-static bool in_shared(const Region *r, const void *at, unsigned bytes) {
-    const unsigned char *start = static_cast<const unsigned char *>(at);
-    return (start >= r->shared && start + bytes <= r->shared + r->job->shared_bytes) ||
-           (start >= r->state.dynamic && start + bytes <= r->state.dynamic + r->job->dynamic_bytes);
-}
-
 static void copy(Site site, void *shared, const void *global, unsigned bytes, int there) {
     Region *r = region();
     Fiber &fiber = current(r);
@@ -166,7 +149,9 @@ static void wait(unsigned pending) {
     fiber.copy_count = kept;
 }
 
-static const Services services = {barrier, ballot, exchange, copy, commit, wait, fail, out_of_bounds, mismatch};
+static const Services services = {barrier,      ballot, exchange, copy,        commit, wait,
+                                  init_barrier, expect, copy_box, await_bytes, fail,   out_of_bounds,
+                                  mismatch};
 
 // Run a thread until it returns or waits. False: it failed.
 static bool resume(Region *r, unsigned thread) {
@@ -223,6 +208,7 @@ static void describe_stuck(Region *r) {
     size_t used = 0;
     text[0] = 0;
     bool counted[MOST_THREADS] = {};
+    bool awaited = false;
     unsigned shown = 0, first = 0;
     for (unsigned t = 0; t < r->threads && shown < 4; t++) {
         const Fiber &fiber = r->fibers[t];
@@ -232,6 +218,7 @@ static void describe_stuck(Region *r) {
             if (r->fibers[other].status == fiber.status && same_site(r->fibers[other].site, fiber.site))
                 counted[other] = true, count++;
         const Index at = fiber.index;
+        awaited |= fiber.status == AWAITS_BYTES;
         if (!shown++) first = t;
         used += snprintf(text + used, sizeof text - used, "%s%u of %u threads wait at %s, %s:%d, first (%u, %u, %u)",
                          used ? "; " : "", count, r->threads, fiber.site.what, fiber.site.file, fiber.site.line, at.x,
@@ -241,6 +228,7 @@ static void describe_stuck(Region *r) {
     if (r->returned) snprintf(text + used, sizeof text - used, "; %u have returned", r->returned);
     r->state.thread = r->fibers[first].index;
     const char *why = r->waiting ? "divergent barrier: " : "a warp waits for lanes that do not come: ";
+    if (awaited) why = "a thread waits for bytes that do not come: ";
     describe(r, "%s%s", why, text);
 }
 
@@ -258,6 +246,12 @@ static bool open_barrier(Region *r) {
     return true;
 }
 
+static bool anyone_can_run(const Region *r) {
+    for (unsigned w = 0; w * WARP < r->threads; w++)
+        if (r->warps[w].runnable) return true;
+    return false;
+}
+
 // What lies on the pages of dynamic shared memory beside it must not have been written.
 static bool around_is_poison(Region *r, const unsigned char *start, const unsigned char *end) {
     if (start == end || (*start == POISON && !memcmp(start, start + 1, end - start - 1))) return true;
@@ -272,7 +266,7 @@ static bool run_block(Region *r) {
     const unsigned warps = (r->threads + WARP - 1) / WARP;
     memset(r->shared, POISON, r->job->shared_bytes);
     memset(r->shared_page, POISON, r->shared_end - r->shared_page);
-    r->waiting = r->returned = r->state.waited = 0;
+    r->waiting = r->returned = r->state.waited = r->byte_barrier_count = 0;
     for (unsigned t = 0; t < r->threads; t++) {
         Fiber &fiber = r->fibers[t];
         fiber.status = NEW;
@@ -294,7 +288,7 @@ static bool run_block(Region *r) {
         for (unsigned i = 0; i < warps; i++)
             if (!run_warp(r, turn[i])) return false;
         if (r->returned == r->threads) break;
-    } while (open_barrier(r));
+    } while (anyone_can_run(r) || open_barrier(r));
     if (r->returned < r->threads) {
         describe_stuck(r);
         return false;
@@ -304,7 +298,7 @@ static bool run_block(Region *r) {
         r->error->kind = 2;
         return false;
     }
-    return around_is_poison(r, r->shared_page, r->state.dynamic) &&
+    return nothing_is_under_way(r) && around_is_poison(r, r->shared_page, r->state.dynamic) &&
            around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
 }
 

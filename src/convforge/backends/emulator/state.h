@@ -30,6 +30,10 @@ struct Services {
     void (*copy)(Site site, void *shared, const void *global, unsigned bytes, int there);
     void (*commit)();
     void (*wait)(unsigned pending);
+    void (*init_barrier)(Site site, unsigned long long *bar);  // these four: boxes.h
+    void (*expect)(Site site, unsigned long long *bar, unsigned bytes);
+    void (*copy_box)(Site site, void *to, const void *map, int x, int y, int z, unsigned long long *bar);
+    void (*await_bytes)(Site site, unsigned long long *bar, unsigned parity);
     void (*fail)(Site site);
     void (*out_of_bounds)(const void *where, bits_t index);  // of -fsanitize=bounds
     void (*mismatch)(const void *where, bits_t pointer);     // of -fsanitize=alignment,object-size

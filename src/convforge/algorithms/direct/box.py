@@ -1,0 +1,131 @@
+"""What of a picture direct_boxes brings at once, and how the tensor memory accelerator sees the picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config
+from convforge.algorithms.direct.tiled import VECTOR_BYTES
+from convforge.backends.maps import MOST_UNITS, BoxMap
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesConfig(Config):
+    """Block of :class:`DirectBoxes`, and the tile of a thread.
+
+    Attributes
+    ----------
+    strips, lanes : int
+        Threads along p and along q; 32 to 1024 together.
+    out_p, out_q, out_k : int
+        Rows, columns and channels of outputs that a thread computes.
+    stages : int
+        Boxes of a block that are there or under way.
+    blocks : int
+        Blocks that share a multiprocessor; fewer where registers would spill.
+    """
+
+    strips: int = 4
+    lanes: int = 32
+    out_p: int = 2
+    out_q: int = 4
+    out_k: int = 1
+    stages: int = 2
+    blocks: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box in elements of x, and how a thread's runs lie in it: see boxes.cu."""
+
+    size: int  # bytes of an element
+    slices: int
+    chunk: int
+    shift: int
+    width: int
+    height: int
+    planes: int
+    unit: int  # bytes of a unit of the map
+    load: int
+    store_k: int
+    store: int
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """Along x, y and z of the map."""
+        return self.width * self.size // self.unit, self.height, self.planes
+
+    @property
+    def nbytes(self) -> int:
+        """Of shared memory: boxes begin at multiples of 128."""
+        return -(-self.width * self.height * self.planes * self.size // 128) * 128
+
+
+def chunk_of(problem: Conv2dProblem) -> int:
+    """Channels that lie side by side in a plane of a box: all of a pixel's in NHWC, one in NCHW."""
+    return problem.c if problem.x_layout == "NHWC" else 1
+
+
+def slices_of(problem: Conv2dProblem) -> int:
+    """Boxes that the channels of a picture are divided among."""
+    return 1 if problem.x_layout == "NHWC" else problem.groups
+
+
+def groups_share_a_box(problem: Conv2dProblem) -> bool:
+    """Whether the channels of several groups lie in one box."""
+    return slices_of(problem) < problem.groups
+
+
+def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
+    """The box of a block's tile: from a multiple of 16 bytes before its windows to one behind them."""
+    size, chunk, slices = itemsize(problem.x_dtype), chunk_of(problem), slices_of(problem)
+    wide = VECTOR_BYTES // size
+    shift = -problem.padding[2] * chunk % wide
+    columns = (config.lanes * config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
+    rows = (config.strips * config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
+    width = -(-(shift + columns * chunk) // wide) * wide
+    # Several elements are a unit of the map where a row has more than it may have units.
+    unit = next((u for u in (1, 2, 4, 8) if u >= size and width * size // u <= MOST_UNITS), 8)
+    store_k = problem.k if problem.out_layout == "NHWC" and config.out_k == problem.k else 1
+    return Box(
+        size, slices, chunk, shift, width, rows, problem.c // slices // chunk, unit,
+        load=math.gcd(config.out_q * problem.stride[1] * chunk, wide), store_k=store_k,
+        store=math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype)),
+    )  # fmt: skip
+
+
+def tiles_of(problem: Conv2dProblem, config: BoxesConfig) -> int:
+    """Tiles of all blocks: positions, tiles of output channels, slices and pictures."""
+    slices = slices_of(problem)
+    planes = problem.n * slices * -(-problem.k // slices // config.out_k)
+    across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
+    return planes * across * down
+
+
+def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ...]) -> BoxMap | None:
+    """How the accelerator sees a picture at an address; None if it cannot.
+
+    Parameters
+    ----------
+    strides : four int
+        Bytes, of axes in the order of the picture's layout.
+    """
+    size = itemsize(problem.x_dtype)
+    row = problem.w * box.chunk * size
+    if problem.x_layout == "NHWC":
+        step_n, step_h, step_w, step_c = strides
+        planes, step_z = problem.n, step_n
+        dense = step_w == problem.c * size and (problem.c == 1 or step_c == size)
+    else:
+        step_n, step_c, step_h, step_w = strides
+        planes, step_z = problem.n * problem.c, step_c if problem.c > 1 else step_n
+        dense = step_w == size and (problem.n == 1 or problem.c == 1 or step_n == problem.c * step_c)
+    if not dense:
+        return None
+    step_h = step_h if problem.h > 1 else row  # a stride along an axis of one element says nothing
+    step_z = step_z if planes > 1 else VECTOR_BYTES
+    found = BoxMap(where, box.unit, (row // box.unit, problem.h, planes), (step_h, step_z), box.units)
+    return found if found.refusal() is None else None

@@ -1,0 +1,244 @@
+// direct_boxes: a block takes tile after tile of the picture, and the tensor memory accelerator brings the next ones to
+// shared memory meanwhile.
+//
+// Since direct_tiled: what limits direct_tiled is the second level cache, which hands out the halo of every block again. A
+//           block's tile is larger here, as shared memory holds it and not registers, and what is under way takes no
+//           register either: one thread asks for a whole box of pixels, halo included (see bulk.cuh). What stands outside
+//           the picture is zero without a test.
+// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box that it reads in vectors.
+//           Of a block: TILE_P x TILE_Q outputs, from one box.
+// Threads   thread x + LANES * y takes outputs x * OUT_Q and on, y * OUT_P and on, of the block's tile.
+// Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: columns, then rows, then tiles of
+//           channels, slices and pictures.
+// Stages    boxes that are there or under way. When all threads have read a box, the one STAGES tiles ahead takes its place.
+// Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
+//           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
+// Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
+//           multiple of 16 bytes, where boxes must begin, so the host gives it at compile time.
+// Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
+//           edge alone.
+// Weights   staged in shared memory (see staged.cuh), and held in registers where they are few.
+// Vectors   STORE elements a store, where the host finds rows of the output so aligned.
+// Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
+// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Larger filters: FMA.
+#include "border.cuh"
+#include "bulk.cuh"
+#include "ends.cuh"
+#include "staged.cuh"
+#include "vector.cuh"
+
+constexpr int TILE_P = STRIPS * OUT_P, TILE_Q = LANES * OUT_Q, THREADS = STRIPS * LANES;
+constexpr int C_SLICE = C / SLICES, K_SLICE = K / SLICES, PLANES = C_SLICE / CHUNK;
+constexpr int TILES_K = (K_SLICE + OUT_K - 1) / OUT_K;
+
+// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next 16 bytes.
+constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr int BOX_W = (SHIFT + WIDTH * CHUNK + WIDE - 1) / WIDE * WIDE;
+constexpr int BOX_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+
+constexpr int RUN = ((OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1) * CHUNK;
+constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
+
+// Unrolled as far as the code stays small, by the multiply-adds of a plane and of all of them.
+constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * (CHUNK > 1 ? C_GROUP : 1);
+constexpr int UNROLL_PLANES = PRODUCTS * PLANES <= 1536 ? PLANES : 1, UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1;
+// Whether a thread holds the taps of a plane in registers.
+constexpr bool HOLDS = OUT_K * (CHUNK > 1 ? C_GROUP : 1) * R * S <= 32;
+
+static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
+static_assert(TILE_Q * STRIDE_W * CHUNK % WIDE == 0, "all boxes must begin at a multiple of 16 bytes");
+static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must fill whole vectors");
+static_assert(SLICES == GROUPS || OUT_K == K, "where groups share a box, a thread has all outputs of a pixel");
+
+struct Boxes {
+    Map map;
+    Conv conv;
+    Filter filter;
+    int tiles, across, down;  // all, and those of a plane of outputs along q and p
+    int aligned_out;          // whether rows of the output allow vectors of STORE elements
+};
+
+struct alignas(128) Box {
+    x_t at[PLANES][BOX_H][BOX_W];
+};
+
+// A block's tile: picture, slice, first output channel, first output.
+struct Tile {
+    int n, slice, k, p, q;
+};
+
+__device__ inline Tile tile_of(const Boxes &args, int i) {
+    const int rest = i / args.across, plane = rest / args.down, part = plane / TILES_K;
+    const int slice = part % SLICES;
+    return {part / SLICES, slice, slice * K_SLICE + plane % TILES_K * OUT_K, rest % args.down * TILE_P,
+            i % args.across * TILE_Q};
+}
+
+// Ask for the box of tile i, if there is one.
+__device__ inline void bring(const Boxes &args, Box &box, unsigned long long *bar, int i) {
+    if (i >= args.tiles) return;
+    const Tile tile = tile_of(args, i);
+    const int h0 = tile.p * STRIDE_H - args.conv.top, w0 = tile.q * STRIDE_W - args.conv.left;
+    expect_bytes(bar, sizeof(x_t) * PLANES * BOX_H * BOX_W);
+    copy_box(&box, args.map, (w0 * CHUNK - SHIFT) / UNIT, h0, (tile.n * SLICES + tile.slice) * PLANES, bar);
+}
+
+// Element e of row i and a plane of a box: the pixel that the border puts there, or the one that is there anyway.
+__device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, int plane, int i, int e) {
+    const int h = inside(tile.p * STRIDE_H - conv.top + i, conv.H), ch = e % CHUNK;
+    const int w = inside(tile.q * STRIDE_W - conv.left + e / CHUNK, conv.W);
+    x_t value = stored<x_t>::of(conv.outside);
+    if (h >= 0 && w >= 0)
+        value = conv.x[place(conv.x_strides, tile.n, tile.slice * C_SLICE + plane * CHUNK + ch, h, w)];
+    box.at[plane][i][SHIFT + e] = value;
+}
+
+// Fill what stands outside the picture: whole rows above and below it, then both ends of the rows between.
+__device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
+    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
+    const int above = min(max(-h0, 0), BOX_H), below = min(max(h0 + BOX_H - conv.H, 0), BOX_H);
+    const int left = min(max(-w0, 0), WIDTH), right = min(max(w0 + WIDTH - conv.W, 0), WIDTH);
+    if (above + below + left + right == 0) return;  // the same for all threads
+    constexpr int WHOLE = WIDTH * CHUNK;
+    for (int i = threadIdx.x; i < (above + below) * WHOLE * PLANES; i += THREADS) {
+        const int row = i / WHOLE % (above + below), plane = i / WHOLE / (above + below);
+        fill_cell(conv, box, tile, plane, row < above ? row : row + BOX_H - above - below, i % WHOLE);
+    }
+    const int ends = (left + right) * CHUNK, rows = BOX_H - above - below;
+    for (int i = threadIdx.x; i < ends * rows * PLANES; i += THREADS) {
+        const int e = i % ends, row = i / ends % rows, plane = i / ends / rows;
+        fill_cell(conv, box, tile, plane, above + row, e < left * CHUNK ? e : e + WHOLE - ends);
+    }
+    copies_may_overwrite();
+    __syncthreads();
+}
+
+// A row of the window. A vector of which the window takes half or less comes one by one.
+__device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line) {
+#pragma unroll
+    for (int v = 0; v < LOADS; v++) {
+        const int first = v * LOAD - SHIFT;
+        if (min(first + LOAD, RUN) - max(first, 0) > LOAD / 2) {
+            const auto values = load_vector<LOAD>(line + v * LOAD);
+#pragma unroll
+            for (int e = 0; e < LOAD; e++)
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values.at[e]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < LOAD; e++)
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, line[v * LOAD + e]);
+        }
+    }
+}
+
+// Row r of the taps of the tile's output k, and of channel ch of a plane.
+__device__ inline void taps_of(acc_t (&taps)[S], const acc_t (&staged)[STAGED], const Tile &tile, int k, int plane,
+                               int ch, int r) {
+    staged_taps(taps, staged, min(tile.k + k, K - 1), (plane * CHUNK + ch) % C_GROUP, r);  // beyond: not stored
+}
+
+// Sum the products of all channels; x and y are the thread's.
+__device__ inline void add_products(const Conv &conv, const Box &box, const acc_t (&staged)[STAGED],
+                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
+#pragma unroll(UNROLL_PLANES)
+    for (int plane = 0; plane < PLANES; plane++) {
+        acc_t held[HOLDS ? OUT_K : 1][HOLDS ? CHUNK : 1][HOLDS ? R : 1][S];
+        if constexpr (HOLDS)
+#pragma unroll
+            for (int k = 0; k < OUT_K; k++)
+#pragma unroll
+                for (int ch = 0; ch < CHUNK; ch++)
+#pragma unroll
+                    for (int r = 0; r < R; r++)
+                        if (ch / C_GROUP == k / K_GROUP) taps_of(held[k][ch][r], staged, tile, k, plane, ch, r);
+#pragma unroll(UNROLL_ROWS)
+        for (int i = 0; i < ROWS; i++) {
+            acc_t row[RUN];
+            load_run(conv, row, box.at[plane][y * OUT_P * STRIDE_H + i] + x * OUT_Q * STRIDE_W * CHUNK);
+#pragma unroll
+            for (int p = 0; p < OUT_P; p++) {
+                const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
+                if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+#pragma unroll
+                for (int k = 0; k < OUT_K; k++)
+#pragma unroll
+                    for (int ch = 0; ch < CHUNK; ch++) {
+                        if (ch / C_GROUP != k / K_GROUP) continue;  // of another group
+                        acc_t taps[S];
+                        if constexpr (!HOLDS) taps_of(taps, staged, tile, k, plane, ch, r);
+#pragma unroll
+                        for (int s = 0; s < S; s++)
+#pragma unroll
+                            for (int q = 0; q < OUT_Q; q++) {
+                                const acc_t tap = HOLDS ? held[HOLDS ? k : 0][HOLDS ? ch : 0][HOLDS ? r : 0][s] : taps[s];
+                                const acc_t pixel = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                sums[k][p][q] = multiply_add(tap, pixel, sums[k][p][q]);
+                            }
+                    }
+            }
+        }
+    }
+}
+
+// Store a row of outputs from (p, q) on, of STORE_K channels from k on, in vectors where the whole row is there.
+__device__ inline void store_run(const Boxes &args, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int k,
+                                 int i, int p, int q) {
+    const Conv &conv = args.conv;
+    if (args.aligned_out && q + OUT_Q <= conv.Q) {
+        out_t *run = conv.out + place(conv.out_strides, tile.n, tile.k + k, p, q);
+#pragma unroll
+        for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
+            Vector<out_t, STORE> values;
+#pragma unroll
+            for (int e = v; e < v + STORE; e++) {
+                const int at = e / STORE_K, ch = k + e % STORE_K;
+                values.at[e - v] = finished(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+            }
+            store_vector(run + v, values);
+        }
+    } else {
+#pragma unroll
+        for (int e = 0; e < OUT_Q * STORE_K; e++) {
+            const int at = e / STORE_K, ch = k + e % STORE_K;
+            if (q + at < conv.Q) finish(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
+    BOX_SHARED(Box, boxes);
+    __shared__ __align__(16) acc_t staged[STAGED];
+    __shared__ __align__(8) unsigned long long bars[STAGES];
+    const int x = threadIdx.x % LANES, y = threadIdx.x / LANES;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) init_barrier(bars + i);
+        barriers_are_there();
+        prefetch_map(args.map);
+    }
+    wait_for_earlier();
+    if (threadIdx.x == 0)
+        for (int i = 0; i < STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
+    stage(args.filter, staged, threadIdx.x, THREADS);
+    __syncthreads();
+    int now = 0;
+    unsigned parity = 0;
+    for (int i = blockIdx.x; i < args.tiles; i += gridDim.x) {
+        const Tile tile = tile_of(args, i);
+        await_bytes(bars + now, parity);
+        if constexpr (FILLED) fill_outside(args.conv, boxes[now], tile);
+        acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
+        add_products(args.conv, boxes[now], staged, sums, tile, x, y);
+        __syncthreads();  // all have read the box
+        if (threadIdx.x == 0) bring(args, boxes[now], bars + now, i + STAGES * gridDim.x);
+        const int p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
+#pragma unroll
+        for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
+            const int k = j / OUT_P * STORE_K, row = j % OUT_P;
+            if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
+            if (p + row < args.conv.P) store_run(args, sums, tile, k, row, p + row, q);
+        }
+        if (++now == STAGES) now = 0, parity ^= 1;
+    }
+}

@@ -1,0 +1,314 @@
+"""Host side of boxes.cu: the tile of a block, and how the accelerator sees the picture."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from convforge.algorithms.contract import Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.direct.box import (
+    Box,
+    BoxesConfig,
+    box_map,
+    box_of,
+    chunk_of,
+    groups_share_a_box,
+    slices_of,
+    tiles_of,
+)
+from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES, DirectTiled
+from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.maps import MAP_BYTES, MOST_UNITS, BoxMap
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# The first architecture that brings boxes.
+FIRST_ARCHITECTURE = 90
+
+# Channels of a pixel up to which a box takes whole pixels of NHWC.
+MOST_CHANNELS = 4
+
+# Strips and lanes of threads, rows of outputs of a thread, stages, blocks that share a multiprocessor; the tiles that
+# each multiprocessor must get for the shape to pay, as a large tile has little halo but many tiles keep all of them at
+# work; and the most numbers that a thread holds. The first that fits is the default.
+SHAPES = (
+    (8, 32, 4, 2, 1, 7, 56),
+    (4, 32, 2, 2, 2, 7, 72),
+    (2, 32, 4, 3, 3, 1, 56),
+    (4, 16, 2, 3, 3, 1, 72),
+    (4, 16, 2, 2, 2, 1, 72),
+    (4, 16, 1, 2, 2, 0, 96),
+    (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    (2, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    (4, 8, 1, 2, 2, 0, MOST_REGISTERS),
+    (4, 8, 1, 1, 1, 0, MOST_REGISTERS),
+)
+
+# Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
+# threads at work.
+BUSY_BYTES, BUSY_THREADS = 48 << 10, 512
+
+# Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
+MOST_OUTPUTS = 4
+
+# Tiles are counted in 32 bits, and a block looks ahead.
+MOST_TILES = 2**30
+
+# Bytes of shared memory of a block, beside its boxes: barriers, what the driver keeps for itself, and alignment.
+EXTRA_BYTES = 1024 + 256
+
+# Maps that a plan keeps: to encode one takes microseconds.
+KEPT_MAPS = 64
+
+
+class _WithMaps(Runtime, Protocol):
+    """A runtime whose device brings boxes to shared memory."""
+
+    def tensor_map(self, box_map: BoxMap) -> bytes:
+        """What a kernel is handed so that it can bring boxes of an array."""
+        ...
+
+
+class _Map(ctypes.Structure):
+    """struct Map of bulk.cuh."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
+
+
+class DirectBoxes(DeviceConvolution[BoxesConfig]):
+    """A block computes tile after tile from boxes of pixels that the tensor memory accelerator brings ahead.
+
+    The accelerator sees arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps. A plan
+    that is called with another hands it to the plan of :class:`DirectTiled` for the same problem, which is compiled
+    when it is first needed.
+    """
+
+    name = "direct_boxes"
+    summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
+    since = "direct_tiled"
+    sources = (
+        "algorithms/direct/boxes.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "bulk", "vector", "staged")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+            return (
+                f"{facts.name} is {facts.architecture}; the tensor memory accelerator came with sm_{FIRST_ARCHITECTURE}"
+            )
+        if (reason := super().refuses(problem, facts)) is not None:
+            return reason
+        if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
+            return f"a box takes whole pixels of up to {MOST_CHANNELS} channels in NHWC; these have {problem.c}"
+        row = problem.w * chunk_of(problem) * itemsize(problem.x_dtype)
+        if row % VECTOR_BYTES:
+            return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
+        if (reason := staging_refusal(problem) or _outside_refusal(problem)) is not None:
+            return reason
+        return None if _fitting(problem, facts) else config_refusal(problem, _config(problem, SHAPES[-1]), facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
+        """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
+        fit = _fitting(problem, facts)
+        busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
+        default = (busy or [config for config, _ in fit[-1:]])[0]
+        shapes = [config for config, _ in fit][:6]
+        others = (
+            replace(default, stages=default.stages + 1), replace(default, stages=max(1, default.stages - 1)),
+            replace(default, blocks=default.blocks + 1), replace(default, blocks=max(1, default.blocks - 1)),
+            replace(default, strips=2 * default.strips), replace(default, out_p=2 * default.out_p),
+        )  # fmt: skip
+        found = dict.fromkeys((default, *shapes, *others))
+        return [config for config in found if config_refusal(problem, config, facts) is None]
+
+    def plan(self, problem: Conv2dProblem, config: BoxesConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        box = box_of(problem, config)
+        struct = _struct(problem)
+        kernel, blocks = _compiled(problem, config, box, struct, runtime)
+        weights = StagedWeights(problem, runtime, kernel)
+        across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
+        tiles = tiles_of(problem, config)
+        grid = (min(tiles, runtime.facts.cores * blocks),)
+        threads, shared = config.strips * config.lanes, config.stages * box_of(problem, config).nbytes
+        info = runtime.describe(kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
+        out_bytes = itemsize(problem.out_dtype)
+        out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
+        out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
+        fallback = _once(lambda: _tiled_plan(self.backend, problem, runtime))
+
+        @lru_cache(maxsize=KEPT_MAPS)
+        def map_of(where: int, strides: tuple[int, ...]) -> bytes | None:
+            seen = box_map(problem, box, where, strides)
+            return None if seen is None else cast(_WithMaps, runtime).tensor_map(seen)
+
+        def run(frame: Frame) -> None:
+            if not tiles:
+                return
+            encoded = map_of(address(frame.x), tuple(frame.x.strides))
+            if encoded is None:
+                fallback().execute(frame)
+                return
+            args = struct()
+            conv = args.conv
+            ctypes.memmove(ctypes.addressof(args), encoded, MAP_BYTES)
+            fill(conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
+            args.tiles, args.across, args.down = tiles, across, down
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+
+
+def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if not 32 <= (threads := config.strips * config.lanes) <= 1024:
+        return f"a block has 32 to 1024 threads; {config.strips} x {config.lanes} are {threads}"
+    if groups_share_a_box(problem) and config.out_k != problem.k:
+        return f"groups share the pixels of a box, so a thread has all {problem.k} outputs of one; got {config.out_k}"
+    box = box_of(problem, config)
+    step = config.lanes * config.out_q * problem.stride[1] * box.chunk * box.size
+    if step % VECTOR_BYTES:
+        return f"boxes begin {step} bytes apart; that must be a multiple of {VECTOR_BYTES}"
+    if max(box.units) > MOST_UNITS:
+        return f"a box of {' x '.join(map(str, box.units))} units is too large: an axis has at most {MOST_UNITS}"
+    together = config.stages * box_of(problem, config).nbytes + staged_bytes(problem) + EXTRA_BYTES
+    room = min(facts.block_shared_bytes, facts.shared_bytes // config.blocks)
+    if together > room:
+        return f"{config.stages} boxes take {together} bytes of shared memory with the filter; a block has {room}"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return f"a row of the window, the sums and the taps take {need} registers; {MOST_REGISTERS} are to be had"
+    if (tiles := tiles_of(problem, config)) > MOST_TILES:
+        return f"{tiles} tiles are more than the {MOST_TILES} that a launch counts"
+    return None
+
+
+def _outside_refusal(problem: Conv2dProblem) -> str | None:
+    """Why what stands outside the picture cannot be written among its pixels; None if it can."""
+    dtype, value = problem.x_dtype, problem.outside
+    if not _filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
+        return None
+    if is_integer(dtype):
+        limits = np.iinfo(dtype)
+        held = float(value).is_integer() and limits.min <= value <= limits.max
+    elif dtype == "bfloat16":
+        held = np.float32(value) == value and int(np.float32(value).view(np.uint32)) % 2**16 == 0
+    else:
+        with np.errstate(over="ignore"):
+            held = float(np.dtype(dtype).type(value)) == value
+    return None if held else f"what stands outside the picture, {value}, is no number that {dtype} can hold"
+
+
+def _filled(problem: Conv2dProblem) -> bool:
+    """Whether anything but zeros stands outside."""
+    return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
+
+
+def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
+    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
+    prelude = constants(
+        STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // box.size,
+        LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=_filled(problem), STAGED_WEIGHTS=True,
+    )  # fmt: skip
+    for blocks in range(config.blocks, 0, -1):
+        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
+        kernel = runtime.compile(KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes"))
+        info = LaunchInfo("direct_boxes", (1,), (config.strips * config.lanes,))
+        if blocks == 1 or not runtime.describe(kernel, info).spills:
+            break
+    return kernel, blocks
+
+
+def _padded(conv: Any) -> Any:
+    """struct Boxes: C++ rounds its size up to the map's alignment, which ctypes knows nothing of."""
+    fields = [("map", _Map), *((name, kind) for name, kind, *_ in conv._fields_)]
+    plain = type("Plain", (ctypes.Structure,), {"_fields_": fields})
+    if padding := -ctypes.sizeof(plain) % 64:
+        fields.append(("_padding", ctypes.c_ubyte * padding))
+    return type("Boxes", (ctypes.Structure,), {"_fields_": fields})
+
+
+def _struct(problem: Conv2dProblem) -> Any:
+    whole = dict.fromkeys(("tiles", "across", "down", "aligned_out"), ctypes.c_int)
+    return _padded(with_conv("Boxes", problem, filter=Filter, **whole))
+
+
+def _tiled_plan(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Plan:
+    """The plan of direct_tiled that takes the same prepared filters."""
+    method = DirectTiled(backend)
+    staged = [config for config in method.configs(problem, runtime.facts) if config.weights == "staged"]
+    return method.plan(problem, staged[0], runtime)
+
+
+def _once(make: Callable[[], Plan]) -> Callable[[], Plan]:
+    """Make it when it is first asked for, once for all threads."""
+    made: list[Plan] = []
+    lock = threading.Lock()
+
+    def get() -> Plan:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get
+
+
+def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
+    """Of a row of the window, of the sums, and of the taps where they are held."""
+    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
+    taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
+    numbers = (
+        len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + (taps if taps <= 32 else 0)
+    )
+    return numbers * -(-itemsize(problem.acc_dtype) // 4)
+
+
+def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
+    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
+    strips, lanes, out_p, stages, blocks = shape[:5]
+    narrow = itemsize(problem.x_dtype) < 4 and chunk_of(problem) == 1
+    out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if narrow else 1)
+    per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
+    out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
+    while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
+        config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
+    nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
+    while blocks * nbytes < BUSY_BYTES and 2 * blocks * threads <= BUSY_THREADS:
+        blocks *= 2
+    return replace(config, blocks=blocks)
+
+
+def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
+    """The shapes that fit, each with the tiles that a multiprocessor must get for it to pay."""
+    found = []
+    for shape in SHAPES:
+        config = _config(problem, shape)
+        if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
+            continue
+        if _registers(problem, config) <= shape[-1] and config_refusal(problem, config, facts) is None:
+            found.append((config, shape[-2]))
+    return found

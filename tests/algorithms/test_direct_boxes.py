@@ -1,0 +1,273 @@
+"""Boxes of pixels brought by the tensor memory accelerator: on the emulator, by value; what is refused, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.algorithms.compiling import H200
+from tests.backends.emulated import needs_emulator
+from tests.judged import judge_of
+
+from convforge.algorithms.contract import Operands
+from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
+from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
+from convforge.check import Judge, check_plan, make_inputs
+from convforge.problem import Conv2dProblem, parse_problem
+from convforge.tuning.heuristic import _preferred
+
+METHOD = DirectBoxes("emulator")
+# Of several tiles each way, so that a block takes more tiles than it has stages.
+SMALL = BoxesConfig(2, 16, 2, 4, 1, 2, 1)
+
+
+def problem_of(text: str) -> Conv2dProblem:
+    problem = parse_problem(text)
+    assert isinstance(problem, Conv2dProblem)
+    return problem
+
+
+def check(text: str, config: Any = None, kind: str = "normal", order: str = "shuffled") -> None:
+    """Run a plan on the emulator and hold it against the truth."""
+    problem, runtime = problem_of(text), emulator_runtime(order)
+    config = METHOD.configs(problem, H200)[0] if config is None else config
+    verdict = check_plan(METHOD.plan(problem, config, runtime), judge_of(text, kind))
+    assert verdict.ok, f"{config}: {verdict.message}"
+
+
+EVERY_CONFIG = [
+    "n2c3h37w72_k5r3s3_st1_p1_f32_nchw",
+    "n1c4h37w72_k6r3s3_st2_p1x2_d2_g2_f32_nhwc",
+    "n2c3h40w48_k3r3s3_p1_reflect_g3_u8-f32-u8-f32_nhwc",
+]
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", EVERY_CONFIG)
+def test_every_config(text: str) -> None:
+    configs = METHOD.configs(problem_of(text), H200)
+    assert len(set(configs)) == len(configs) > 5
+    for config in configs:
+        check(text, config)
+
+
+# Every stride with every kind of padding; layouts; groups; element types; epilogues; tiles of channels.
+BOXES = [
+    *[f"n2c3h37w72_k2r3s3_st{stride}_p1_f32_nchw" for stride in (1, 2, 3, 4)],
+    *[f"n2c3h37w72_k3r3s3_st{stride}_p1_f32_nhwc" for stride in (1, 2, 3)],
+    "n1c1h40w132_k1r5s5_p2_f32_nchw",
+    "n1c1h40w132_k1r7s7_p3_f32_nchw",
+    "n1c1h40w132_k2r15s15_p7_f32_nchw",
+    "n1c2h40w72_k3r4s2_p2x1x0x3_st2x1_f32_nchw",
+    "n1c2h40w72_k3r3s3_p4x2_d4x2_f32_nchw",
+    "n1c2h40w72_k3r3s3_p0x0x9x5_f32_nchw",
+    "n2c4h21w72_k6r3s3_p1_g2_f32_nchw_+bias+residual+relu",
+    "n2c4h21w72_k12r3s3_p1_g2_f32_nchw",
+    "n2c6h21w72_k6r3s3_p1_g6_f32_nchw",
+    "n2c4h21w72_k6r3s3_p1_g2_f32_nhwc",
+    "n2c3h21w72_k6r3s3_p1_g3_f32_nhwc",
+    "n1c3h21w72_k9r3s3_p1_f32_nchw",
+    "n1c3h21w72_k9r3s3_p1_f32_nhwc_+scale:channel+bias",
+    "n1c8h21w40_k5r3s3_p1_f32_nchw",
+    "n1c3h21w72_k3r3s3_p1_f32_nchw-krsc-nhwc",
+    "n1c4h21w72_k2r3s3_p1_f32_nhwc-kcrs-nchw",
+    "n1c3h21w72_k3r3s3_p1_flip_f32_nchw",
+    "n1c3h21w144_k3r3s3_p1_u8-f32-u8-f32_nchw",
+    "n1c3h21w144_k1r5s5_p2_u8-f32-u8-f32_nhwc",
+    "n1c3h21w144_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc",
+    "n1c3h21w144_k3r3s3_p1_u16-f32-u16-f32_nhwc",
+    "n1c3h21w144_k3r3s3_p1_f16_nchw",
+    "n1c3h21w144_k3r3s3_st2_p1_f16_nhwc",
+    "n1c3h21w144_k3r3s3_p1_f64_nchw",
+    "n1c3h21w144_k3r3s3_p1_f64_nhwc",
+    "n1c3h21w144_k3r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu",
+    "n1c4h21w144_k4r3s3_p2_g2_u8-i8-i32-i32_nchw_+zero:113",
+    "n700c1h1w4_k1r1s1_f32_nchw",
+    "n0c3h21w72_k3r3s3_p1_f32_nchw",
+]
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", BOXES)
+def test_values(text: str) -> None:
+    check(text)
+
+
+BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")
+
+
+@needs_emulator
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize("rest", ["f32_nchw", "st2_f16_nchw", "d3x2_f32_nhwc"])
+def test_borders(border: str, rest: str) -> None:
+    """Tiles at every edge, and inside; a picture smaller than its padding."""
+    check(f"n2c2h40w136_k2r3s5_p2x3x4x1_{rest.replace('f', border + '_f', 1)}")
+    check(f"n1c2h3w8_k2r3s3_p7x5x9x4_{rest.replace('f', border + '_f', 1)}")
+
+
+@needs_emulator
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
+@pytest.mark.parametrize("text", ["n2c3h21w144_k1r3s3_p1_f32_nchw", "n2c3h21w144_k1r3s3_p1_reflect_f32_nchw"])
+def test_a_block_takes_many_tiles(text: str, order: str) -> None:
+    for stages in (1, 2, 3):
+        check(text, dataclasses.replace(SMALL, stages=stages), "integers", order)
+
+
+# Arrays that the accelerator can see, and arrays that go to direct_tiled.
+
+
+def views_of(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The same NCHW picture in other places and strides; written by the caller."""
+    n, c, h, w = x.shape
+    raw = np.zeros((n, c, h + 1, w + 8), x.dtype)
+    return {
+        "rows with gaps": raw[:, :, :h, 4 : 4 + w],
+        "no multiple of 16 bytes": raw[:, :, :h, 1 : 1 + w],
+        "rows of no multiple of 16 bytes": np.zeros((n, c, h, w + 1), x.dtype)[..., :w],
+        "channels innermost": np.zeros((n, h, w, c), x.dtype).transpose(0, 3, 1, 2),
+        "pictures with gaps": np.zeros((n, c + 1, h, w), x.dtype)[:, :c],
+        "reversed rows": np.zeros_like(x)[:, :, ::-1],
+        "reversed columns": np.zeros_like(x)[..., ::-1],
+    }
+
+
+SEEN = ("rows with gaps",)
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", views_of(np.zeros((2, 3, 4, 4), np.float32)))
+def test_views(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of("n2c3h21w72_k3r3s3_p1_f32_nchw")
+    inputs, runtime = make_inputs(problem), EmulatorRuntime("shuffled")
+    launched: list[str] = []
+    launch = runtime.launch
+
+    def watched(kernel: Any, info: Any, args: Any, stream: Any = None) -> None:
+        launched.append(info.kernel)
+        launch(kernel, info, args, stream)
+
+    monkeypatch.setattr(runtime, "launch", watched)
+    plan = METHOD.plan(problem, METHOD.configs(problem, runtime.facts)[0], runtime)
+    x = views_of(inputs.x)[name]
+    x[...] = inputs.x
+    for prepared in (plan.prepare(inputs.w), plan.borrow(inputs.w)):
+        launched.clear()
+        out = np.full((*problem.out_shape[:3], problem.q + 1), np.nan, np.float32)
+        plan(x, prepared, Operands(), out[..., :-1])
+        assert launched == ["direct_boxes" if name in SEEN else "direct_tiled"]
+        verdict = Judge(problem, inputs).verdict("strict", out[..., :-1])
+        assert verdict.ok, verdict.message
+        assert np.isnan(out[..., -1]).all()
+
+
+@needs_emulator
+def test_a_plan_serves_many_pictures_at_once() -> None:
+    """More of them than it keeps maps for, from several threads, some through direct_tiled."""
+    problem = problem_of("n1c1h8w32_k1r3s3_p1_f32_nchw")
+    inputs, runtime = make_inputs(problem, "integers"), emulator_runtime()
+    plan = METHOD.plan(problem, SMALL, runtime)
+    prepared, judge = plan.prepare(inputs.w), Judge(problem, inputs)
+    pictures = [np.zeros(inputs.x.size + 1, np.float32)[i % 2 :][: inputs.x.size] for i in range(160)]
+    messages: list[str] = []
+
+    def run(share: list[NDArray[Any]]) -> None:
+        for flat in share:
+            x, out = flat.reshape(inputs.x.shape), np.full(problem.out_shape, np.nan, np.float32)
+            x[...] = inputs.x
+            plan(x, prepared, Operands(), out)
+            verdict = judge.verdict("strict", out)
+            messages.extend([] if verdict.ok else [verdict.message])
+
+    threads = [threading.Thread(target=run, args=(pictures[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not messages
+
+
+# What is refused, and what is chosen.
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "reason"),
+    [
+        (
+            "n1c3h64w64_k1r3s3_f32_nchw",
+            {"architecture": "sm_89"},
+            "H200 is sm_89; the tensor memory accelerator came with sm_90",
+        ),
+        ("n1c3h64w66_k1r3s3_f32_nchw", {}, "a row of pixels has 264 bytes; the tensor memory accelerator takes"),
+        ("n1c3h64w68_k1r3s3_u8_nchw", {}, "a row of pixels has 68 bytes"),
+        ("n1c5h64w64_k1r3s3_f32_nhwc", {}, "whole pixels of up to 4 channels in NHWC; these have 5"),
+        ("n1c64h64w64_k64r3s3_f32_nchw", {}, "the filter takes 196608 bytes of shared memory"),
+        ("n1c1h900w64_k1r2s1_d400_f32_nchw", {}, "units is too large: an axis has at most 256"),
+        ("n1c100h64w64_k1r3s3_f32_nchw", {"block_shared_bytes": 48 << 10}, "bytes of shared memory with the filter"),
+        ("n1c1h64w64_k1r3s3_p1_constant1.3_f16_nchw", {}, "1.3, is no number that float16 can hold"),
+        ("n1c1h64w64_k1r3s3_p1_constant1.3_bf16_nchw", {}, "1.3, is no number that bfloat16 can hold"),
+        ("n1c1h64w64_k1r3s3_p1_constant1.5_u8-f32-u8-f32_nchw", {}, "1.5, is no number that uint8 can hold"),
+        ("n1c1h64w64_k1r3s3_p1_constant300.0_u8-f32-u8-f32_nchw", {}, "300.0, is no number that uint8 can hold"),
+        ("n1c3h64w64_k12r3s3_g3_f64_nhwc", {}, None),
+        ("n1c1h64w64_k1r3s3_p1_constant1.5_bf16_nchw", {}, None),
+        ("n1c1h64w64_k1r3s3_p1_constant1.3_f32_nchw", {}, None),
+    ],
+)
+def test_refusals_say_why(text: str, facts: dict[str, Any], reason: str | None) -> None:
+    found = DirectBoxes().refuses(problem_of(text), dataclasses.replace(H200, **facts))
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (BoxesConfig(1, 16), "a block has 32 to 1024 threads; 1 x 16 are 16"),
+        (BoxesConfig(stages=0), "stages=0 must be at least 1"),
+        (BoxesConfig(stages=16), "16 boxes take"),
+        (BoxesConfig(64, 16, 8), "units is too large: an axis has at most 256"),
+        (BoxesConfig(2, 16, 8, 8, 3, 1, 1), "registers; 192 are to be had"),
+        (BoxesConfig(32, 1, 1, 1), "boxes begin 4 bytes apart; that must be a multiple of 16"),
+    ],
+)
+@needs_emulator
+def test_a_config_that_cannot_be_says_why(config: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        METHOD.plan(problem_of("n1c3h64w64_k3r3s3_p1_f32_nchw"), config, emulator_runtime())
+
+
+def test_groups_that_share_a_box_share_a_thread() -> None:
+    with pytest.raises(ValueError, match="a thread has all 3 outputs of one; got 1"):
+        METHOD.plan(problem_of("n1c3h64w64_k3r3s3_p1_g3_f32_nhwc"), BoxesConfig(), emulator_runtime())
+
+
+def test_the_tile_follows_the_picture() -> None:
+    """Large tiles have little halo; small pictures have many tiles; boxes that are small share a multiprocessor."""
+
+    def tile(text: str) -> tuple[int, int]:
+        config = DirectBoxes().configs(problem_of(text), H200)[0]
+        assert config.strips * config.lanes >= 64
+        return config.strips * config.out_p, config.lanes * config.out_q
+
+    assert tile("n1c3h2048w2048_k1r3s3_p1_f32_nchw") == (32, 128)
+    assert tile("n1c3h2048w2048_k3r3s3_p1_f32_nchw") == tile("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == (8, 128)
+    assert tile("n1c3h512w512_k1r3s3_p1_f32_nchw") == (8, 128)
+    assert tile("n1c3h2048w2048_k1r3s3_st2_p1_f32_nchw") == tile("n1c3h2048w2048_k1r3s3_st3_p1_f32_nchw") == (8, 64)
+    for text in ("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c1h4000w4000_k1r3s3_p1_f32_nchw"):
+        config = DirectBoxes().configs(problem_of(text), H200)[0]
+        assert config.blocks * config.strips * config.lanes >= 512
+
+
+def test_auto_takes_it_for_large_pictures() -> None:
+    def first(text: str) -> str:
+        return _preferred(problem_of(text), "cuda")[0][0]
+
+    assert first("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == "direct_boxes"
+    assert first("n1c3h256w256_k1r3s3_p1_f32_nchw") == "direct_tiled"
+    assert first("n1c3h1024w1024_k16r3s3_p1_f32_nchw") == "direct_tiled"
