@@ -26,9 +26,10 @@ FUSED_EXTENT = 63
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 25
 
-# Outputs of a channel from which tiles of pixels that come ahead of the threads are ahead, and the most output channels
-# of a group: with more there is so much to multiply that taps in constant memory are.
-BOXES_OUTPUTS, BOXES_CHANNELS = 512 * 512, 4
+# Pixels of a plane from which tiles that come ahead of the threads are ahead, with one output channel and with several,
+# and the most of them in a group: with more there is so much to multiply that taps in constant memory are. Where every
+# filter sees one channel, the most taps: beyond, threads that slide along rows are ahead.
+BOXES_PIXELS, BOXES_PIXELS_SEVERAL, BOXES_CHANNELS, BOXES_TAPS = 512 * 512, 768 * 768, 4, 49
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,13 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
             first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
+        boxes = _boxes(problem)
         if problem.groups == problem.c > 1:
-            first += _depthwise(problem)
+            first += [*(boxes if problem.r * problem.s <= BOXES_TAPS else []), *_depthwise(problem)]
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
-        if problem.p * problem.q >= BOXES_OUTPUTS and problem.k_per_group <= BOXES_CHANNELS:
-            first.append(("direct_boxes", "a large picture: the next boxes of pixels come while one is computed"))
+        first += boxes
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
@@ -116,6 +117,14 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("implicit_gemm", why))
     first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
     return first + [(name, why) for name, why in order if name not in {n for n, _ in first}]
+
+
+def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:
+    """Pictures large enough for tiles that come ahead; none where they are small, or have many outputs."""
+    least = BOXES_PIXELS if problem.k_per_group == 1 else BOXES_PIXELS_SEVERAL
+    if problem.h * problem.w < least or problem.k_per_group > BOXES_CHANNELS:
+        return []
+    return [("direct_boxes", "a large picture: the next boxes of pixels come while one is computed")]
 
 
 def _depthwise(problem: Conv2dProblem) -> list[tuple[str, str]]:

@@ -58,8 +58,8 @@ SHAPES = (
 )
 
 # Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
-# threads at work.
-BUSY_BYTES, BUSY_THREADS = 48 << 10, 512
+# threads at work. Tiles of one plane are soon done, so it takes twice as many bytes.
+BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
@@ -297,8 +297,9 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
-    while blocks * nbytes < BUSY_BYTES and 2 * blocks * threads <= BUSY_THREADS:
-        blocks *= 2
+    wanted = BUSY_BYTES if slices_of(problem) * chunk_of(problem) > 1 else 2 * BUSY_BYTES
+    while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS:
+        blocks += 1
     return replace(config, blocks=blocks)
 
 
