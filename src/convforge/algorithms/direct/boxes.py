@@ -297,7 +297,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
-    wanted = BUSY_BYTES if slices_of(problem) * chunk_of(problem) > 1 else 2 * BUSY_BYTES
+    wanted = BUSY_BYTES if problem.c > slices_of(problem) else 2 * BUSY_BYTES
     while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS:
         blocks += 1
     return replace(config, blocks=blocks)
