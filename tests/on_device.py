@@ -14,7 +14,7 @@ from tests.judged import allowed, judge_of
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Operands
 from convforge.backends.facts import DeviceFacts
-from convforge.check import Inputs, check_plan, make_inputs, truth
+from convforge.check import Inputs, Judge, check_plan, make_inputs, truth
 from convforge.check.bounds import error_bound
 from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import is_integer, itemsize
@@ -74,6 +74,22 @@ def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", ever
         for kind in case.kinds:
             verdict = check_plan(plan, judge_of(text, kind))
             assert verdict.ok, verdict.message
+
+
+def check_views(plan: Any, inputs: Inputs, ahead: int) -> None:
+    """A plan on float32 parts of larger arrays, `ahead` elements behind their rows' first; it writes nothing around."""
+
+    def within(shape: tuple[int, ...]) -> tuple[NDArray[Any], tuple[slice, ...]]:
+        part = (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
+        return np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, np.float32), part
+
+    (pixels, inner), (around, part) = within(plan.problem.x_shape), within(plan.problem.out_shape)
+    pixels[inner] = inputs.x
+    plan(pixels[inner], plan.prepare(inputs.w), inputs.operands, around[part])
+    verdict = Judge(plan.problem, inputs).verdict(plan.algorithm.precision, np.ascontiguousarray(around[part]))
+    assert verdict.ok, verdict.message
+    around[part] = 7
+    assert (around == 7).all(), "nothing around the output is written"
 
 
 def check_worked_values(algorithm: Any, runtime: Any, configs: int = 4) -> None:

@@ -9,13 +9,14 @@ import pytest
 from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
+from tests.on_device import check_views
 
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.depthwise.device import ChannelsConfig, DepthwiseChannels, DepthwisePlanes, PlanesConfig
 from convforge.algorithms.depthwise.planes import modelled_cycles
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
+from convforge.check import check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import choose
 
@@ -67,24 +68,8 @@ def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
     """Parts of larger arrays, `ahead` elements behind their rows' first: vectors only where they are aligned."""
     text = f"n2c8h12w16_k8r3s3_p1_g8_f32_{layout}_+bias"
     problem, runtime = problem_of(text), emulator_runtime()
-    inputs = make_inputs(problem)
-
-    def part(shape: tuple[int, ...]) -> tuple[slice, ...]:
-        return (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
-
-    def within(shape: tuple[int, ...]) -> Any:
-        large = np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, np.float32)
-        return large[part(shape)]
-
-    x, out = within(problem.x_shape), within(problem.out_shape)
-    x[...] = inputs.x
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
-    plan(x, plan.prepare(inputs.w), inputs.operands, out)
-    verdict = Judge(problem, inputs).verdict("strict", np.ascontiguousarray(out))
-    assert verdict.ok, verdict.message
-    around = out.base.copy()
-    around[part(out.shape)] = 7
-    assert (around == 7).all(), "nothing around the output is written"
+    check_views(plan, make_inputs(problem), ahead)
 
 
 @needs_emulator

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
+from tests.on_device import check_views
 
 from convforge.algorithms import refusal
 from convforge.algorithms.direct.device import DirectNaive
@@ -140,23 +141,7 @@ def test_views_with_gaps(layout: str, ahead: int) -> None:
     """Parts of larger arrays, `ahead` elements behind their rows' first: vectors only where they are aligned."""
     problem, runtime = problem_of(f"n2c3h19w32_k3r5s7_p2x3_g3_f32_{layout}_+bias"), emulator_runtime()
     inputs = dataclasses.replace(make_inputs(problem), w=of_rank(problem, 1))
-
-    def part(shape: tuple[int, ...]) -> tuple[slice, ...]:
-        return (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
-
-    def within(shape: tuple[int, ...]) -> Any:
-        large = np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, np.float32)
-        return large[part(shape)]
-
-    x, out = within(problem.x_shape), within(problem.out_shape)
-    x[...] = inputs.x
-    plan = METHOD.plan(problem, SMALL, runtime)
-    plan(x, plan.prepare(inputs.w), inputs.operands, out)
-    verdict = Judge(problem, inputs).verdict("separable", np.ascontiguousarray(out))
-    assert verdict.ok, verdict.message
-    around = out.base.copy()
-    around[part(out.shape)] = 7
-    assert (around == 7).all(), "nothing around the output is written"
+    check_views(METHOD.plan(problem, SMALL, runtime), inputs, ahead)
 
 
 @needs_emulator

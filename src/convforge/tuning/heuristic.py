@@ -98,13 +98,14 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
             first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
-        boxes = _boxes(problem)
         if problem.groups == problem.c > 1:
-            first += [*(boxes if problem.r * problem.s <= BOXES_TAPS else []), *_depthwise(problem)]
+            if problem.r * problem.s <= BOXES_TAPS:
+                first += _boxes(problem)
+            first += _depthwise(problem)
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
-        first += boxes
+        first += _boxes(problem)
         first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
     if problem.precision == "winograd":
         first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
@@ -116,7 +117,10 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
         first.append(("implicit_gemm", why))
     first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
-    return first + [(name, why) for name, why in order if name not in {n for n, _ in first}]
+    named: dict[str, str] = {}
+    for name, why in (*first, *order):
+        named.setdefault(name, why)
+    return list(named.items())
 
 
 def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:

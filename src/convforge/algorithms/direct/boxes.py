@@ -120,7 +120,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
         if (reason := staging_refusal(problem) or _outside_refusal(problem)) is not None:
             return reason
-        return None if _fitting(problem, facts) else config_refusal(problem, _config(problem, SHAPES[-1]), facts)
+        return None if _fitting(problem, facts) else config_refusal(problem, _config(problem, SHAPES[-1], facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
         """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
@@ -286,7 +286,7 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
+def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) -> BoxesConfig:
     """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
     strips, lanes, out_p, stages, blocks = shape[:5]
     narrow = itemsize(problem.x_dtype) < 4 and chunk_of(problem) == 1
@@ -298,7 +298,8 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...]) -> BoxesConfig:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
     wanted = BUSY_BYTES if problem.c > slices_of(problem) else 2 * BUSY_BYTES
-    while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS:
+    room = facts.shared_bytes // (nbytes + staged_bytes(problem) + EXTRA_BYTES)
+    while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS and blocks < room:
         blocks += 1
     return replace(config, blocks=blocks)
 
@@ -307,7 +308,7 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
     """The shapes that fit, each with the tiles that a multiprocessor must get for it to pay."""
     found = []
     for shape in SHAPES:
-        config = _config(problem, shape)
+        config = _config(problem, shape, facts)
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
             continue
         if _registers(problem, config) <= shape[-1] and config_refusal(problem, config, facts) is None:
