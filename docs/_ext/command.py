@@ -4,7 +4,7 @@
     ```
 
 All commands of a page run in one temporary folder, so that one can use the files of another; it holds a photograph,
-astronaut.png, from the start. The option ``exit`` says
+astronaut.png, and the students' files of examples/ from the start. The option ``exit`` says
 which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file that the
 command wrote, to be shown below.
 """
@@ -92,6 +92,8 @@ def _folder(docname: str) -> Path:
         _folders[docname] = Path(tempfile.mkdtemp(prefix="convforge-docs-"))
         source = Path(spec.origin).parent / "data" / PHOTOGRAPHS["astronaut"]
         shutil.copyfile(source, _folders[docname] / "astronaut.png")
+        for example in (Path(__file__).parents[2] / "examples").glob("student_*"):
+            shutil.copyfile(example, _folders[docname] / example.name)
     return _folders[docname]
 
 

@@ -1,5 +1,9 @@
 """convforge: 2D convolution by every method the field knows, checked against float64 before it is timed."""
 
+from __future__ import annotations as _annotations
+
+from types import ModuleType as _ModuleType
+
 from convforge.api import Filter, algorithms, conv2d, gemm, max_pool2d, relu
 from convforge.errors import UnsupportedProblem
 from convforge.filtering import filter  # noqa: A004
@@ -24,3 +28,12 @@ __all__ = [
     "parse_problem",
     "relu",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """convforge.torch, which imports PyTorch, once it is asked for."""
+    if name == "torch":
+        from convforge.integrations import torch
+
+        return torch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

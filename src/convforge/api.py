@@ -6,24 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from convforge.algorithms import algorithms as every_algorithm
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Config, Operands, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
-from convforge.arrays import as_array, output_array
-from convforge.execution import execute, find_plan, prepared_plan
+from convforge.arrays import dtype_name, flat, home_of
+from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
+from convforge.replay import Calls
+from convforge.tuning import CHOICES
 
+# Of NumPy, PyTorch, CuPy or JAX.
+Array = Any
+_CALLS = Calls()
 AnyConfig = Config | Mapping[str, Any] | str | None
 
 
 def conv2d(
-    x: NDArray[Any],
-    w: NDArray[Any],
-    bias: NDArray[Any] | None = None,
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
     stride: IntPair = 1,
     padding: Padding = 0,
     dilation: IntPair = 1,
@@ -40,8 +42,8 @@ def conv2d(
     deterministic: bool = False,
     tune: bool | None = None,
     workspace_limit: int | None = None,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    out: Array | None = None,
+) -> Array:
     """2D convolution of a batch of pictures: cross-correlation, as neural networks have it.
 
     The positional arguments and their defaults agree with ``torch.nn.functional.conv2d``.
@@ -49,7 +51,8 @@ def conv2d(
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        float32, float64, float16 (summed in float32), or an integer type of 8 or 16 bits or int32. Any strides.
+        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call of one kind, and on one device. float32, float64, float16
+        (summed in float32), or an integer type of 8 or 16 bits or int32; on GPUs bfloat16 too. Any strides.
     w : array of shape (K, C / groups, R, S), whatever the layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
@@ -71,23 +74,28 @@ def conv2d(
         The arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm asked for by
         name brings its own.
     algorithm : str
-        "auto" or a name that :func:`algorithms` lists.
+        "auto", which takes what was measured to be fastest, and on a GPU measures once for all problems that are
+        alike; "max", which measures everything; "heuristic", which goes by rule; or a name that :func:`algorithms`
+        lists.
     config : Config, mapping or str, optional
         Of that algorithm, such as ``"tile_p=8"``; what it does not name keeps its default.
     device : {None, "cpu", "cuda", "cuda:1", "emulator"}
-        Where to run; None is the CPU. "cuda" is the first GPU, "emulator" runs the GPU's kernels on the CPU.
+        Where to run arrays of the host; None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
+        Arrays in a GPU's memory are computed there, on the caller's current stream, and nothing waits.
     deterministic : bool
-        Every method here takes its sums in the same order on every call, so the promise always holds.
+        Choose by rule, whatever was measured, so that every machine and every run takes the same method. Each method
+        takes its sums in the same order on every call.
     tune : bool, optional
-        "auto" chooses by rule and measures nothing, so False, which forbids measuring, changes nothing.
+        Whether the call may measure where nothing is remembered of problems like this one. By default it may on a GPU,
+        and on the CPU with "max" alone. False takes what is remembered, else what the rules say.
     workspace_limit : int, optional
         Bytes; methods and configs that need more are passed over.
     out : array, optional
-        Where to put the result; it may overlap x.
+        Where to put the result, an array like x; it may overlap x. JAX's cannot be written to.
 
     Returns
     -------
-    array of shape (N, K, P, Q), or (K, P, Q), or as `layout` says
+    array of x's kind, of shape (N, K, P, Q), or (K, P, Q), or as `layout` says
         x's dtype where that is a float type; for integer x the type that it was summed in.
 
     Raises
@@ -101,6 +109,7 @@ def conv2d(
 
     Examples
     --------
+    >>> import numpy as np
     >>> x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
     >>> w = np.arange(1, 25, dtype=np.float32).reshape(2, 2, 2, 3)
     >>> conv2d(x, w)[0, 0].tolist()
@@ -108,17 +117,30 @@ def conv2d(
     >>> conv2d(x, w, padding=1, stride=2, algorithm="im2col")[0, 1].tolist()
     [[606.0, 1072.0], [2070.0, 3368.0]]
     """
-    x = as_array(x, "x", (3, 4))
-    w = as_array(w, "w", (4,))
-    problem, batched, operands = conv2d_problem(
-        x, w, bias, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
+    options = (
+        *(stride, padding, dilation, groups, type(stride), type(padding), type(dilation), type(groups)),
+        *(layout, padding_mode, mode, activation, precision, algorithm, config, device, deterministic, tune),
+        *(workspace_limit, CHOICES.generation),
+    )
+    result, key = _CALLS.again((x, w, bias), options) if out is None else (None, None)
+    if result is not None:
+        return result
+    home = home_of(x=x, w=w, bias=bias, out=out)
+    seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+    vector = None if bias is None else home.read(bias, "bias", (1,))
+    problem, operands = conv2d_problem(
+        seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
         activation=activation, precision=precision,
     )  # fmt: skip
-    plan = find_plan(problem, algorithm, config, device, workspace_limit)
-    inputs = (x, w) if operands.bias is None else (x, w, operands.bias)
-    target, overlaps = output_array(out, problem.out_shape[not batched :], problem.out_dtype, inputs)
-    whole = target if batched else target[None]
-    return execute(plan, x if batched else x[None], w, operands, whole, overlaps, target)
+    operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
+    stream = home.stream()
+    with at_home(home):
+        plan = find_plan(
+            problem, algorithm, config, home.runs_on(device), workspace_limit, tune=tune, deterministic=deterministic,
+            stream=stream,
+        )  # fmt: skip
+        keep = _CALLS.keeper(key, operands.bias is vector, stream)
+        return run(plan, home, seen, weights, operands, out, stream=stream, keep=keep)
 
 
 class Filter:
@@ -136,6 +158,7 @@ class Filter:
 
     Examples
     --------
+    >>> import numpy as np
     >>> blur = Filter(np.full((1, 1, 3, 3), 1 / 9, np.float32), padding="same", algorithm="separable")
     >>> blur(np.ones((1, 1, 4, 4), np.float32)).shape
     (1, 1, 4, 4)
@@ -143,37 +166,46 @@ class Filter:
     'rank 1'
     """
 
-    def __init__(self, w: NDArray[Any], bias: NDArray[Any] | None = None, **options: Any) -> None:
-        self.w = as_array(w, "w", (4,)).copy()
-        self.bias = None if bias is None else as_array(bias, "bias", (1,)).copy()
+    def __init__(self, w: Array, bias: Array | None = None, **options: Any) -> None:
+        home = home_of(w=w, bias=bias)
+        self.w, self._w = home.kept(w, "w", (4,))
+        self.bias: Array = None
+        self._bias: Any = None
+        if bias is not None:
+            self.bias, self._bias = home.kept(bias, "bias", (1,))
         self._choice = {name: options.pop(name) for name in _PLAN_OPTIONS if name in options}
-        for name in ("deterministic", "tune"):
-            options.pop(name, None)
         unknown = set(options) - _PROBLEM_OPTIONS
         if unknown:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
         self._options = options
         self._kept: dict[Any, PreparedFilter] = {}
         self._last: PreparedFilter | None = None
+        self._calls = Calls()
 
     @property
     def note(self) -> str:
         """What the weights turned out to be when they were last used, such as a rank; empty before the first call."""
         return "" if self._last is None else self._last.note
 
-    def __call__(self, x: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""
-        x = as_array(x, "x", (3, 4))
-        problem, batched, operands = conv2d_problem(x, self.w, self.bias, **self._options)
-        plan = find_plan(problem, **_plan_arguments(self._choice))
-        prepared = prepared_plan(plan, self.w, self._kept)
-        self._last = prepared
-        target, overlaps = output_array(out, problem.out_shape[not batched :], problem.out_dtype, (x,))
-        whole = target if batched else target[None]
-        return execute(plan, x if batched else x[None], None, operands, whole, overlaps, target, prepared)
+        result, key = self._calls.again((x,), (CHOICES.generation,)) if out is None else (None, None)
+        if result is not None:
+            return result
+        home = home_of(w=self.w, x=x, out=out)
+        seen = home.read(x, "x", (3, 4))
+        problem, operands = conv2d_problem(seen, self._w, self._bias, **self._options)
+        operands = Operands(bias=home.operand(self._bias, self.bias, problem.operand_dtype))
+        stream = home.stream()
+        with at_home(home):
+            arguments = _plan_arguments(self._choice)
+            device = home.runs_on(arguments["device"])
+            plan = find_plan(problem, **{**arguments, "device": device, "stream": stream})
+            prepared = self._last = prepared_plan(plan, self._w, self._kept, stream)
+            return run(plan, home, seen, None, operands, out, prepared, stream, self._calls.keeper(key, True, stream))
 
 
-_PLAN_OPTIONS = ("algorithm", "config", "device", "workspace_limit")
+_PLAN_OPTIONS = ("algorithm", "config", "device", "workspace_limit", "tune", "deterministic")
 _PROBLEM_OPTIONS = {
     *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision"),
 }
@@ -184,7 +216,7 @@ def _plan_arguments(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def max_pool2d(
-    x: NDArray[Any],
+    x: Array,
     kernel_size: IntPair,
     stride: IntPair | None = None,
     padding: Padding = 0,
@@ -193,8 +225,8 @@ def max_pool2d(
     *,
     layout: str = "NCHW",
     device: str | None = None,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    out: Array | None = None,
+) -> Array:
     """The largest value of each window; NaN wins over all, padding never wins.
 
     Parameters
@@ -224,18 +256,20 @@ def max_pool2d(
 
     Examples
     --------
+    >>> import numpy as np
     >>> max_pool2d(np.arange(16, dtype=np.float32).reshape(1, 4, 4), 2).tolist()
     [[[5.0, 7.0], [13.0, 15.0]]]
     """
-    x = as_array(x, "x", (3, 4))
-    problem, batched = pool2d_problem(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
-    plan = find_plan(problem, "auto", None, device, None)
-    target, overlaps = output_array(out, problem.out_shape[not batched :], problem.dtype, (x,))
-    whole = target if batched else target[None]
-    return execute(plan, x if batched else x[None], None, Operands(), whole, overlaps, target)
+    home = home_of(x=x, out=out)
+    seen = home.read(x, "x", (3, 4))
+    problem = pool2d_problem(seen, kernel_size, stride, padding, dilation, ceil_mode, layout)
+    stream = home.stream()
+    with at_home(home):
+        plan = find_plan(problem, "auto", None, home.runs_on(device), None, stream=stream)
+        return run(plan, home, seen, None, Operands(), out, stream=stream)
 
 
-def relu(x: NDArray[Any], *, device: str | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
+def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
     """max(x, 0), element by element; NaN stays NaN.
 
     Parameters
@@ -247,29 +281,31 @@ def relu(x: NDArray[Any], *, device: str | None = None, out: NDArray[Any] | None
 
     Examples
     --------
+    >>> import numpy as np
     >>> relu(np.array([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    x = as_array(x, "x")
-    problem = ElementwiseProblem(size=x.size, dtype=x.dtype.name)
-    plan = find_plan(problem, "auto", None, device, None)
-    target, overlaps = output_array(out, x.shape, problem.dtype, (x,))
-    flat = target if target.flags.c_contiguous and not overlaps else np.empty(x.shape, x.dtype)
-    execute(plan, np.ascontiguousarray(x).reshape(-1), None, Operands(), flat.reshape(-1), False, flat)
-    if flat is not target:
-        target[...] = flat
-    return target
+    home = home_of(x=x, out=out)
+    seen = home.read(x, "x")
+    problem = ElementwiseProblem(size=seen.size, dtype=dtype_name(seen))
+    stream = home.stream()
+    with at_home(home):
+        plan = find_plan(problem, "auto", None, home.runs_on(device), None, stream=stream)
+        x, seen = home.dense(x, seen)
+        output = home.output_like(out, x, seen)
+        execute(plan, flat(seen), None, Operands(), flat(output.seen), None, stream)
+        return output.finish(stream)
 
 
 def gemm(
-    a: NDArray[Any],
-    b: NDArray[Any],
+    a: Array,
+    b: Array,
     *,
     algorithm: str = "auto",
     config: AnyConfig = None,
     device: str | None = None,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    out: Array | None = None,
+) -> Array:
     """The matrix product of `a` and `b`, by any rung of the ladder.
 
     Parameters
@@ -292,19 +328,22 @@ def gemm(
 
     Examples
     --------
+    >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
     >>> gemm(a, a.T, algorithm="gemm_blocked").tolist()
     [[5.0, 14.0], [14.0, 50.0]]
     """
-    a, b = as_array(a, "a", (2,)), as_array(b, "b", (2,))
-    if a.shape[1] != b.shape[0]:
-        raise ValueError(f"a has {a.shape[1]} columns and b has {b.shape[0]} rows; they must be equal")
-    if a.dtype != b.dtype:
-        raise ValueError(f"a is {a.dtype} and b is {b.dtype}; cast one of them")
-    problem = GemmProblem(m=a.shape[0], n=b.shape[1], k=a.shape[1], dtype=a.dtype.name)
-    plan = find_plan(problem, algorithm, config, device, None)
-    target, overlaps = output_array(out, (problem.m, problem.n), problem.dtype, (a, b))
-    return execute(plan, a, b, Operands(), target, overlaps, target)
+    home = home_of(a=a, b=b, out=out)
+    left, right = home.read(a, "a", (2,)), home.read(b, "b", (2,))
+    if left.shape[1] != right.shape[0]:
+        raise ValueError(f"a has {left.shape[1]} columns and b has {right.shape[0]} rows; they must be equal")
+    if left.dtype != right.dtype:
+        raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
+    problem = GemmProblem(m=left.shape[0], n=right.shape[1], k=left.shape[1], dtype=dtype_name(left))
+    stream = home.stream()
+    with at_home(home):
+        plan = find_plan(problem, algorithm, config, home.runs_on(device), None, stream=stream)
+        return run(plan, home, left, right, Operands(), out, stream=stream)
 
 
 @dataclass(frozen=True, slots=True)

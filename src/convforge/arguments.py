@@ -7,10 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands
-from convforge.arrays import as_array, dtype_name
+from convforge.arrays import Seen, dtype_name
 from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem
 from convforge.problem.types import is_integer
 
@@ -22,9 +21,9 @@ _LAYOUTS = {"NCHW": "NCHW", "NHWC": "NHWC", "CHW": "NCHW", "HWC": "NHWC"}
 
 
 def conv2d_problem(
-    x: NDArray[Any],
-    w: NDArray[Any],
-    bias: Any = None,
+    x: Seen,
+    w: Seen,
+    bias: Seen | None = None,
     stride: IntPair = 1,
     padding: Padding = 0,
     dilation: IntPair = 1,
@@ -37,8 +36,8 @@ def conv2d_problem(
     activation: Activation = None,
     precision: str = "strict",
     out_dtype: str = "",
-) -> tuple[Conv2dProblem, bool, Operands]:
-    """The problem that conv2d's arguments mean, whether x has a batch axis, and the epilogue's operands.
+) -> tuple[Conv2dProblem, Operands]:
+    """The problem that conv2d's arguments mean, and the epilogue's operands; arrays as a :class:`Home` reads them.
 
     Raises
     ------
@@ -60,7 +59,7 @@ def conv2d_problem(
         )
     x_dtype, w_dtype = dtype_name(x), dtype_name(w)
     if not is_integer(x_dtype) and w.dtype != x.dtype:
-        raise ValueError(f"w is {w.dtype} and x is {x.dtype}; cast one of them")
+        raise ValueError(f"w is {w_dtype} and x is {x_dtype}; cast one of them")
     strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
     extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
     problem = _conv2d_problem(
@@ -85,7 +84,7 @@ def conv2d_problem(
         precision=precision,
         epilogue=_epilogue(bias is not None, activation),
     )
-    return problem, x.ndim == 4, Operands(bias=_bias(bias, problem))
+    return problem, Operands(bias=_bias(bias, problem))
 
 
 @lru_cache(maxsize=1024)
@@ -95,15 +94,15 @@ def _conv2d_problem(**fields: Any) -> Conv2dProblem:
 
 
 def pool2d_problem(
-    x: NDArray[Any],
+    x: Seen,
     kernel_size: IntPair,
     stride: IntPair | None,
     padding: Padding,
     dilation: IntPair,
     ceil_mode: bool,
     layout: str,
-) -> tuple[Pool2dProblem, bool]:
-    """The problem that max_pool2d's arguments mean, and whether x has a batch axis."""
+) -> Pool2dProblem:
+    """The problem that max_pool2d's arguments mean."""
     check_word(layout, "layout")
     n, c, h, w, layout = _sizes(x, layout)
     window = pair(kernel_size, "kernel_size")
@@ -112,7 +111,7 @@ def pool2d_problem(
     extent = (dilations[0] * (window[0] - 1) + 1, dilations[1] * (window[1] - 1) + 1)
     if min(strides) < 1:
         raise ValueError(f"stride={strides} must be at least 1 on both axes")
-    problem = Pool2dProblem(
+    return Pool2dProblem(
         n=n,
         c=c,
         h=h,
@@ -126,7 +125,6 @@ def pool2d_problem(
         dtype=dtype_name(x),
         layout=layout,
     )
-    return problem, x.ndim == 4
 
 
 def check_word(value: Any, name: str) -> None:
@@ -180,7 +178,7 @@ def four_sides(
     return vertical, vertical, horizontal, horizontal
 
 
-def _sizes(x: NDArray[Any], layout: str) -> tuple[int, int, int, int, str]:
+def _sizes(x: Seen, layout: str) -> tuple[int, int, int, int, str]:
     """N, C, H, W and the four-letter layout."""
     if layout not in _LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
@@ -208,14 +206,13 @@ def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogu
     return Epilogue(bias=bias, activation=activation, alpha=alpha)
 
 
-def _bias(bias: Any, problem: Conv2dProblem) -> NDArray[Any] | None:
+def _bias(bias: Seen | None, problem: Conv2dProblem) -> Seen | None:
     if bias is None:
         return None
-    array = as_array(bias, "bias", (1,))
-    if array.shape != (problem.k,):
+    if bias.shape != (problem.k,):
         raise ValueError(
-            f"bias has shape {array.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
+            f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
         )
-    if is_integer(problem.out_dtype) and not is_integer(dtype_name(array)):
-        raise ValueError(f"bias is {array.dtype} and the result is {problem.out_dtype}; cast the bias to int32")
-    return array
+    if is_integer(problem.out_dtype) and not is_integer(dtype_name(bias)):
+        raise ValueError(f"bias is {dtype_name(bias)} and the result is {problem.out_dtype}; cast the bias to int32")
+    return bias

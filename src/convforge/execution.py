@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from convforge.algorithms import AnyAlgorithm, find, refusal
+from convforge.algorithms import find, make_config, refusal
 from convforge.algorithms.contract import Config, Operands, Plan, PreparedFilter
 from convforge.arguments import check_word, whole_number
+from convforge.arrays import Home
 from convforge.backends.runtime import Runtime
+from convforge.backends.streams import CallerStream, Tape
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
-from convforge.tuning import choose
+from convforge.replay import Ready, replay
+from convforge.tuning import CHOICES, LEVELS, Choice, decide, may_measure, with_peers
+from convforge.tuning import tune as measure_bucket
 from convforge.tuning.heuristic import fit
 
 # Plans are small; weights are not in them. This many shapes stay planned.
@@ -58,8 +60,21 @@ def find_plan(
     config: Config | Mapping[str, Any] | str | None,
     device: str | None,
     workspace_limit: int | None,
+    *,
+    tune: bool | None = None,
+    deterministic: bool = False,
+    stream: Any = None,
 ) -> Plan:
-    """The plan of the algorithm that was asked for, or of the one that is chosen by rule.
+    """The plan of the algorithm that was asked for, or of the one that is chosen by measurement or by rule.
+
+    Parameters
+    ----------
+    tune : bool, optional
+        Whether the call may measure; see :func:`convforge.tuning.may_measure`.
+    deterministic : bool
+        Choose by rule, whatever was measured.
+    stream : optional
+        The caller's, on which nothing is measured while it is captured.
 
     Raises
     ------
@@ -74,20 +89,36 @@ def find_plan(
         raise TypeError(f"config={config!r} must be a Config, a mapping, or text such as 'tile_p=8'")
     if workspace_limit is not None and whole_number(workspace_limit, "workspace_limit") < 0:
         raise ValueError(f"workspace_limit={workspace_limit} bytes must not be negative")
+    if tune is not None and not isinstance(tune, bool):
+        raise TypeError(f"tune={tune!r} must be True, False or None")
     if isinstance(config, Mapping):
         config = ",".join(f"{name}={value}" for name, value in config.items())
-    return _find_plan(problem, algorithm, config, device, workspace_limit)
+    if deterministic and algorithm in LEVELS:
+        algorithm = "heuristic"
+    wanted = (problem, algorithm, config, device, workspace_limit)
+    choice = _find_plan(*wanted, CHOICES.generation)
+    if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
+        choice.plan.runtime.synchronize(stream)  # what the caller has under way would take its time
+        measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
+        choice = _find_plan(*wanted, CHOICES.generation)
+    return choice.plan
 
 
 @lru_cache(maxsize=PLANS_KEPT)
 def _find_plan(
-    problem: Problem, algorithm: str, config: Config | str | None, device: str | None, workspace_limit: int | None
-) -> Plan:
+    problem: Problem,
+    algorithm: str,
+    config: Config | str | None,
+    device: str | None,
+    workspace_limit: int | None,
+    generation: int,
+) -> Choice:
+    """What is chosen as long as nothing more is measured: `generation` goes up with every choice that is remembered."""
     runtime = runtime_of(device)
-    if algorithm == "auto":
+    if algorithm in LEVELS:
         if config is not None:
-            raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is 'auto'")
-        return choose(problem, runtime, workspace_limit).plan
+            raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is {algorithm!r}")
+        return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
     method = find(problem.operation, runtime.facts.backend, algorithm)
     if isinstance(problem, Conv2dProblem) and method.precision != "strict":
         problem = problem.replace(precision=method.precision)  # asked for by name, so its arithmetic is too
@@ -98,108 +129,108 @@ def _find_plan(
         fitting = fit(method, problem, runtime, workspace_limit)
         if isinstance(fitting, str):
             raise UnsupportedProblem(str(problem), {method.name: fitting})
-        return fitting
-    plan = method.plan(problem, make_config(method, problem, runtime, config), runtime)
+        return Choice(method, fitting.config, fitting, "asked for by name")
+    plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
         reason = (
             f"with {plan.config} it needs a workspace of {plan.workspace_bytes} bytes; the limit is {workspace_limit}"
         )
         raise UnsupportedProblem(str(problem), {method.name: reason})
-    return plan
+    return Choice(method, plan.config, plan, "asked for by name")
 
 
-def make_config(method: AnyAlgorithm, problem: Any, runtime: Runtime, config: Config | str) -> Config:
-    """A config from its text, ``field=value`` joined by commas; what is not named keeps the default's value.
+def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: Any = None) -> PreparedFilter:
+    """The weights prepared for a plan and a stream, taken from `kept` where they are, in which at most a few stay.
 
-    Raises
-    ------
-    ValueError
-        A field is unknown (with the nearest), or a value has the wrong type.
+    What is prepared while a graph is captured is there when the graph runs, and at no other time: it is not kept.
     """
-    default: Config = method.configs(problem, runtime.facts)[0]
-    if isinstance(config, Config):
-        if type(config) is not type(default):
-            raise ValueError(f"{method.name} takes a {type(default).__name__}; got a {type(config).__name__}")
-        for f in dataclasses.fields(config):
-            value = getattr(config, f.name)
-            if isinstance(getattr(default, f.name), int) and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{f.name}={value!r} must be a whole number of at least 1")
-        return config
-    fields = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}
-    changes: dict[str, Any] = {}
-    for part in filter(None, config.replace(" ", "").split(",")):
-        name, _, text = part.partition("=")
-        if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"{method.name} has no config field {name!r}{hint} It has: {', '.join(fields) or 'none'}")
-        changes[name] = _value(name, text, fields[name])
-    return dataclasses.replace(default, **changes)
-
-
-def _value(name: str, text: str, default: Any) -> Any:
-    """A config field's value from its text, in the type of its default; numbers of a tile are at least 1."""
-    if not isinstance(default, int) or isinstance(default, bool):
-        return type(default)(text)
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ValueError(f"{name}={text!r} must be a whole number of at least 1")
-    return int(text)
-
-
-def prepared_plan(plan: Plan, w: NDArray[Any], kept: dict[Any, PreparedFilter]) -> PreparedFilter:
-    """The weights prepared for a plan, taken from `kept` where they are, in which at most a few stay."""
-    key = (plan.algorithm.key, plan.problem, plan.config)
+    key = (plan.algorithm.key, plan.problem, plan.config, plan.runtime, None if stream is None else stream.handle)
     prepared = kept.get(key)
     if prepared is None:
-        prepared = plan.prepare(w if plan.runtime.facts.backend == "cpu" else plan.runtime.upload(w))
+        upload = stream is None and plan.runtime.facts.backend != "cpu"
+        prepared = plan.prepare(plan.runtime.upload(w) if upload else w, stream)
+        if stream is not None and stream.capturing:
+            return prepared
         while len(kept) >= PREPARED_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = prepared
     return prepared
 
 
+def at_home(home: Home) -> AbstractContextManager[None]:
+    """The arrays' GPU as the thread's own, for as long as plans are made and run on it; nothing on the host."""
+    return nullcontext() if home.on_host else runtime_of(home.device).current()
+
+
+def run(
+    plan: Plan, home: Home, x: Any, w: Any, operands: Operands, out: Any = None, prepared: PreparedFilter | None = None,
+    stream: CallerStream | None = None, keep: Callable[[Ready], None] | None = None,
+) -> Any:  # fmt: skip
+    """Run a plan on arrays of the caller's, and give back what the caller gets.
+
+    Parameters
+    ----------
+    x, w : array or None
+        As :class:`Home` reads them; x may lack the batch axis, and the result then does.
+    out : array or None
+        The caller's.
+    stream : CallerStream or None
+        The caller's, where the arrays are a GPU's.
+    keep : callable or None
+        What keeps the call, where it can be made again on other arrays.
+    """
+    shape, dtype = _result(plan.problem)
+    lacks_batch = len(shape) - x.ndim
+    inputs = tuple(array for array in (x, w, operands.bias) if array is not None)
+    output = home.output(out, shape[lacks_batch:], dtype, inputs)
+    tape = None if keep is None or stream is None else Tape(stream)
+    first = (None,) * lacks_batch
+    x_whole, out_whole = (x[first], output.seen[first]) if first else (x, output.seen)
+    execute(plan, x_whole, w, operands, out_whole, prepared, tape or stream)
+    if keep is not None and tape is not None:
+        held: tuple[Any, ...] = ()
+        if prepared is not None:
+            kept = (*prepared.tensors.values(), operands.bias)
+            inputs, held = (x,), tuple(array for array in kept if hasattr(array, "strides"))
+        ready = replay(home, plan.runtime, tape, inputs, output.seen, dtype, held)
+        if ready is not None:
+            keep(ready)
+    return output.finish(stream)
+
+
+def _result(problem: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and element type of what a problem asks for."""
+    if problem.operation == "gemm":
+        return (problem.m, problem.n), problem.dtype
+    if problem.operation == "relu":
+        return (problem.size,), problem.dtype
+    return problem.out_shape, problem.out_dtype if problem.operation == "conv2d" else problem.dtype
+
+
 def execute(
     plan: Plan,
-    x: NDArray[Any],
-    w: NDArray[Any] | None,
+    x: Any,
+    w: Any,
     operands: Operands,
-    whole: NDArray[Any],
-    overlaps: bool,
-    target: NDArray[Any],
+    out: Any,
     prepared: PreparedFilter | None = None,
-) -> NDArray[Any]:
-    """Run a plan into `whole`, which is `target` with its batch axis; through a buffer where it overlaps an input."""
-    if plan.runtime.facts.backend != "cpu":
-        _execute_there(plan, x, w, operands, whole, prepared)
-        return target
-    if prepared is None:
-        prepared = plan.borrow(w)
-    if overlaps:
-        buffer = np.empty(whole.shape, whole.dtype)
-        plan(x, prepared, operands, buffer)
-        whole[...] = buffer
-    else:
-        plan(x, prepared, operands, whole)
-    return target
-
-
-def _execute_there(
-    plan: Plan,
-    x: NDArray[Any],
-    w: NDArray[Any] | None,
-    operands: Operands,
-    whole: NDArray[Any],
-    prepared: PreparedFilter | None,
+    stream: CallerStream | None = None,
 ) -> None:
-    """Upload, run, download: host arrays on a device. Its kernels take contiguous operands of one type."""
-    runtime, problem = plan.runtime, plan.problem
+    """Run a plan: on a caller's stream with arrays where they are; without one arrays of the host go there and back."""
+    runtime = plan.runtime
+    if stream is None and runtime.facts.backend != "cpu":
+        x, w = runtime.upload(x), None if w is None else runtime.upload(w)
+        there = runtime.empty(out.shape, out.dtype)
+        plan(x, prepared or plan.borrow(w), _cast(operands, plan.problem).on(runtime), there)
+        out[...] = runtime.download(there)
+        return
+    plan(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out, None, stream)
 
-    def cast(operand: Any) -> Any:
-        return None if operand is None else np.ascontiguousarray(operand, problem.operand_dtype)
 
-    if prepared is None:
-        prepared = plan.borrow(None if w is None else runtime.upload(w))
-    out = runtime.empty(whole.shape, whole.dtype)
-    own = Operands(cast(operands.scale), cast(operands.bias), operands.residual)
-    plan(runtime.upload(x), prepared, own.on(runtime), out)
-    whole[...] = runtime.download(out)
+def _cast(operands: Operands, problem: Any) -> Operands:
+    """A device's kernels take contiguous operands of one type."""
+    scale, bias = (
+        None if operand is None else np.ascontiguousarray(operand, problem.operand_dtype)
+        for operand in (operands.scale, operands.bias)
+    )
+    return Operands(scale, bias, operands.residual)

@@ -8,19 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands, Plan
+from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.arguments import IntPair, check_word, pair
-from convforge.arrays import as_array
-from convforge.execution import execute, find_plan
+from convforge.arrays import dtype_name, home_of
+from convforge.backends.streams import CallerStream
+from convforge.execution import at_home, execute, find_plan
 from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.types import is_integer, magnitude
 
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
+# Of filters of pictures on GPUs; they stay there for so many plans, filters and streams.
+TAPS_KEPT = 64
+_TAPS: dict[Any, PreparedFilter] = {}
+
 
 def filter(  # noqa: A001
-    image: NDArray[Any],
+    image: Any,
     kernel: NDArray[Any] | str | os.PathLike[str],
     *,
     channels: str = "each",
@@ -30,7 +35,7 @@ def filter(  # noqa: A001
     out_dtype: Any = None,
     device: str | None = None,
     algorithm: str = "auto",
-) -> NDArray[Any]:
+) -> Any:
     """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
 
     out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
@@ -38,7 +43,8 @@ def filter(  # noqa: A001
     Parameters
     ----------
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
-        Any number of bands C and of pages T; uint8, uint16, int16, int8, int32, float16, float32 or float64.
+        Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
+        bands C and of pages T.
         A gray stack is (T, H, W, 1).
     kernel : array of shape (R, S), str or path
         Numbers, or what :func:`convforge.images.kernels.load_kernel` reads: a name such as "laplacian" or
@@ -74,14 +80,32 @@ def filter(  # noqa: A001
     >>> filter(image, "laplacian", out_dtype=np.int16)[2, 1:4].tolist()
     [20, -160, 20]
     """
-    plan, x, w = plan_filter(
-        image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, device=device,
-        algorithm=algorithm,
-    )  # fmt: skip
-    problem = plan.problem
-    out = np.empty(problem.out_shape, problem.out_dtype)
-    execute(plan, x, w, Operands(), out, False, out)
-    return as_the_image(out, image.ndim, channels)
+    home = home_of(image=image)
+    with at_home(home):
+        plan, x, w = plan_filter(
+            image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+            device=device, algorithm=algorithm,
+        )  # fmt: skip
+        problem, stream = plan.problem, home.stream()
+        axes = home.read(image, "image").ndim
+        shape = as_the_image(np.broadcast_to(np.int8(0), problem.out_shape), axes, channels).shape
+        output = home.output(None, shape, problem.out_dtype)
+        prepared = None if stream is None else _prepared(plan, w, stream)
+        execute(plan, x, w, Operands(), output.seen.reshape(problem.out_shape), prepared, stream)
+        return output.finish(stream)
+
+
+def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilter:
+    """The taps on a GPU, for work on a stream: brought there once, which waits for the stream, and kept."""
+    key = (plan, w.tobytes(), stream.handle)
+    prepared = _TAPS.get(key)
+    if prepared is None:
+        prepared = plan.prepare(plan.runtime.upload(w), stream)
+        if not stream.capturing:
+            while len(_TAPS) >= TAPS_KEPT:
+                _TAPS.pop(next(iter(_TAPS)), None)
+            _TAPS[key] = prepared
+    return prepared
 
 
 def as_the_image(out: NDArray[Any], ndim: int, channels: str) -> NDArray[Any]:
@@ -116,7 +140,8 @@ def plan_filter(
         image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
         algorithm=algorithm,
     )  # fmt: skip
-    return find_plan(problem, algorithm, None, device, None), x, weights
+    device = home_of(image=image).runs_on(device)
+    return find_plan(problem, algorithm, None, device, None, tune=False), x, weights
 
 
 def filter_problem(
@@ -137,7 +162,9 @@ def filter_problem(
     ValueError, TypeError
         As :func:`filter`.
     """
-    image = as_array(image, "image", (2, 3, 4))
+    image = home_of(image=image).read(image, "image", (2, 3, 4))
+    if dtype_name(image) == "bfloat16":
+        raise TypeError("the image has dtype bfloat16, in which pictures are not filtered; cast it to float32")
     taps = kernel_array(kernel)
     check_word(channels, "channels")
     check_word(border, "border")
@@ -147,7 +174,7 @@ def filter_problem(
         raise ValueError(f"border={border!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
     if cval and border != "constant":
         raise ValueError(f"cval={cval} goes with border='constant'; border is {border!r}")
-    x = image.reshape(1, *image.shape, 1) if image.ndim == 2 else image[None] if image.ndim == 3 else image
+    x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
     n, h, w, c = x.shape
     if not c or not h or not w:
         raise ValueError(f"the image of shape {image.shape} has no pixel")
@@ -168,7 +195,7 @@ def filter_problem(
         groups=bands if channels == "each" else 1,
         padding_mode=border,
         padding_value=cval if border == "constant" else 0.0,
-        x_dtype=x.dtype.name,
+        x_dtype=dtype_name(x),
         w_dtype=weights.dtype.name,
         out_dtype=np.dtype(out_dtype or x.dtype).name,
         x_layout="NHWC",

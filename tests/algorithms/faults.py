@@ -38,9 +38,13 @@ CONSTANT = Run("direct_constant", PLAIN, ConstantConfig(32, 2))
 SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
 TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
 STAGED = replace(TILED, config=TiledConfig(32, 2, 2, 2, 2, weights="staged"))
+TILED_BYTES = Run("direct_tiled", "n1c2h9w800_k2r3s3_p1_u8-f32-f32-f32_nchw", TiledConfig(32, 1, 2, 8, 2))
 # A block takes several tiles of one picture and of the next; rows of tiles end within a tile.
 BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
 BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
+# Bytes: words of four rows, of which a window needs one, or several.
+DOTS = Run("direct_boxes", "n2c3h21w32_k3r3s3_p1_g3_u8-i8-i32-i32_nhwc", BoxesConfig(2, 16, 4, 4, 3, 2, 1))
+DOTS_LARGE = Run("direct_boxes", "n1c2h21w64_k2r6s3_p2x1_u8-i8-i32-i32_nchw", BoxesConfig(2, 16, 4, 4, 2, 2, 1))
 IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
 IMPLICIT = Run("implicit_gemm", PLAIN, WarpTile(16, 128, 8, 16, 32, 4, 4))
 GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
@@ -66,6 +70,7 @@ POOL_SMALL = _with(POOL, "max_n2c3h9w13_r2s2_st2_p0_f32_nchw")
 
 # Depthwise: rows of whole vectors; multipliers; strides; filters too wide to be taken at once; too large to unroll.
 CHANNELS = Run("depthwise_channels", "n2c8h13w14_k8r3s3_p1_g8_f32_nhwc", ChannelsConfig(4, 2, 4, 2, 4, 4))
+CHANNELS_INSIDE = Run("depthwise_channels", "n1c8h12w40_k8r3s3_p1_g8_f32_nhwc", ChannelsConfig(4, 2, 4, 1, 4, 8))
 CHANNELS_TWICE = replace(CHANNELS, problem="n2c4h13w14_k8r3s3_p1_g4_f32_nhwc")
 PLANES = Run("depthwise_planes", "n2c5h13w24_k5r3s3_p1_g5_f32_nchw", PlanesConfig(3, 4, 3, 2, 2))
 PLANES_WIDE = replace(PLANES, problem="n1c3h19w21_k3r9s13_p4x6_g3_f32_nchw")
@@ -153,18 +158,25 @@ FAULTS = [
         ("no border beside", "h >= 0 && there[j] ?", "h >= 0 ?"),
         ("no border above", "h >= 0 && there[j] ?", "there[j] ?"),
         ("uninitialised accumulators", "sums[OUT_P][OUT_Q][VEC] = {};", "sums[OUT_P][OUT_Q][VEC];"),
-        ("no check at the ragged edge", "if (p >= conv.P || q >= conv.Q) continue;", "if (p >= conv.P) continue;"),
-        ("no check at the last row", "if (p >= conv.P || q >= conv.Q) continue;", "if (q >= conv.Q) continue;"),
+        ("no check at the ragged edge", "(p >= conv.P || q >= conv.Q)) continue;", "(p >= conv.P)) continue;"),
+        ("no check at the last row", "(p >= conv.P || q >= conv.Q)) continue;", "(q >= conv.Q)) continue;"),
         ("height for width", "inside(w0 + j, conv.W)", "inside(w0 + j, conv.H)"),
-        ("one filter for all outputs", "static_cast<index_t>(K) + tile.k + v", "static_cast<index_t>(K) + v"),
-        ("transposed filter", "(r * S + s) * static_cast", "(s * R + r) * static_cast"),
+        ("one filter for all outputs", "threadIdx.x * VEC + v);", "v);"),
+        ("transposed filter", "taps.at[r * S + s]", "taps.at[s * R + r]"),
+        ("no barrier after the filters are staged", f"BLOCKS_C * BLOCK_K);\n    {SYNC}", "BLOCKS_C * BLOCK_K);"),
+        ("the first filters for all blocks", "blockIdx.x % BLOCKS_C * BLOCK_K);", "0);", CHANNELS_INSIDE),
+        ("rows above taken for whole", "rows_inside = h0 >= 0 &&", "rows_inside =", CHANNELS_INSIDE),
+        ("rows below taken for whole", "h0 + ROWS <= conv.H &&", "", CHANNELS_INSIDE),
+        ("columns beside taken for whole", "columns_inside = left >= 0 &&", "columns_inside =", CHANNELS_INSIDE),
+        ("rows inside of the first tile", "tile.k / K_GROUP, WHOLE ? h0 : 0,", "tile.k / K_GROUP, 0,",
+         CHANNELS_INSIDE),
         ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
          replace(CHANNELS, problem="n2c8h13w14_k8r3s3_p1_g8_st2_f32_nhwc")),
         ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
          replace(CHANNELS, problem="n1c8h13w14_k8r3s3_p2_d2_g8_f32_nhwc")),
-        ("every output its own channel", "tile.n, tile.k / K_GROUP, 0, 0)", "tile.n, tile.k, 0, 0)", CHANNELS_TWICE),
+        ("every output its own channel", "tile.n, tile.k / K_GROUP, WHOLE", "tile.n, tile.k, WHOLE", CHANNELS_TWICE),
         ("a vector's first channel for all", "((k + e) / K_GROUP - k / K_GROUP)", "0", CHANNELS_TWICE),
-        ("outputs of the first channels for all", "tile.k + v, p, q), values", "v, p, q), values"),
+        ("outputs of the first channels for all", "tile.n, tile.k, tile.p, tile.q);", "tile.n, 0, tile.p, tile.q);"),
     ),
     *of_file("include/device/held.cuh", PLANES,
         ("zero for what stands outside", "stored<T>::of(conv.outside)", "stored<T>::of(acc_t(0))",
@@ -174,6 +186,7 @@ FAULTS = [
     ),
     *of_file("depthwise/planes.cu", PLANES,
         ("no barrier behind the copies", "copy_async_wait();\n    __syncthreads();", "copy_async_wait();"),
+        ("filters of the first planes for all", "(tile.k + slot) % K, 0, r, s)", "slot % K, 0, r, s)"),
         ("copies not waited for", "    copy_async_wait();\n", ""),
         ("no halo rows", "TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
          "TILE_H = (TILE_P - 1) * STRIDE_H + 1"),
@@ -188,7 +201,7 @@ FAULTS = [
         ("vectors over the ragged edge", "args.aligned_out && q0 + q + STORE <= conv.Q", "args.aligned_out",
          replace(PLANES, problem="n2c5h13w20_k5r3s3_p1_g5_f32_nchw", config=PlanesConfig(3, 8, 3, 2, 2))),
         ("one filter for all planes", "+ slot * FILTER);", ");"),
-        ("transposed filter", "tap / S * FILTER_PITCH + tap % S", "tap % S * FILTER_PITCH + tap / S"),
+        ("transposed filter", "r * FILTER_PITCH + s] =", "s * FILTER_PITCH + r] ="),
         ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP,", "tile.n, k % K / K_GROUP,"),
         ("every output its own plane", "k % K / K_GROUP,", "k % K,",
          replace(PLANES, problem="n2c4h13w24_k8r3s3_p1_g4_f32_nchw")),
@@ -248,13 +261,45 @@ FAULTS = [
         ("uninitialised accumulators", "sums[OUT_K][OUT_P][OUT_Q] = {};", "sums[OUT_K][OUT_P][OUT_Q];"),
         ("no check at the ragged edge", "if (q + at < conv.Q) finish", "finish",
          _with(BOXES, "n2c3h21w68_k4r3s2_p1_f32_nchw")),
-        ("no check at the last row", "if (p + row < args.conv.P) store_run", "store_run"),
+        ("no check at the last row", "if (p + row >= conv.P) continue;", ""),
+        ("a tile at the last row stored whole", "if (in_vectors && p + OUT_P <= conv.P &&", "if (in_vectors &&"),
+        ("rows below taken for whole", "h0 + BOX_H <= conv.H &&", "",
+         _with(BOXES_FILLED, "n1c1h20w100_k2r3s3_p1_reflect_f32_nchw")),
+        ("no barrier after the taps are packed", f"pack_taps(packed, staged, threadIdx.x);\n        {SYNC}",
+         "pack_taps(packed, staged, threadIdx.x);", DOTS),
+        ("one place of words for all", "place = b - p * STRIDE_H - FIRST;", "place = -FIRST;", DOTS),
+        ("pixels not shifted by the padding", "e = BEFORE + (q", "e = (q", DOTS),
         ("outputs of the next group", "if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;", "",
          Run("direct_boxes", "n1c4h21w68_k6r3s3_p1_g2_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))),
         ("products of another group", "if (ch / C_GROUP != k / K_GROUP) continue;  // of another group", "",
          Run("direct_boxes", "n1c4h21w68_k2r3s3_p1_g2_f32_nhwc", BoxesConfig(2, 16, 2, 2, 2, 2, 1))),
         ("one filter for all outputs", "min(tile.k + k, K - 1), (plane", "0, (plane"),
         ("vectors not shifted by the padding", "v * LOAD - SHIFT", "v * LOAD"),
+    ),
+    *of_file("include/device/dots.cuh", DOTS,
+        ("columns turned wrongly", "columns[0] = __byte_perm(low, low2, 0x5410)",
+         "columns[0] = __byte_perm(low, low2, 0x5432)"),
+        ("taps beyond the filter", "d + i < R) word", "true) word"),
+        ("taps before the filter", "if (d + i >= 0 && d", "if (d"),
+        ("signs of pixels for the taps'", "static_cast<W>(taps >> i)", "static_cast<X>(taps >> i)"),
+        ("signs of taps for the pixels'", "static_cast<X>(pixels >> i)", "static_cast<W>(pixels >> i)"),
+        ("one word of a large filter", "(b == whole || R >= 4)", "b == whole", DOTS_LARGE),
+        ("words that a window does not reach", "b < top + R &&", "b < top + R - 1 &&", DOTS_LARGE),
+        ("sums wrap round", "= stored<T>::of(sums[e + i]);", "= static_cast<T>(sums[e + i]);",
+         _with(DOTS, "n1c3h21w32_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc")),
+    ),
+    *of_file("include/device/divide.cuh", BOXES,
+        ("a shift too many", ">> divisor.shift", ">> (divisor.shift + 1)"),
+    ),
+    *of_file("include/device/pixels.cuh", TILED_BYTES,
+        ("the first pixel of a word for all", "0x7440 + byte % 4", "0x7440"),
+        ("the first word for all", "both.words[byte / 4]", "both.words[0]"),
+        ("high bytes for low ones", "0x7410 + byte % 4 * 0x11", "0x7401 + byte % 4 * 0x11",
+         _with(TILED_BYTES, "n1c2h9w800_k2r3s3_p1_u16-f32-f32-f32_nchw")),
+    ),
+    *of_file("include/device/given.cuh", STAGED,
+        ("one filter for all outputs", "filter.strides, k, c, r, s)", "filter.strides, 0, c, r, s)"),
+        ("transposed filter", "filter.strides, k, c, r, s)", "filter.strides, k, c, s, r)"),
     ),
     *of_file("include/device/staged.cuh", STAGED,
         ("one filter for all outputs", "k = i / (S * R * C_GROUP);", "k = 0;"),

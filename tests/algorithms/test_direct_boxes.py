@@ -97,6 +97,32 @@ def test_values(text: str) -> None:
     check(text)
 
 
+# Bytes by dot products of four: filters of one to nine rows, strides, columns apart, every sign, groups, stores.
+DOTS = [
+    *[
+        f"n1c2h21w80_k2r{r}s{s}_p2x1_u8-i8-i32-i32_nchw"
+        for r, s in ((1, 3), (2, 2), (3, 3), (4, 4), (5, 5), (6, 3), (9, 7))
+    ],
+    *[f"n1c3h21w80_k3r{r}s3_p2_g3_reflect_u8-i8-u8-i32_nhwc" for r in (3, 5)],
+    *[f"n1c2h37w80_k3r{r}s3_st{stride}_p1_u8-i8-i32-i32_nchw" for r in (3, 5) for stride in ("2", "3x1", "1x2")],
+    "n1c2h21w80_k3r3s3_p1_i8-i8-i8-i32_nchw",
+    "n1c2h21w80_k3r5s3_p2_i8-u8-i32-i32_nchw",
+    "n1c2h21w80_k3r3s3_p1_u8-u8-u8-i32_nchw_+bias+relu",
+    "n1c4h21w80_k4r3s3_p1_constant9.0_u8-i8-u8-i32_nhwc",
+    "n2c4h21w80_k6r3s3_p1_g2_u8-i8-i32-i32_nhwc",
+    "n1c2h21w80_k3r3s3_p1x2_d1x2_u8-i8-i32-i32_nchw",
+    "n1c2h21w80_k3r3s3_p2x1_d2x1_u8-i8-i32-i32_nchw",
+    "n1c3h21w80_k3r3s3_p1_flip_u8-i8-i32-i32_nhwc",
+]
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", DOTS)
+def test_dot_products_of_bytes(text: str) -> None:
+    check(text)
+    check(text, kind="integers")
+
+
 BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")
 
 
@@ -253,21 +279,28 @@ def test_the_tile_follows_the_picture() -> None:
     def tile(text: str) -> tuple[int, int]:
         config = DirectBoxes().configs(problem_of(text), H200)[0]
         assert config.strips * config.lanes >= 64
+        assert config.out_k == problem_of(text).k_per_group
         return config.strips * config.out_p, config.lanes * config.out_q
 
     assert tile("n1c3h2048w2048_k1r3s3_p1_f32_nchw") == (32, 128)
     assert tile("n1c3h2048w2048_k3r3s3_p1_f32_nchw") == tile("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == (8, 128)
-    assert tile("n1c3h512w512_k1r3s3_p1_f32_nchw") == (8, 128)
+    assert tile("n1c3h512w512_k1r3s3_p1_f32_nchw") == tile("n1c3h512w512_k3r3s3_p1_f32_nchw") == (8, 64)
     assert tile("n1c3h2048w2048_k1r3s3_st2_p1_f32_nchw") == tile("n1c3h2048w2048_k1r3s3_st3_p1_f32_nchw") == (8, 64)
+    assert tile("n1c1h4000w4000_k1r3s3_p1_u8-f32-u8-f32_nchw") == (64, 128)  # bytes
+    small = DirectBoxes().configs(problem_of("n1c3h64w64_k3r3s3_p1_f32_nchw"), H200)[0]
+    assert (small.strips * small.out_p, small.lanes * small.out_q, small.out_k) == (4, 32, 1)
     for text in ("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c1h4000w4000_k1r3s3_p1_f32_nchw"):
         config = DirectBoxes().configs(problem_of(text), H200)[0]
         assert config.blocks * config.strips * config.lanes >= 512
 
 
-def test_auto_takes_it_for_large_pictures() -> None:
+def test_auto_takes_it_for_pictures_of_few_channels() -> None:
     def first(text: str) -> str:
         return _preferred(problem_of(text), "cuda")[0][0]
 
-    assert first("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == "direct_boxes"
-    assert first("n1c3h256w256_k1r3s3_p1_f32_nchw") == "direct_tiled"
+    assert first("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == first("n1c3h32w32_k3r3s3_p1_f32_nchw") == "direct_boxes"
+    assert first("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc") == "direct_boxes"
+    assert first("n1c3h8192w8192_k1r3s3_p1_f32_nchw") == first("n1c8h64w64_k1r3s3_p1_f32_nchw") == "direct_tiled"
     assert first("n1c3h1024w1024_k16r3s3_p1_f32_nchw") == "direct_tiled"
+    assert first("n1c1h512w512_k1r7s7_p3_f32_nchw") == "direct_boxes"
+    assert first("n1c1h512w512_k1r11s11_p5_f32_nchw") == "depthwise_planes"

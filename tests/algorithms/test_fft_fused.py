@@ -66,7 +66,11 @@ def test_a_whole_picture_that_shares_its_zeros() -> None:
 
 @needs_emulator
 def test_more_pictures_than_a_grid_has_along_y() -> None:
-    check(problem_of("n66000c1h1w2_k1r1s1_f32_nchw"))
+    """Their blocks lie along x alone; that so many are right is for tests/gpu/test_large.py, as each is a transform."""
+    plan = METHOD.plan(problem_of("n66000c1h1w2_k1r1s1_f32_nchw"), SMALL, emulator_runtime())
+    (launch,) = plan.launches
+    assert launch.grid == (66000,)
+    check(problem_of("n700c1h1w2_k1r1s1_f32_nchw"))
 
 
 @needs_emulator

@@ -202,8 +202,8 @@ def test_a_row_predicted_to_take_too_long_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def predict(self: Forecast, key: tuple[str, ...], *rest: object) -> tuple[float, str] | None:
-        return (100.0, "1 s for a smaller one") if "honest" in key else None
+    def predict(self: Forecast, keys: Any, *rest: object) -> tuple[float, str] | None:
+        return (100.0, "1 s for a smaller one") if ("gemm", "honest") in keys else None
 
     monkeypatch.setattr(Forecast, "predict", predict)
     method = fakes.Interrupting(1)  # it must not even be planned
@@ -231,11 +231,59 @@ def test_a_prediction_comes_from_the_largest_row_so_far() -> None:
 
     forecast.learn(key, small, 0.01)
     forecast.learn(key, middle, 0.02)
-    predicted = forecast.predict(key, large, probe)
+    predicted = forecast.predict([key], large, probe)
     assert predicted is not None
     assert predicted[0] == pytest.approx(0.16)
     assert "m200n200k200_f32" in predicted[1]
-    assert forecast.predict(("gemm", "other"), small, probe) is None
+    assert forecast.predict([("gemm", "other")], small, probe) is None
+
+
+def test_a_config_that_was_seen_speaks_for_itself_and_the_first_one_for_the_others() -> None:
+    forecast = Forecast()
+    slow, quick, unseen = (("gemm", "honest", f"tile={tile}") for tile in (8, 16, 32))
+    method, small, large = ("gemm", "honest"), parse_problem("m100n100k100_f32"), parse_problem("m200n200k200_f32")
+
+    def probe(problem: Problem) -> float:
+        raise AssertionError("there was an earlier row")
+
+    for key, seconds in ((slow, 1.0), (quick, 0.01), (method, 0.02)):
+        forecast.learn(key, small, seconds)
+    for key, seconds in ((slow, 8.0), (quick, 0.08), (unseen, 0.16)):
+        predicted = forecast.predict([key, method], large, probe)
+        assert predicted is not None
+        assert predicted[0] == pytest.approx(seconds)
+        assert forecast.seconds_per_flop(key, method) == pytest.approx(seconds / large.flops)
+
+
+def test_one_slow_config_does_not_keep_the_others_from_a_larger_case(tmp_path: Path) -> None:
+    """The second config takes 10 s for the small case: the large one is too dear for it, and not for the first."""
+    passed = [0.0]
+
+    class Uneven(fakes.Honest):
+        def plan(self, problem: GemmProblem, config: fakes.Tile, runtime: Runtime) -> Plan:
+            plan = super().plan(problem, config, runtime)
+            runtime.seconds = 0.01 if config.tile == 8 else 0.5  # type: ignore[attr-defined]
+            return plan
+
+    runtime = Telling(cpu_runtime().facts)
+    settings = Settings(quick=True, budget_s=100.0, all_configs=True)
+    run = run_bench(tmp_path, cases(100, 400), [Uneven()], settings, runtime=runtime, clock=lambda: passed[0])
+    found = {(result.case, result.config): result for result in run.results}
+    assert found["square_100", "tile=16"].status == "ok"
+    assert found["square_400", "tile=8"].status == "ok"
+    last = found["square_400", "tile=16"]
+    assert last.status == "skipped"
+    assert last.reason is not None
+    assert "a call would take about 32 s (500 ms for m100n100k100_f32)" in last.reason
+
+
+def test_a_smaller_problem_that_the_method_refuses_is_no_error(tmp_path: Path) -> None:
+    class Large(fakes.Honest):
+        def refuses(self, problem: GemmProblem, facts: Any) -> str | None:
+            return None if problem.m >= 400 else "it takes 400 rows and more"
+
+    (result,) = run_bench(tmp_path, cases(400), [Large()], Settings(quick=True)).results
+    assert (result.status, result.reason) == ("ok", None)
 
 
 def test_a_prediction_that_would_refuse_is_made_again_from_a_larger_problem() -> None:
@@ -246,16 +294,16 @@ def test_a_prediction_that_would_refuse_is_made_again_from_a_larger_problem() ->
         probed.append(problem)
         return problem.flops * (1e-9 if len(probed) == 1 else 1e-10)
 
-    first = Forecast().predict(("truth",), large, probe)
+    first = Forecast().predict([("truth",)], large, probe)
     assert first is not None
     assert first[0] == pytest.approx(1e-9 * large.flops)
     probed.clear()
-    again = Forecast().predict(("truth",), large, probe, most=20.0)
+    again = Forecast().predict([("truth",)], large, probe, most=20.0)
     assert again is not None
     assert again[0] == pytest.approx(1e-10 * large.flops)
     assert probed[0].flops < probed[1].flops <= 16 * PROBE_FLOPS
     probed.clear()
-    hopeless = Forecast().predict(("truth",), large, probe, most=0.1)
+    hopeless = Forecast().predict([("truth",)], large, probe, most=0.1)
     assert hopeless is not None
     assert len(probed) == 1, "a larger problem would take too long itself"
 
@@ -387,6 +435,28 @@ def test_probes_are_small_and_of_the_same_kind(text: str) -> None:
         assert isinstance(small, Conv2dProblem)
         for name in ("stride", "padding", "dilation", "r", "s", "c_per_group", "x_layout"):
             assert getattr(small, name) == getattr(problem, name)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("width", "multiple"), [(2048, 64), (4000, 16), (1040, 16), (64, 64), (48, 16), (2047, 1)])
+def test_a_probes_width_is_divided_by_what_divides_the_problems(width: int, multiple: int, layout: str) -> None:
+    for more in ("c30h2048w{}_k10r3s3_p1", "c512h4096w{}_k512r3s3_p1", "c1h4096w{}_k1r31s31"):
+        problem = parse_problem(f"n1{more.format(width)}_f32_{layout}")
+        small = smaller(problem)
+        assert isinstance(small, Conv2dProblem)
+        assert isinstance(problem, Conv2dProblem)
+        assert small.flops < problem.flops
+        assert small.w % min(multiple, 16) == 0
+        assert small.w < 64 or small.w % multiple == 0
+        assert small.s <= small.w <= problem.w
+
+
+def test_a_small_probe_of_a_product_keeps_whole_vectors() -> None:
+    small = smaller(parse_problem("m8192n4112k1000_f32"))
+    assert isinstance(small, GemmProblem)
+    assert (small.m % 64, small.n % 16) == (0, 0)
+    assert small.m > 128
+    assert smaller(parse_problem("m0n64k5_f32")) == parse_problem("m0n64k5_f32")
 
 
 def test_methods_are_asked_for_by_name_for_their_own_arithmetic() -> None:

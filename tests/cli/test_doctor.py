@@ -194,6 +194,15 @@ def test_the_cache_is_cleared_and_nothing_beside_it(done: Callable[..., Ran], ke
     assert cache_line(done()) == f"{kernels}, 0 files, 0 B"
 
 
+def test_tuned_choices_are_counted_and_cleared(done: Callable[..., Ran], kernels: Path) -> None:
+    choice = kernels.with_name("tuned") / "a-cpu-0123" / "m8n8k8-0123.json"
+    choice.parent.mkdir(parents=True)
+    choice.write_text("{}")
+    assert f"tuned choices: {kernels.with_name('tuned')}, 1 buckets" in done().out
+    assert done("--clear-cache").out.splitlines()[-1].startswith("deleted")
+    assert not choice.exists()
+
+
 def test_a_cache_that_cannot_be_deleted_is_a_failure(
     run: Callable[..., Ran], kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_every_method_is_there_with_what_it_takes_or_why_not(done: Callable[...,
         assert len(reason.split()) > 3, f"{name} says why not in a sentence"
         assert ours[name].precision != "strict" or reason == ours[name].refusal
     for name, row in rows.items():
-        assert list(row) == ["method", "launches", "tile", "workspace"]
+        assert list(row) == ["method", "launches", "tile", "workspace", "predicted"]
         assert re.fullmatch(r"[\d.]+ [kMG]?B", row["workspace"]), name
         assert int(row["launches"]) >= 1
     peers = [found.name for found in algorithms(problem) if not found.ours]

@@ -35,7 +35,7 @@ class HostRuntime:
     facts = FACTS
     device = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> DeviceArray:
         return DeviceArray(np.empty(shape, dtype), None)
 
     def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
@@ -59,6 +59,9 @@ class HostRuntime:
 
     def synchronize(self, stream: Any = None) -> None:
         pass
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        return False
 
     def stream_handle(self, stream: Any) -> int:
         return STREAM if stream is None else int(stream)

@@ -23,11 +23,10 @@ CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operatio
 
 @pytest.fixture
 def played(monkeypatch: Any) -> Npp:
-    """NPP by NumPy, on a stream that is not captured."""
+    """NPP by NumPy."""
     library = Npp()
     open_library(monkeypatch, "nppif", library)
     monkeypatch.setattr(npp, "stream_context", lambda runtime, stream: npp.Context(runtime.stream_handle(stream)))
-    monkeypatch.setattr(npp, "is_capturing", lambda runtime, stream: False)
     return library
 
 
@@ -122,7 +121,7 @@ def test_while_a_stream_is_captured_filters_are_not_looked_at(played: Npp, monke
     plan = PEER.plan(problem, PEER.configs(problem, FACTS)[0], runtime)
     w = runtime.upload(make_inputs(problem).w)
     asked = []
-    monkeypatch.setattr(npp, "is_capturing", lambda runtime, stream: asked.append(stream) or True)
+    monkeypatch.setattr(PackingRuntime, "is_capturing", lambda self, stream: asked.append(stream) or True)
     monkeypatch.setattr(runtime, "synchronize", lambda stream: pytest.fail("a captured stream cannot be waited for"))
     assert plan.borrow(w, STREAM).nbytes == 4 * 27
     assert asked == [STREAM]

@@ -5,12 +5,13 @@ Tests, bench, report, command line and tables take the methods from this list.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, precision_refusal
+from convforge.algorithms.contract import Algorithm, Config, precision_refusal
 from convforge.algorithms.depthwise import Depthwise
 from convforge.algorithms.depthwise import device as depthwise
 from convforge.algorithms.direct import DirectNaive, DirectRows
@@ -100,3 +101,41 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> st
         return f"it runs on {algorithm.backend}"
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, getattr(problem, "precision", "strict"))
+
+
+def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: Config | str) -> Config:
+    """A config from its text, ``field=value`` joined by commas; what is not named keeps the default's value.
+
+    Raises
+    ------
+    ValueError
+        A field is unknown (with the nearest), or a value has the wrong type.
+    """
+    default: Config = method.configs(problem, facts)[0]
+    if isinstance(config, Config):
+        if type(config) is not type(default):
+            raise ValueError(f"{method.name} takes a {type(default).__name__}; got a {type(config).__name__}")
+        for f in dataclasses.fields(config):
+            value = getattr(config, f.name)
+            if isinstance(getattr(default, f.name), int) and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{f.name}={value!r} must be a whole number of at least 1")
+        return config
+    fields = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}
+    changes: dict[str, Any] = {}
+    for part in filter(None, config.replace(" ", "").split(",")):
+        name, _, text = part.partition("=")
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{method.name} has no config field {name!r}{hint} It has: {', '.join(fields) or 'none'}")
+        changes[name] = _value(name, text, fields[name])
+    return dataclasses.replace(default, **changes)
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """A config field's value from its text, in the type of its default; numbers of a tile are at least 1."""
+    if not isinstance(default, int) or isinstance(default, bool):
+        return type(default)(text)
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ValueError(f"{name}={text!r} must be a whole number of at least 1")
+    return int(text)

@@ -7,9 +7,12 @@ once or on every call, and which is then called many times.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.backends.facts import DeviceFacts
@@ -381,3 +384,12 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | N
     if algorithm.precision in ("strict", precision):
         return None
     return f"its arithmetic is {algorithm.precision!r}; the problem allows {precision!r}: ask for it by name"
+
+
+@cache
+def digest_of(sources: tuple[str, ...]) -> str:
+    """SHA-256 of the names and texts of files of the package."""
+    package, total = Path(__file__).parents[1], hashlib.sha256()
+    for name in sources:
+        total.update(name.encode() + b"\0" + (package / name).read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return total.hexdigest()

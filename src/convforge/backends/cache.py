@@ -20,6 +20,30 @@ SCHEMA = 1
 LIMIT_BYTES = 256 << 20
 
 
+def cache_root() -> Path:
+    """The folder of every cache: the user's, or what CONVFORGE_CACHE_DIR names."""
+    return Path(os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, in a folder that is made, so that any reader sees either all of it or what stood there before.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 class DiskCache:
     """A folder of compiled kernels. Any number of processes may use it at once.
 
@@ -32,8 +56,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        root = os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False)
-        self.folder = Path(root) / "cuda" if folder is None else folder
+        self.folder = cache_root() / "cuda" if folder is None else folder
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
@@ -58,22 +81,14 @@ class DiskCache:
         """Keep a kernel; a folder that cannot be written keeps nothing, and nobody fails for it."""
         head = json.dumps({**about, "digest": hashlib.sha256(code).hexdigest()}).encode()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(head + b"\n" + code)
-                os.replace(name, self.folder / key)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_whole(self.folder / key, head + b"\n" + code)
         except OSError:
             return
         self._trim()
 
     def files(self) -> list[Path]:
         """Every stored kernel."""
-        return [path for path in self.folder.glob("*") if path.is_file() and not path.name.startswith(".")]
+        return sorted(Path(entry.path) for entry in self._entries())
 
     def nbytes(self) -> int:
         """Bytes of all of them."""
@@ -86,22 +101,32 @@ class DiskCache:
             path.unlink(missing_ok=True)
         return len(files)
 
-    def _sizes(self) -> list[tuple[float, int, Path]]:
+    def _entries(self) -> list[os.DirEntry[str]]:
+        """The stored kernels; by scandir, as this happens with every kernel that is stored beside thousands."""
+        try:
+            with os.scandir(self.folder) as entries:
+                return [entry for entry in entries if not entry.name.startswith(".") and entry.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _sizes(self) -> list[tuple[float, int, str]]:
         """When each file was used last, and its bytes; files that another process drops meanwhile are left out."""
         found = []
-        for path in self.files():
+        for entry in self._entries():
             try:
-                stat = path.stat()
+                stat = entry.stat()
             except OSError:
                 continue
-            found.append((stat.st_mtime, stat.st_size, path))
-        return sorted(found)
+            found.append((stat.st_mtime, stat.st_size, entry.path))
+        return found
 
     def _trim(self) -> None:
         sizes = self._sizes()
         total = sum(size for _, size, _ in sizes)
-        for _, size, path in sizes:
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in sorted(sizes):
             if total <= self.limit_bytes:
                 return
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
             total -= size

@@ -44,6 +44,11 @@ class DeviceFacts:
         Shared memory that one block may ask for, and of a multiprocessor; 0 on a CPU.
     registers, threads : int
         Registers of 32 bits and resident threads of a multiprocessor; 0 on a CPU.
+    clock_hz, memory_bytes_per_s : int
+        Highest clock of a GPU's multiprocessors, and bandwidth of its memory, as its driver states them; 0 where it
+        does not.
+    driver : str
+        Version of a GPU's driver; empty on a CPU.
     no_fft : str
         Why there is no library of Fourier transforms for the device, in words; empty where there is one.
     """
@@ -61,6 +66,9 @@ class DeviceFacts:
     shared_bytes: int = 0
     registers: int = 0
     threads: int = 0
+    clock_hz: int = 0
+    memory_bytes_per_s: int = 0
+    driver: str = ""
     no_fft: str = ""
 
     @classmethod

@@ -55,12 +55,24 @@ class Runtime(Protocol):
         """What the device is."""
         ...
 
+    def current(self) -> AbstractContextManager[None]:
+        """The device as the thread's own, for as long as the context lasts."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether the device is the thread's own."""
+        ...
+
     def compile(self, kernel: Any) -> Any:
         """A callable form of a kernel for this device; cached on disk between processes."""
         ...
 
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
         """Run a compiled kernel over a grid, in the order of `stream`. `args` is a tuple on the CPU, else a struct."""
+        ...
+
+    def launcher(self, kernel: Any, info: LaunchInfo) -> Callable[[Any, int], None]:
+        """What launches a kernel again: it is handed the struct, and the stream's handle."""
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
@@ -75,8 +87,8 @@ class Runtime(Protocol):
         """A workspace of at least `nbytes` bytes, aligned to 64."""
         ...
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array of the device that is not yet written."""
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
+        """An array of the device that is not yet written, for work on `stream`."""
         ...
 
     def upload(self, array: Any) -> Any:
@@ -128,6 +140,14 @@ class Runtime(Protocol):
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until everything launched on `stream` has ended."""
+        ...
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        """Whether what `stream` is given goes into a graph, so that nothing may be waited for, and nothing measured."""
+        ...
+
+    def release(self) -> None:
+        """Give memory that is kept for later requests back to the system."""
         ...
 
     def time(self, run: Callable[[], None], repeats: int) -> float:

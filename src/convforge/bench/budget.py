@@ -148,7 +148,7 @@ class Budget:
         return ROW_S + ROW_S_PER_OUTPUT * sizes.outputs + calls_s
 
     def _call_s(self, sizes: _Sizes) -> float:
-        rate = self._forecast.seconds_per_flop(sizes.method)
+        rate = self._forecast.seconds_per_flop(*sizes.keys)
         return sizes.nominal_s if rate is None else sizes.flops * rate
 
     def _cases_s(self, most: float = math.inf) -> float:
@@ -166,7 +166,7 @@ class _Sizes:
     """What a row's cost follows from."""
 
     case: str
-    method: tuple[str, str]
+    keys: tuple[tuple[str, ...], ...]
     flops: int
     outputs: int
     nominal_s: float
@@ -178,12 +178,13 @@ class _Sizes:
             outputs = problem.m * problem.n
         else:
             outputs = problem.size if isinstance(problem, ElementwiseProblem) else math.prod(problem.out_shape)
-        method = (row.algorithm.operation, row.algorithm.name)
-        return cls(row.case.name, method, problem.flops, outputs, weight(problem))
+        return cls(row.case.name, row.forecast_keys, problem.flops, outputs, weight(problem))
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
     """A problem of the same kind that is small enough to try; None where there is none.
+
+    Where 64 or 16 divides a width, or a side of a product, it divides the smaller one too: some methods take no others.
 
     Examples
     --------
@@ -194,15 +195,20 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
     """
     if isinstance(problem, GemmProblem):
         side = math.floor((most_flops / 2) ** (1 / 3))
-        return replace(problem, m=min(problem.m, side), n=min(problem.n, side), k=min(problem.k, side))
+        m, n, k = (_divided_like(size, min(size, side), min(size, 1)) for size in (problem.m, problem.n, problem.k))
+        return replace(problem, m=m, n=n, k=k)
     if not isinstance(problem, Conv2dProblem):
         return None
     small = problem.replace(n=min(problem.n, 1))
     shrink = math.sqrt(min(most_flops / max(small.flops, 1), 1.0)) * 0.95
     if shrink < 0.95:
+        least_h, least_w = (
+            min(size, extent + max(small.padding))
+            for size, extent in ((small.h, small.extent_h), (small.w, small.extent_w))
+        )
         small = small.replace(
-            h=max(int(small.h * shrink), min(small.h, small.extent_h + max(small.padding))),
-            w=max(int(small.w * shrink), min(small.w, small.extent_w + max(small.padding))),
+            h=max(int(small.h * shrink), least_h),
+            w=_divided_like(small.w, max(int(small.w * shrink), least_w), least_w),
         )
     # Wide layers: the picture is as small as the filter lets it be. Fewer groups, then fewer filters.
     if small.flops > most_flops and small.groups > 1:
@@ -214,19 +220,32 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
     return small
 
 
+def _divided_like(original: int, size: int, least: int) -> int:
+    """A size near `size`, and no smaller than `least`, that 64 or 16 divides where it divides the original."""
+    unit = next(unit for unit in (64, 16, 1) if original % unit == 0 and unit <= max(size, 16))
+    rounded = size // unit * unit
+    return rounded if rounded >= least else rounded + unit
+
+
+# Seconds of a call of a problem; None where that problem is refused.
+Probe = Callable[[Problem], float | None]
+
+
 class Forecast:
-    """Predicts how long one call takes, from what has been measured so far or from a smaller probe."""
+    """Predicts how long one call takes, from what has been measured so far or from a smaller probe.
+
+    What was seen is kept under keys: a config's, and its method's for configs that were not seen. A method's is what
+    its first config took, so that a slow one of many does not speak for the others.
+    """
 
     def __init__(self, scalable_s: float = SCALABLE_S) -> None:
         self._scalable_s = scalable_s
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}
 
-    def seconds_per_flop(self, key: tuple[str, ...]) -> float | None:
-        """The rate of the largest problem that was seen; None before that."""
-        if key not in self._seen:
-            return None
-        flops, seconds, _ = self._seen[key]
-        return seconds / flops
+    def seconds_per_flop(self, *keys: tuple[str, ...]) -> float | None:
+        """The rate of the largest problem that was seen, under the first key that has one; None before that."""
+        found = self._found(keys)
+        return None if found is None else found[1] / found[0]
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
         """`key` took `seconds` for one call of `problem`."""
@@ -234,35 +253,40 @@ class Forecast:
             self._seen[key] = (problem.flops, seconds, str(problem))
 
     def predict(
-        self,
-        key: tuple[str, ...],
-        problem: Problem,
-        probe: Callable[[Problem], float],
-        most: float = math.inf,
+        self, keys: Sequence[tuple[str, ...]], problem: Problem, probe: Probe, most: float = math.inf
     ) -> tuple[float, str] | None:
-        """Seconds of a call and what they were scaled up from; None for problems too small to matter.
+        """Seconds of a call and what they were scaled up from.
+
+        None for problems too small to matter, and for those whose probe is refused. What a probe took is kept under the
+        last key.
 
         A prediction of more than `most` seconds is made again from a probe sixteen times as large, if that should take
         no more than a quarter of them: small problems keep few cores at work.
         """
-        found = self._predict(key, problem, probe)
-        if found is not None and found[0] > most and key in self._seen:
-            flops, seconds, _ = self._seen[key]
+        seen = self._found(keys) or self._probed(keys[-1], problem, probe)
+        if seen is None:
+            return None
+        flops, seconds, _ = seen
+        if seconds * problem.flops / flops > most:
             larger = smaller(problem, 16 * flops)
             if larger is not None and flops < larger.flops < problem.flops and 16 * seconds <= most / 4:
-                self._seen[key] = (larger.flops, probe(larger), str(larger))
-                return self._predict(key, problem, probe)
-        return found
-
-    def _predict(
-        self, key: tuple[str, ...], problem: Problem, probe: Callable[[Problem], float]
-    ) -> tuple[float, str] | None:
-        if key not in self._seen:
-            if problem.flops < 4 * PROBE_FLOPS:
-                return None
-            small = smaller(problem)
-            if small is None or small.flops < 1:
-                return None
-            self._seen[key] = (small.flops, probe(small), str(small))
-        flops, seconds, source = self._seen[key]
+                seen = self._tried(keys[-1], larger, probe) or seen
+        flops, seconds, source = seen
         return seconds * problem.flops / flops, f"{1e3 * seconds:.3g} ms for {source}"
+
+    def _found(self, keys: Sequence[tuple[str, ...]]) -> tuple[int, float, str] | None:
+        return next((self._seen[key] for key in keys if key in self._seen), None)
+
+    def _probed(self, key: tuple[str, ...], problem: Problem, probe: Probe) -> tuple[int, float, str] | None:
+        """What a much smaller problem took."""
+        if problem.flops < 4 * PROBE_FLOPS:
+            return None
+        small = smaller(problem)
+        return None if small is None or small.flops < 1 else self._tried(key, small, probe)
+
+    def _tried(self, key: tuple[str, ...], problem: Problem, probe: Probe) -> tuple[int, float, str] | None:
+        seconds = probe(problem)
+        if seconds is None:
+            return None
+        self._seen[key] = (problem.flops, seconds, str(problem))
+        return self._seen[key]

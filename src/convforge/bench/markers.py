@@ -7,7 +7,7 @@
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
 and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
 ``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best
-peer all cases are together.
+peer all cases are together, ``view=choices`` how near to the best the choices by rule and by search come.
 
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
@@ -23,6 +23,7 @@ import typer
 
 from convforge.bench.ahead_tables import ahead_markdown
 from convforge.bench.block_tables import block_markdown
+from convforge.bench.choice_tables import choice_markdown
 from convforge.bench.records import Run
 from convforge.bench.step_tables import step_markdown
 from convforge.bench.store import load_runs
@@ -41,6 +42,7 @@ _VIEWS: dict[str, Callable[..., str]] = {
     "blocks": block_markdown,
     "steps": step_markdown,
     "ahead": ahead_markdown,
+    "choices": choice_markdown,
 }
 
 

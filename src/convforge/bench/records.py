@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from convforge.algorithms.contract import Algorithm
+from convforge.algorithms.contract import Algorithm, digest_of
 from convforge.measure.ceilings import Ceilings, moved
 from convforge.measure.timer import Timing
 
@@ -345,15 +343,7 @@ class Run:
 
 def digest(algorithm: Algorithm[Any, Any]) -> str:
     """SHA-256 of the names and texts of a method's sources."""
-    return _digest_of(algorithm.sources)
-
-
-@cache
-def _digest_of(sources: tuple[str, ...]) -> str:
-    package, total = Path(__file__).parents[1], hashlib.sha256()
-    for name in sources:
-        total.update(name.encode() + b"\0" + (package / name).read_bytes().replace(b"\r\n", b"\n") + b"\0")
-    return total.hexdigest()
+    return digest_of(algorithm.sources)
 
 
 def current_digest(operation: str, backend: str, name: str) -> str | None:

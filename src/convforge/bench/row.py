@@ -42,6 +42,8 @@ class Row:
     config : Config or None
         None where the method refuses.
     refusal : str or None
+    first : bool
+        Whether the config is the first of the method's rows on this case.
     """
 
     case: Case
@@ -49,12 +51,19 @@ class Row:
     algorithm: AnyAlgorithm
     config: Config | None
     refusal: str | None = None
+    first: bool = True
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key of its result."""
         config = "" if self.config is None else str(self.config)
         return (self.case.name, str(self.case.problem), self.algorithm.backend, self.algorithm.name, config)
+
+    @property
+    def forecast_keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Under which its times are forecast: its config's, and its method's where that config was not seen."""
+        method = (self.algorithm.operation, self.algorithm.name)
+        return (*method, "" if self.config is None else str(self.config)), method
 
     def result(self, status: Any, reason: str | None, **more: Any) -> Result:
         """A result of this row."""
@@ -86,18 +95,9 @@ class Rig:
     workspace: Any
     prepared: Sequence[PreparedFilter]
 
-    # Where the result is the library's own array, copying it into ours would be no part of its time.
-
     def each_call(self) -> Cycle:
         """Calls that prepare the weights themselves, as ``conv2d`` does."""
-        plan, slots, workspace = self.plan, self.material.ring.slots, self.workspace
-
-        def call(i: int) -> None:
-            slot = slots[i]
-            prepared = plan.borrow(slot.w)
-            slot.out = plan(slot.x, prepared, slot.operands, None if plan.allocates else slot.out, workspace)
-
-        return Cycle(len(slots), call)
+        return self.material.ring.calls(self.plan, self.workspace)
 
     def prepared_calls(self) -> Cycle:
         """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""

@@ -256,10 +256,9 @@ class Runner:
     def _row(self, row: Row, material: Material, budget: Budget) -> Result:
         if budget.remaining_s <= 0:
             return row.result("skipped", budget.spent)
-        key = (row.algorithm.operation, row.algorithm.name)
         try:
             predicted = self._forecast.predict(
-                key, row.problem, lambda small: self._probe(row, small, material.check, budget)
+                row.forecast_keys, row.problem, lambda small: self._probe(row, small, material.check, budget)
             )
         except UnsupportedProblem as fault:
             return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
@@ -273,7 +272,7 @@ class Runner:
         limit = self.settings.workspace_limit
 
         def allows(seconds: float) -> bool:
-            self._forecast.learn(key, row.problem, seconds)
+            self._learn(row, seconds)
             return budget.allows(row, seconds)
 
         result = measure_row(
@@ -290,8 +289,15 @@ class Runner:
             clock=self._clock,
         )
         if result.time is not None:
-            self._forecast.learn(key, row.problem, min(result.time.samples))
+            self._learn(row, min(result.time.samples))
         return result
+
+    def _learn(self, row: Row, seconds: float) -> None:
+        """A call of a row took so long: that is forecast for its config, and the first config for its method."""
+        config, method = row.forecast_keys
+        self._forecast.learn(config, row.problem, seconds)
+        if row.first:
+            self._forecast.learn(method, row.problem, seconds)
 
     def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> str | None:
         """Why no row of a case can be measured: its memory, or the time that its truth would take."""
@@ -308,7 +314,7 @@ class Runner:
             return self._clock() - begin
 
         most = budget.case_share(rows)
-        predicted = self._forecast.predict(self._truth_key(case, check), case.problem, truth_time, most)
+        predicted = self._forecast.predict([self._truth_key(case, check)], case.problem, truth_time, most)
         if predicted is not None and predicted[0] > most:
             return f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); its case has {most:.2g} s"
         return None
@@ -318,10 +324,10 @@ class Runner:
         on_device = check.truth_on_device(case.problem, truth_runtime(self.runtime))
         return (case.problem.operation, "truth", "device" if on_device else "host")
 
-    def _probe(self, row: Row, problem: Problem, check: Checker, budget: Budget) -> float:
-        """Seconds of a call of a row's method on a smaller problem."""
-        if reason := refusal(row.algorithm, problem, self.runtime.facts):
-            raise ValueError(reason)
+    def _probe(self, row: Row, problem: Problem, check: Checker, budget: Budget) -> float | None:
+        """Seconds of a call of a row's method on a smaller problem; None where the method refuses that one."""
+        if refusal(row.algorithm, problem, self.runtime.facts) is not None:
+            return None
         config = row.algorithm.configs(problem, self.runtime.facts)[0]
         plan = row.algorithm.plan(problem, config, self.runtime)
         inputs = check.make_inputs(problem)
@@ -378,7 +384,7 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
         if not settings.all_configs:
             configs = [_fitting(algorithm, problem, configs, runtime, settings.workspace_limit)]
         for config in configs:
-            yield Row(case, problem, algorithm, config)
+            yield Row(case, problem, algorithm, config, first=config == configs[0])
 
 
 def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:

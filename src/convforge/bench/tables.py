@@ -140,24 +140,32 @@ def markdown_table(
 def rich_tables(run: Run, width: int) -> RenderableType:
     """The tables of a run for a terminal `width` characters wide: as many blocks of columns as it takes."""
     from rich.console import Group
+    from rich.text import Text
+
+    found = tables_of(run)
+    blocks = [rich_table(shown, width) for shown in found]
+    notes = [Text(note) for shown in found for note in shown.notes]
+    warnings = [Text(note, style="bold yellow") for note in doubts(run)]
+    return Group(*blocks, Text(LEGEND, style="dim"), *notes, Text(caption(run)), *warnings)
+
+
+def rich_table(shown: Table, width: int) -> RenderableType:
+    """One table for a terminal `width` characters wide, without its notes."""
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
     styles = {"": "", "ours": "bold green", "peer": "italic cyan"}
     blocks: list[RenderableType] = []
-    found = tables_of(run)
-    for shown in found:
-        for columns in _blocks(shown, width):
-            block = RichTable(show_edge=False, pad_edge=False)
-            for i in columns:
-                left = i < shown.lead or i == len(shown.columns) - 1
-                block.add_column(Text(shown.columns[i]), justify="left" if left else "right", overflow="fold")
-            for row in shown.rows:
-                block.add_row(*(Text(row[i].text, style=styles[row[i].mark]) for i in columns))
-            blocks += [block, Text("")]
-    notes = [Text(note) for shown in found for note in shown.notes]
-    warnings = [Text(note, style="bold yellow") for note in doubts(run)]
-    return Group(*blocks, Text(LEGEND, style="dim"), *notes, Text(caption(run)), *warnings)
+    for columns in _blocks(shown, width):
+        block = RichTable(show_edge=False, pad_edge=False)
+        for i in columns:
+            left = i < shown.lead or i == len(shown.columns) - 1
+            block.add_column(Text(shown.columns[i]), justify="left" if left else "right", overflow="fold")
+        for row in shown.rows:
+            block.add_row(*(Text(row[i].text, style=styles[row[i].mark]) for i in columns))
+        blocks += [block, Text("")]
+    return Group(*blocks)
 
 
 CSV_COLUMNS = (

@@ -50,7 +50,7 @@ class Transfers:
 
     def _call(self, i: int) -> None:
         inputs, out = self._material.judges[i].inputs, self._outs[i]
-        execute(self._plan, inputs.x, inputs.w, inputs.operands, out, False, out)
+        execute(self._plan, inputs.x, inputs.w, inputs.operands, out)
 
     def verdict(self, precision: str) -> Any:
         """The first fault that the outputs show, else the verdict with the largest error."""

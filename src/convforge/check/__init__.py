@@ -2,6 +2,7 @@
 
 from convforge.check.inputs import KINDS, Inputs, make_inputs
 from convforge.check.plans import check_plan
+from convforge.check.sample import Sample
 from convforge.check.spread import check_nan_spread
 from convforge.check.truth import Truth, truth
 from convforge.check.truth_device import truth_on_device
@@ -11,6 +12,7 @@ __all__ = [
     "KINDS",
     "Inputs",
     "Judge",
+    "Sample",
     "Truth",
     "Verdict",
     "check_nan_spread",

@@ -22,6 +22,9 @@ UNEXPLAINED = 0.15
 # Channels that are tried one by one.
 MOST_CHANNELS = 16
 
+# Pixels of all outputs and channels up to which a suspect that takes memory is computed.
+MOST_PIXELS = 1 << 20
+
 Suspect = tuple[str, Callable[[], Floats]]
 
 
@@ -57,6 +60,44 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
         if left < best * wrong:
             best, name = left / wrong, label
     return name or _place(problem, values, expected)
+
+
+def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> list[str]:
+    """Every known fault whose result a wrong result is, element by element, up to rounding.
+
+    Small whole numbers as inputs tell faults apart best: there is no rounding, and what two faults give is seldom the
+    same. Outputs that a fault does not determine are passed over, unless nothing wrong is left.
+
+    Returns
+    -------
+    list of str
+        Empty where no known fault gives this result.
+    """
+    values = got.astype(np.float64)
+    expected = rounded(right.value, output_dtype(problem))
+    known = np.isfinite(expected) & np.isfinite(values)
+    names = []
+    for label, suspect in _suspects(problem, right, inputs, values, known):
+        if label.startswith("scaled") and not values[known].any():
+            continue
+        if agrees(values, suspect(), right.value):
+            names.append(label)
+    return names
+
+
+def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
+    """Whether a wrong result is the one that a fault gives.
+
+    Where `suspected` is NaN, the fault does not say what comes out; where it is Inf, memory outside of the picture,
+    which is NaN where there are guard bands.
+    """
+    slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
+    compared = np.isfinite(suspected)
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(values - right) <= slack)
+        same = np.abs(values - suspected) <= slack
+    explained = wrong & (compared | (np.isinf(suspected) & np.isnan(values)))
+    return bool(same[compared].all() and explained.any() and 2 * compared.sum() >= compared.size)
 
 
 def _value(problem: Problem, inputs: Inputs, bits: int) -> Floats:
@@ -126,6 +167,12 @@ def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
                 f"one filter for all outputs: that of channel {k}",
                 with_filter(np.broadcast_to(w[k : k + 1], w.shape)),
             )
+    for axis, size, name in ((2, problem.r, "row"), (3, problem.s, "column")):
+        if size > 1:
+            for end, place in ((size - 1, "last"), (0, "first")):
+                short = w.copy()
+                short[(slice(None),) * axis + (end,)] = 0
+                yield f"{place} {name} of the filter left out", with_filter(short)
     if problem.k_per_group == problem.c_per_group > 1 and problem.groups == 1:
         yield "swapped K and C of the filter", with_filter(w.transpose(1, 0, 2, 3))
     if problem.c_per_group > 1:
@@ -134,6 +181,9 @@ def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
             silent = w.copy()
             silent[:, c] = 0
             yield f"ignored channel {c}", with_filter(silent)
+        first = w.copy()
+        first[:, 1:] = 0
+        yield "only the first channel counts", with_filter(first)
         yield "one filter channel for all channels", with_filter(np.broadcast_to(w[:, :1], w.shape))
 
 
@@ -193,6 +243,27 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         yield "swapped H and W of the padding", changed(padding=(left, right, top, bottom))
     if (top, left) != (bottom, right):
         yield "swapped sides of the padding", changed(padding=(bottom, top, right, left))
+    if any(problem.padding):
+        yield "padding ignored", changed(padding=(0, top + bottom, 0, left + right))
+        if problem.stride != (1, 1):
+            stretched = (top * problem.stride[0], bottom, left * problem.stride[1], right)
+            yield "stride applied to the padding too", changed(padding=stretched)
+    for name, shifted in (
+        ("down", (top + 1, bottom - 1, left, right)),
+        ("up", (top - 1, bottom + 1, left, right)),
+        ("to the right", (top, bottom, left + 1, right - 1)),
+        ("to the left", (top, bottom, left - 1, right + 1)),
+    ):
+        if min(shifted) >= 0:
+            yield f"one pixel off: the picture moved {name}", changed(padding=shifted)
+    small = problem.n * problem.c * problem.p * problem.q <= MOST_PIXELS
+    if small and problem.padding_mode == "zeros" and problem.x_layout == "NCHW" and any(problem.padding):
+        for checked, words in (
+            ((False, False), "neither rows nor columns are"),
+            ((True, False), "only rows are"),
+            ((False, True), "only columns are"),
+        ):
+            yield f"border reads neighbouring memory: {words} checked", partial(_unchecked, problem, inputs, *checked)
     for mode in PADDING_MODES:
         if any(problem.padding) and mode != problem.padding_mode:
             yield f"border taken as {mode}", changed(padding_mode=mode, padding_value=0.0)
@@ -211,6 +282,32 @@ def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Fl
     p, q = min(problem.p, other.p), min(problem.q, other.q)
     whole[:, :p, :, :q] = rows[:, :p, :, :q]
     return from_rows(problem, whole)
+
+
+def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
+    """The result where a pixel outside of the picture is whatever lies at its place in memory; Inf outside of x."""
+    if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
+        return np.full(problem.out_shape, np.nan)
+    assert inputs.w is not None
+    memory = inputs.x.astype(np.float64).reshape(-1)
+    planes = np.arange(problem.n * problem.c).reshape(problem.n, problem.c, 1, 1) * (problem.h * problem.w)
+    total = np.zeros((problem.n, problem.k, problem.p, problem.q))
+    strays = np.zeros((problem.n, 1, problem.p, problem.q), bool)
+    for r in range(problem.r):
+        rows = np.arange(problem.p) * problem.stride[0] - problem.padding[0] + r * problem.dilation[0]
+        for s in range(problem.s):
+            columns = np.arange(problem.q) * problem.stride[1] - problem.padding[2] + s * problem.dilation[1]
+            place = planes + rows[:, None] * problem.w + columns
+            seen = np.ones((problem.p, problem.q), bool)
+            if rows_checked:
+                seen &= ((rows >= 0) & (rows < problem.h))[:, None]
+            if columns_checked:
+                seen &= (columns >= 0) & (columns < problem.w)
+            inside = (place >= 0) & (place < memory.size)
+            strays |= (seen & ~inside).any(axis=1, keepdims=True)
+            pixels = np.where(seen & inside, memory[np.clip(place, 0, memory.size - 1)], 0.0)
+            total += np.einsum("ncpq,kc->nkpq", pixels, inputs.w[:, :, r, s].astype(np.float64))
+    return from_rows(problem, np.where(strays, np.inf, total).transpose(0, 2, 1, 3))
 
 
 def _border_skipped(problem: Conv2dProblem, value: Floats) -> Floats:

@@ -16,9 +16,13 @@ from convforge.problem.types import is_integer
 # Random numbers that are made at a time, in float64: few enough for the cache.
 CHUNK = 1 << 16
 
+# Different numbers of arrays that repeat them: a prime, so that no rows or planes are alike.
+DIFFERENT = (1 << 16) + 1
+
 # Kind -> what it is for.
 KINDS: dict[str, str] = {
     "normal": "random normal numbers; the full range of an integer type",
+    "repeated": "normal, the same numbers again and again: soon made, for large arrays of which a sample is checked",
     "integers": "small whole numbers, so that every sum is exact in any order",
     "impulse": "one pixel of 1 in each picture, filters of 1, 2, 3, ...: tells correlation from convolution",
     "nan": "normal, with a NaN in the middle of the last channel of the first picture",
@@ -128,6 +132,8 @@ def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: str, largest: int) -> NDArray[Any]:
+    if kind == "repeated" and (count := math.prod(shape)) > DIFFERENT:
+        return np.resize(_random(rng, (DIFFERENT,), dtype, "normal", largest), count).reshape(shape)
     if is_integer(dtype):
         limits = np.iinfo(dtype)
         low, high = int(limits.min), int(limits.max)

@@ -23,17 +23,23 @@ app = typer.Typer(
 def _register() -> None:
     """The subcommands, in the order of `convforge --help`; those that are there already stay."""
     from convforge.cli.bench import bench
+    from convforge.cli.check import check
     from convforge.cli.doctor import doctor
     from convforge.cli.explain import explain
     from convforge.cli.filter import filter_command
     from convforge.cli.gemm import gemm
     from convforge.cli.report import report
+    from convforge.cli.study import study
+    from convforge.cli.tune import tune
 
     for name, command in (
         ("filter", filter_command),
         ("bench", bench),
         ("gemm", gemm),
         ("explain", explain),
+        ("tune", tune),
+        ("study", study),
+        ("check", check),
         ("report", report),
         ("doctor", doctor),
     ):

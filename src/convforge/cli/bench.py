@@ -173,9 +173,9 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--budget") -> float:
     """A time as people write it: 60s, 5m, 500ms."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SECONDS or float(match[1]) <= 0:
-        raise ValueError(f"--budget {text!r} is not understood; write it like 60s, 5m or 500ms")
+        raise ValueError(f"{option} {text!r} is not understood; write it like 60s, 5m or 500ms")
     return float(match[1]) * _SECONDS[match[2]]

@@ -33,7 +33,9 @@ _OPTIONAL = {
 
 
 def doctor(
-    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Delete the compiled kernels.")] = False,
+    clear_cache: Annotated[
+        bool, typer.Option("--clear-cache", help="Delete compiled kernels and tuned choices.")
+    ] = False,
 ) -> None:
     """Show what is installed, what is missing with the line that installs it, and the caches."""
     from rich.console import Console
@@ -83,6 +85,10 @@ def _caches(clear: bool) -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = _size(sum(path.stat().st_size for path in files))
         typer.echo(f"compiled kernels: {folder}, {len(files)} files, {size}")
+    tuned = root.with_name("tuned")
+    if tuned.exists():
+        typer.echo(f"tuned choices: {tuned}, {len(list(tuned.glob('*/*.json')))} buckets")
+        there.append(tuned)
     if clear and there:
         for folder in there:
             shutil.rmtree(folder)

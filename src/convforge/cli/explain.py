@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from convforge.algorithms import AnyAlgorithm
+    from convforge.backends.facts import DeviceFacts
     from convforge.bench.records import Result, Run
     from convforge.cli.survey import Entry, Limit
+    from convforge.tuning import Choice, Remembered
 
 
 def explain(
@@ -35,14 +37,15 @@ def explain(
     from convforge.cli.values import parse_bytes
     from convforge.execution import runtime_of
     from convforge.problem import parse_problem
-    from convforge.tuning import choose
+    from convforge.tuning import decide, remembered, with_peers
 
     asked: Any = parse_problem(problem)
     budget_s = seconds(budget)
     limit = None if workspace_limit is None else parse_bytes(workspace_limit)
     runtime = runtime_of(device)
     listed, left_out = _methods(asked.operation, runtime.facts.backend, methods, peers)
-    choice = choose(asked, runtime, limit)
+    choice = decide(asked, runtime, "auto", limit, peers=with_peers())
+    tuned = remembered(asked, runtime, "auto", limit, peers=with_peers())
     console = Console(highlight=False)
     _print_problem(console, asked, runtime.facts)
     entries = survey(asked, listed, runtime, limit)
@@ -58,9 +61,9 @@ def explain(
             roof = roofline(asked, ceilings)
             run = measure(asked, entries, runtime, ceilings, budget_s, limit, watch)
     _print_limit(console, asked, run, roof, runtime.facts.backend)
-    _print_choice(console, choice, run, asked)
-    _print_table(console, entries, choice.algorithm, run, roof, runtime.facts.backend)
-    _print_notes(console, asked, entries, run, left_out)
+    _print_choice(console, choice, tuned, run, asked)
+    _print_table(console, entries, choice.algorithm, tuned, run, roof, runtime.facts)
+    _print_notes(console, asked, entries, tuned, run, left_out)
     if verbose:
         _print_details(console, entries, run, roof)
 
@@ -110,11 +113,18 @@ def _print_limit(console: Console, problem: Any, run: Run | None, roof: Limit | 
         )
 
 
-def _print_choice(console: Console, choice: Any, run: Run | None, problem: Any) -> None:
+def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, run: Run | None, problem: Any) -> None:
     """What "auto" takes and why, and what is fastest now."""
     console.print(f"\nauto takes [bold]{choice.algorithm.name}[/bold]: {choice.reason}")
     if str(choice.config):
         console.print(f"  with {choice.config}", soft_wrap=True)
+    if choice.untuned:
+        console.print(
+            "  nothing is measured yet of problems like it: convforge tune does that, and tune=True in a call"
+        )
+    if tuned is not None and tuned.tried:
+        spent = f"in {_seconds(tuned.spent_s)} " if tuned.spent_s else ""
+        console.print(f"  {len(tuned.tried)} candidates were tried {spent}at level {tuned.level} on {tuned.problem}")
     if run is not None:
         from convforge.bench.verdicts import judge
 
@@ -125,15 +135,17 @@ def _print_table(
     console: Console,
     entries: Sequence[Entry],
     chosen: AnyAlgorithm,
+    tuned: Remembered | None,
     run: Run | None,
     roof: Limit | None,
-    backend: str,
+    facts: DeviceFacts,
 ) -> None:
     """A line for every method that takes the problem."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    backend = facts.backend
     columns: dict[str, Callable[[Entry], str]] = {}
     if run is not None and roof is not None:
         columns |= {"time": lambda e: _time(_result(e, run)), "of limit": lambda e: _share(_result(e, run), roof)}
@@ -144,6 +156,10 @@ def _print_table(
         name = "tile" if backend == "cpu" else "shared"
         columns[name] = lambda e: _si(max((i.scratch_bytes for i in _launches(e)), default=0), "B")
     columns["workspace"] = lambda e: _si(e.plan.workspace_bytes if e.plan else 0, "B")
+    if backend != "emulator":
+        columns["predicted"] = lambda e: _predicted(e, facts)
+    if tuned is not None:
+        columns["tuned"] = lambda e: _tuned(e, tuned)
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
@@ -159,7 +175,12 @@ def _print_table(
 
 
 def _print_notes(
-    console: Console, problem: Any, entries: Sequence[Entry], run: Run | None, left_out: Sequence[str]
+    console: Console,
+    problem: Any,
+    entries: Sequence[Entry],
+    tuned: Remembered | None,
+    run: Run | None,
+    left_out: Sequence[str],
 ) -> None:
     """What must be asked for by name, what refuses and why, what has no time and why, and what the times are."""
     for entry in entries:
@@ -171,6 +192,16 @@ def _print_notes(
             _say(console, entry.algorithm.name, f"refuses: {entry.refusal}")
         elif result is not None and result.status != "ok":
             _say(console, entry.algorithm.name, f"{result.status}: {result.reason}")
+    for tried in () if tuned is None else tuned.tried:
+        if tried.tied:
+            _say(
+                console, tried.algorithm, f"tied with the fastest when it was tuned, with {tried.config or 'no config'}"
+            )
+        if tried.seconds is None:
+            name = " ".join(filter(None, (tried.algorithm, tried.config)))
+            _say(console, name, f"no time when it was tuned{', and never chosen' * tried.wrong}: {tried.fault}")
+    if tuned is not None and tuned.fault:
+        console.print(f"could not be tuned: {tuned.fault}")
     timings = [t for r in run.results if (t := run.timing(r)) is not None] if run is not None else []
     if timings:
         where = "from memory" if all(t.cold for t in timings) else "warm in the cache, where memory is no limit"
@@ -243,6 +274,19 @@ def _occupancy(entry: Entry) -> str:
     """The least of all launches."""
     known = [info.occupancy for info in _launches(entry) if info.occupancy is not None]
     return f"{100 * min(known):.0f} %" if known else "-"
+
+
+def _predicted(entry: Entry, facts: DeviceFacts) -> str:
+    """What the cost model gives the plan."""
+    from convforge.tuning.cost import predicted_s
+
+    return _seconds(predicted_s(entry.algorithm, entry.problem, facts, entry.plan))
+
+
+def _tuned(entry: Entry, tuned: Remembered) -> str:
+    """The best time of any config that is remembered of the method."""
+    times = [t.seconds for t in tuned.tried if t.algorithm == entry.algorithm.name and t.seconds is not None]
+    return _seconds(min(times)) if times else "-"
 
 
 def _result(entry: Entry, run: Run) -> Result | None:

@@ -58,7 +58,7 @@ def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
     from convforge.execution import runtime_of
     from convforge.images.picture import PictureError
     from convforge.pipeline.lanes import lanes_of
-    from convforge.tuning import choose
+    from convforge.tuning import decide, with_peers
 
     try:
         stack = recipe.loaded(picture, clock)
@@ -71,7 +71,7 @@ def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
         raise ValueError(refusal_text(recipe, error)) from error
     plan, why = convolved.plan, "asked for by name"
     if recipe.algorithm == "auto":
-        why = choose(plan.problem, plan.runtime).reason
+        why = decide(plan.problem, plan.runtime, peers=with_peers()).reason
     return _Done(recipe.finished(picture, convolved.sums, clock), plan, why, convolved.prepared.note)
 
 

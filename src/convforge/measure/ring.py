@@ -129,6 +129,20 @@ class Ring:
             self.slots.append(Slot(runtime.upload(chosen.x), w, out, operands[i % len(sets)], i % len(sets)))
         self._own = [slot.out for slot in self.slots]
 
+    def calls(self, plan: Any, workspace: Any = None) -> Cycle:
+        """Calls of a plan that prepare the weights themselves, as ``conv2d`` does, on the next slot each time.
+
+        Where the result is the library's own array, copying it into ours would be no part of its time.
+        """
+        slots = self.slots
+
+        def call(i: int) -> None:
+            slot = slots[i]
+            prepared = plan.borrow(slot.w)
+            slot.out = plan(slot.x, prepared, slot.operands, None if plan.allocates else slot.out, workspace)
+
+        return Cycle(len(slots), call)
+
     def poison(self) -> None:
         """Poison every slot's output, and put back our own where a library had lent one."""
         for slot, own in zip(self.slots, self._own, strict=True):

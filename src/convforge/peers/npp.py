@@ -218,7 +218,7 @@ class _Turning:
         """
         packed = self._pack(w, stream)
         shared = channels(self._problem) > 1
-        if shared and not is_capturing(self._runtime, stream):
+        if shared and not self._runtime.is_capturing(stream):
             self._runtime.synchronize(stream)
             found = self._runtime.download(packed.tensors["w"])
             if not (found == found[:1]).all():
@@ -255,16 +255,6 @@ def _properties(device: int) -> tuple[int, ...]:
     about, (major, minor) = gpu.properties, gpu.compute_capability
     return (device, about.multiprocessor_count, about.max_threads_per_multiprocessor, about.max_threads_per_block,
             about.max_shared_memory_per_block, major, minor)  # fmt: skip
-
-
-def is_capturing(runtime: Any, stream: Any) -> bool:
-    """Whether what a stream is given goes into a graph."""
-    from cuda.bindings import driver
-
-    from convforge.backends.cuda.driver import checked
-
-    status = checked(driver.cuStreamIsCapturing(runtime.stream_handle(stream)))
-    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def _function(name: str) -> Callable[..., int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 # Short name (in text forms) -> NumPy's name. bfloat16 has no NumPy type: only device arrays carry it.
@@ -17,6 +19,9 @@ DTYPES: dict[str, str] = {
     "u8": "uint8",
 }
 SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
+
+# Two bytes of bfloat16 as NumPy sees them: it has no such type, but arrays of them have shape, strides and a place.
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 # What each class of arithmetic is allowed to do to the result. `strict` is always allowed.
 PRECISIONS: dict[str, str] = {
@@ -39,6 +44,11 @@ def is_integer(dtype: str) -> bool:
 def itemsize(dtype: str) -> int:
     """Bytes of one element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """How NumPy sees an element type; bfloat16 as :data:`BFLOAT16`."""
+    return BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def limits(dtype: str) -> tuple[int, int]:

@@ -1,5 +1,58 @@
-"""Which method to take: a choice by rule where nothing is measured."""
+"""Which method to take: by rule, or by measuring the best few once and remembering what came of it."""
 
+from __future__ import annotations
+
+import os
+
+from convforge.tuning.choices import CHOICES, Remembered
 from convforge.tuning.heuristic import Choice, choose
+from convforge.tuning.tuner import decide, may_measure, remembered, tune, with_peers
 
-__all__ = ["Choice", "choose"]
+# What `algorithm` may be besides a method's name.
+LEVELS = ("heuristic", "auto", "max")
+
+__all__ = [
+    "CHOICES",
+    "LEVELS",
+    "Choice",
+    "Remembered",
+    "choose",
+    "decide",
+    "load",
+    "may_measure",
+    "remembered",
+    "tune",
+    "with_peers",
+]
+
+
+def load(path: str | os.PathLike[str]) -> int:
+    """Use the choices of a file that ``convforge tune`` wrote, from now on.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    int
+        Choices in the file, those of other devices included.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    ValueError
+        It is no such file; the text names it and says what is wrong.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from convforge.tuning.choices import write
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "tuned.json")
+    ...     _ = write(path, [])
+    ...     load(path)
+    0
+    """
+    return CHOICES.load(path)

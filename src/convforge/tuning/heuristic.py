@@ -1,12 +1,17 @@
-"""The choice by rule: no measuring, the same on every run. Each rule is a crossover seen in the bench's results."""
+"""The choice by rule: no measuring, the same on every run. Each rule is a crossover seen in the bench's results.
+
+It is the level "heuristic", what stands in where nothing may be measured, and what a search measures first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
 from convforge.algorithms.contract import Config, Plan
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
@@ -26,24 +31,47 @@ FUSED_EXTENT = 63
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 25
 
-# Pixels of a plane from which tiles that come ahead of the threads are ahead, with one output channel and with several,
-# and the most of them in a group: with more there is so much to multiply that taps in constant memory are. Where every
-# filter sees one channel, the most taps: beyond, threads that slide along rows are ahead.
-BOXES_PIXELS, BOXES_PIXELS_SEVERAL, BOXES_CHANNELS, BOXES_TAPS = 512 * 512, 768 * 768, 4, 49
+# Output channels of a group up to which tiles that come ahead of the threads are ahead: with more there is so much to
+# multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
+# limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
+# sees one of several, pixels from which they are; and there the most taps: beyond, threads that slide along rows are.
+BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 * 512, 49
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method, a config, and the sentence that says why."""
+    """A method, a config, and the sentence that says why.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    config : Config
+    plan : Plan
+    reason : str
+    untuned : bool
+        Nothing is remembered of the problem's bucket yet, so that measuring might choose another one.
+    """
 
     algorithm: AnyAlgorithm
     config: Config
     plan: Plan
     reason: str
+    untuned: bool = False
 
 
-def choose(problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> Choice:
+def choose(
+    problem: Problem, runtime: Runtime, workspace_limit: int | None = None, without: Container[str] = ()
+) -> Choice:
     """The first method of the preferred order that takes the problem within the workspace limit.
+
+    Parameters
+    ----------
+    problem : Problem
+    runtime : Runtime
+    workspace_limit : int, optional
+        Bytes.
+    without : container of str
+        Methods that gave a wrong result when they were measured.
 
     Raises
     ------
@@ -51,21 +79,26 @@ def choose(problem: Problem, runtime: Runtime, workspace_limit: int | None = Non
         None does; with every reason.
     """
     facts = runtime.facts
+    reasons: dict[str, str] = {}
+    for algorithm, why in preferred(problem, facts):
+        reason = refusal(algorithm, problem, facts)
+        if reason is None and algorithm.name in without:
+            reason = "its result was wrong when it was measured"
+        if reason is None:
+            fitting = fit(algorithm, problem, runtime, workspace_limit)
+            if isinstance(fitting, Plan):
+                return Choice(algorithm, fitting.config, fitting, why)
+            reason = fitting
+        reasons[algorithm.name] = reason
+    raise UnsupportedProblem(str(problem), reasons or {"(none)": f"no method for {facts.backend}"})
+
+
+def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, str]]:
+    """Our methods in the order of preference, each with the rule that puts it there; some may refuse the problem."""
     known = {
         a.name: a for a in algorithms() if a.ours and a.operation == problem.operation and a.backend == facts.backend
     }
-    reasons: dict[str, str] = {}
-    for name, why in _preferred(problem, facts.backend):
-        if name not in known:
-            continue
-        reason = refusal(known[name], problem, facts)
-        if reason is None:
-            fitting = fit(known[name], problem, runtime, workspace_limit)
-            if isinstance(fitting, Plan):
-                return Choice(known[name], fitting.config, fitting, why)
-            reason = fitting
-        reasons[name] = reason
-    raise UnsupportedProblem(str(problem), reasons or {"(none)": f"no method for {facts.backend}"})
+    return [(known[name], why) for name, why in _preferred(problem, facts.backend) if name in known]
 
 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | str:
@@ -98,10 +131,9 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
             first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
-        if problem.groups == problem.c > 1:
-            if problem.r * problem.s <= BOXES_TAPS:
-                first += _boxes(problem)
-            first += _depthwise(problem)
+        large = problem.r * problem.s > BOXES_TAPS
+        if problem.groups == problem.c and (problem.c > 1 or large):
+            first += ([] if large else _boxes(problem)) + _depthwise(problem)
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
@@ -124,11 +156,12 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
 
 
 def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:
-    """Pictures large enough for tiles that come ahead; none where they are small, or have many outputs."""
-    least = BOXES_PIXELS if problem.k_per_group == 1 else BOXES_PIXELS_SEVERAL
-    if problem.h * problem.w < least or problem.k_per_group > BOXES_CHANNELS:
+    """Pictures of few channels; of many, such as are large."""
+    few = problem.groups == 1 and problem.c <= BOXES_CHANNELS
+    pixels = problem.h * problem.w
+    if problem.k_per_group > BOXES_CHANNELS or not (0 if few else BOXES_PIXELS) <= pixels <= BOXES_MOST_PIXELS:
         return []
-    return [("direct_boxes", "a large picture: the next boxes of pixels come while one is computed")]
+    return [("direct_boxes", "few channels: the next boxes of pixels come while one is computed")]
 
 
 def _depthwise(problem: Conv2dProblem) -> list[tuple[str, str]]:

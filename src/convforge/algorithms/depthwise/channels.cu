@@ -8,29 +8,35 @@
 //           tiles that share pixels lie in one block, which finds them in L1.
 // Grid      along x vectors of channels and columns of blocks, along y rows of blocks, along z pictures; blocks along
 //           y and z go on in steps of the grid.
-// Filter    (R, S, K): the weights of VEC channels are one load. A small window is UNROLLED, and its weights stay in
-//           registers; of a larger one a row is taken at a time, each weight from L1 for OUT_Q * VEC multiply-adds.
-// Borders   a pixel outside the picture is read at its edge and not taken: no load waits for a branch.
+// Filter    staged in shared memory by each block, the taps of its BLOCK_K channels side by side: the weights of VEC
+//           channels are one load. A small window is UNROLLED, and its weights stay in registers; of a larger one a row
+//           is taken at a time, each weight from shared memory for OUT_Q * VEC multiply-adds.
+// Borders   a pixel outside the picture is read at its edge and not taken: no load waits for a branch. A tile that lies
+//           inside whole, in an array whose pixels lie side by side, needs neither tests nor addresses of its own.
 // Multiplier K_GROUP outputs of each channel: with more than one the pixels of a vector come one by one.
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
 //           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there.
-#include "border.cuh"
 #include "device.cuh"
 #include "ends.cuh"
+#include "given.cuh"
+#include "pixels.cuh"
 #include "vector.cuh"
 
 constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
 constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 constexpr int VECTORS = K / VEC, BLOCKS_C = (VECTORS + BLOCK_C - 1) / BLOCK_C;
 constexpr int WEIGHTS = VEC * sizeof(acc_t) > 16 ? 16 / sizeof(acc_t) : VEC;  // a load of weights
-constexpr int THREADS = BLOCK_C * BLOCK_Q * BLOCK_P;
+constexpr int THREADS = BLOCK_C * BLOCK_Q * BLOCK_P, BLOCK_K = BLOCK_C * VEC;
+constexpr int TAP_LOAD = 16 / sizeof(acc_t), PITCH = (BLOCK_K + 2 * TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;  // more: fewer conflicts
 
 static_assert(K % VEC == 0, "vectors hold whole channels");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
 struct Channels {
     Conv conv;
+    Filter filter;
     int aligned_x, aligned_out;  // whether pixels allow vectors of VEC channels, and outputs do
+    int dense;                   // whether, besides, pixels lie side by side in both
 };
 
 // The tile of a thread: picture, first channel of the output, first output.
@@ -38,13 +44,30 @@ struct Tile {
     int n, k, p, q;
 };
 
+// The filters of a block.
+struct Taps {
+    alignas(16) acc_t at[R * S][PITCH];
+};
+
+// Bring the filters of BLOCK_K outputs from k on; a barrier has to follow.
+__device__ inline void stage(const Filter &filter, Taps &taps, int k) {
+    const int thread = threadIdx.x + BLOCK_C * (threadIdx.y + BLOCK_Q * threadIdx.z);
+    for (int i = thread; i < BLOCK_K * R * S; i += THREADS) {
+        const int at = i / (R * S), tap = i % (R * S);
+        if (k + at < K) taps.at[tap][at] = given_tap(filter, k + at, 0, tap / S, tap % S);
+    }
+}
+
+// How much is known of a tile: its pixels allow no vectors; they do; it lies inside whole, and pixels side by side.
+enum Known { NOTHING, ALIGNED, INSIDE };
+
 // A pixel's VEC channels as the outputs from channel k on see them.
-template <bool ALIGNED>
+template <Known KNOWN>
 __device__ inline void load_pixel(const Conv &conv, acc_t (&values)[VEC], const x_t *pixel, int k) {
-    if constexpr (ALIGNED) {
+    if constexpr (KNOWN != NOTHING) {
         const auto vector = load_vector<VEC>(pixel);
 #pragma unroll
-        for (int e = 0; e < VEC; e++) values[e] = centred(conv, vector.at[e]);
+        for (int e = 0; e < VEC; e++) values[e] = centred(conv, vector, e);
     } else {
 #pragma unroll
         for (int e = 0; e < VEC; e++)
@@ -52,25 +75,31 @@ __device__ inline void load_pixel(const Conv &conv, acc_t (&values)[VEC], const 
     }
 }
 
-template <bool ALIGNED>
-__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q][VEC], const Tile &tile) {
+template <Known KNOWN>
+__device__ inline void add_products(const Conv &conv, const Taps &taps, acc_t (&sums)[OUT_P][OUT_Q][VEC],
+                                    const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
-    const x_t *picture = conv.x + place(conv.x_strides, tile.n, tile.k / K_GROUP, 0, 0);
+    constexpr bool WHOLE = KNOWN == INSIDE;
+    const x_t *picture = conv.x + place(conv.x_strides, tile.n, tile.k / K_GROUP, WHOLE ? h0 : 0, WHOLE ? w0 : 0);
     index_t across[COLUMNS];
     bool there[COLUMNS];
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
-        const int w = inside(w0 + j, conv.W);
-        there[j] = w >= 0, across[j] = max(w, 0) * static_cast<index_t>(conv.x_strides.w);
+        if constexpr (WHOLE) {
+            there[j] = true, across[j] = j * C;
+        } else {
+            const int w = inside(w0 + j, conv.W);
+            there[j] = w >= 0, across[j] = max(w, 0) * static_cast<index_t>(conv.x_strides.w);
+        }
     }
 #pragma unroll(UNROLLED ? ROWS : 1)
     for (int i = 0; i < ROWS; i++) {
-        const int h = inside(h0 + i, conv.H);
+        const int h = WHOLE ? i : inside(h0 + i, conv.H);
         const x_t *line = picture + max(h, 0) * static_cast<index_t>(conv.x_strides.h);
         acc_t row[COLUMNS][VEC];
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
-            load_pixel<ALIGNED>(conv, row[j], line + across[j], tile.k);
+            load_pixel<KNOWN>(conv, row[j], line + across[j], tile.k);
 #pragma unroll
             for (int e = 0; e < VEC; e++) row[j][e] = h >= 0 && there[j] ? row[j][e] : outside(conv);
         }
@@ -82,7 +111,7 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q
             for (int s = 0; s < S; s++)
 #pragma unroll
                 for (int v = 0; v < VEC; v += WEIGHTS) {
-                    const auto w = load_vector<WEIGHTS>(conv.w + (r * S + s) * static_cast<index_t>(K) + tile.k + v);
+                    const auto w = load_vector<WEIGHTS>(taps.at[r * S + s] + threadIdx.x * VEC + v);
 #pragma unroll
                     for (int q = 0; q < OUT_Q; q++)
 #pragma unroll
@@ -95,20 +124,24 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q
     }
 }
 
+template <Known KNOWN>
 __device__ inline void store(const Channels &args, const acc_t (&sums)[OUT_P][OUT_Q][VEC], const Tile &tile) {
     const Conv &conv = args.conv;
+    out_t *const first = conv.out + place(conv.out_strides, tile.n, tile.k, tile.p, tile.q);
 #pragma unroll
     for (int i = 0; i < OUT_P * OUT_Q; i++) {
         const int p = tile.p + i / OUT_Q, q = tile.q + i % OUT_Q;
-        if (p >= conv.P || q >= conv.Q) continue;
+        if (KNOWN != INSIDE && (p >= conv.P || q >= conv.Q)) continue;
         const acc_t(&sum)[VEC] = sums[i / OUT_Q][i % OUT_Q];
-        if (args.aligned_out) {
+        if (KNOWN == INSIDE || args.aligned_out) {
+            const index_t step_q = KNOWN == INSIDE ? K : conv.out_strides.w;
+            out_t *const pixel = first + (i / OUT_Q * static_cast<index_t>(conv.out_strides.h) + i % OUT_Q * step_q);
             Vector<out_t, STORE> values;
 #pragma unroll
             for (int v = 0; v < VEC; v += STORE) {
 #pragma unroll
                 for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, tile.n, tile.k + v + e, p, q, sum[v + e]);
-                store_vector(conv.out + place(conv.out_strides, tile.n, tile.k + v, p, q), values);
+                store_vector(pixel + v, values);
             }
         } else {
 #pragma unroll
@@ -117,20 +150,35 @@ __device__ inline void store(const Channels &args, const acc_t (&sums)[OUT_P][OU
     }
 }
 
+template <Known KNOWN>
+__device__ inline void compute(const Channels &args, const Taps &taps, const Tile &tile) {
+    acc_t sums[OUT_P][OUT_Q][VEC] = {};
+    add_products<KNOWN>(args.conv, taps, sums, tile);
+    store<KNOWN>(args, sums, tile);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_channels(const __grid_constant__ Channels args) {
     const Conv &conv = args.conv;
     const int vector = blockIdx.x % BLOCKS_C * BLOCK_C + threadIdx.x;
-    const int q = (blockIdx.x / BLOCKS_C * BLOCK_Q + threadIdx.y) * OUT_Q;
+    const int q0 = blockIdx.x / BLOCKS_C * BLOCK_Q * OUT_Q, q = q0 + threadIdx.y * OUT_Q;
+    // The same for a row of the block, so that a warp goes one way: two, one after the other, take longer than tests.
+    const int left = q0 * STRIDE_W - conv.left, right = left + (BLOCK_Q - 1) * OUT_Q * STRIDE_W + COLUMNS;
+    const bool columns_inside = left >= 0 && right <= conv.W && q0 + BLOCK_Q * OUT_Q <= conv.Q;
+    __shared__ Taps taps;
     wait_for_earlier();
+    stage(args.filter, taps, blockIdx.x % BLOCKS_C * BLOCK_K);
+    __syncthreads();
     if (vector >= VECTORS || q >= conv.Q) return;
     for (int n = blockIdx.z; n < conv.N; n += gridDim.z)
         for (int p = (blockIdx.y * BLOCK_P + threadIdx.z) * OUT_P; p < conv.P; p += gridDim.y * BLOCK_P * OUT_P) {
             const Tile tile = {n, vector * VEC, p, q};
-            acc_t sums[OUT_P][OUT_Q][VEC] = {};
-            if (K_GROUP == 1 && args.aligned_x)
-                add_products<K_GROUP == 1>(conv, sums, tile);
+            const int h0 = p * STRIDE_H - conv.top;
+            const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && p + OUT_P <= conv.P;
+            if (K_GROUP == 1 && args.dense && columns_inside && rows_inside)
+                compute<K_GROUP == 1 ? INSIDE : NOTHING>(args, taps, tile);
+            else if (K_GROUP == 1 && args.aligned_x)
+                compute<K_GROUP == 1 ? ALIGNED : NOTHING>(args, taps, tile);
             else
-                add_products<false>(conv, sums, tile);
-            store(args, sums, tile);
+                compute<NOTHING>(args, taps, tile);
         }
 }

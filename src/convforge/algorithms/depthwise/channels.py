@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -32,15 +33,18 @@ KEPT_WEIGHTS, KEPT_PIXELS = 40, 100
 # Bytes of a vector, rows and columns of outputs of a thread. The default is the first that takes few registers and
 # leaves enough threads for the device: wide vectors and large tiles load least, small ones keep more at work.
 TILES = (
-    (16, 2, 4), (16, 4, 4), (8, 4, 4), (8, 4, 8), (8, 2, 8), (8, 2, 4), (16, 2, 2), (8, 2, 2), (4, 4, 4), (4, 2, 2),
+    (16, 2, 4), (8, 2, 4), (16, 4, 4), (8, 4, 4), (8, 4, 8), (8, 2, 8), (16, 2, 2), (8, 2, 2), (4, 4, 4), (4, 2, 2),
     (4, 1, 1),
 )  # fmt: skip
 
 # Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
 BLOCK_THREADS, BLOCK_VECTORS = 128, 8
 
+# Of shared memory, that the filters of a block's channels may take.
+TAPS_BYTES = 48 << 10
+
 # Threads that a multiprocessor shall hold; and how many it must get for a tile to pay.
-RESIDENT, ENOUGH_THREADS = 512, 512
+RESIDENT, ENOUGH_THREADS = 512, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     since = "direct_tiled"
     sources = (
         "algorithms/depthwise/channels.cu",
-        "algorithms/include/weights.cu",
-        "algorithms/include/device/vector.cuh",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "vector")),
         *DepthwiseConvolution.headers,
     )
 
@@ -121,7 +124,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Channels", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        flags = dict.fromkeys(("aligned_x", "aligned_out", "dense"), ctypes.c_int)
+        struct = with_conv("Channels", problem, filter=Filter, **flags)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         store = math.gcd(config.vec, VECTOR_BYTES // out_bytes)
         prelude = constants(
@@ -141,12 +145,15 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
             args = struct()
             conv = args.conv
             fill(conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, config.vec, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
+            beside = (conv.x_strides.c, conv.x_strides.w, conv.out_strides.c, conv.out_strides.w)
+            args.dense = args.aligned_x and args.aligned_out and beside == (1, problem.c, 1, problem.k)
             runtime.launch(kernel, info, args, frame.stream)
 
-        weights = WeightPacker(problem, runtime, "RSCK")
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+        weights = StagedWeights(problem, runtime, kernel)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
 def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> str | None:
@@ -159,6 +166,8 @@ def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> str | None
         return f"vec={config.vec} channels of {problem.x_dtype} are more than a load of {VECTOR_BYTES} bytes"
     if not 32 <= config.threads <= 1024:
         return f"a block has 32 to 1024 threads; these are {config.threads}"
+    if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
+        return f"the filters of a block's channels take {nbytes} bytes of shared memory; {TAPS_BYTES} are to be had"
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return (
             f"a row of the window, the sums and the weights of {config.vec} channels take {need} registers; "
@@ -171,11 +180,21 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
     """A tile of TILES, in a block that the picture fills."""
     vec = math.gcd(problem.k, max(1, nbytes // itemsize(problem.x_dtype)))
     block_c = even_share(problem.k // vec, BLOCK_VECTORS)
+    while block_c > 1 and _taps_bytes(problem, ChannelsConfig(vec, out_p, out_q, block_c, 1, 1)) > TAPS_BYTES:
+        block_c = even_share(problem.k // vec, block_c - 1)
     across, down = -(-problem.q // out_q), -(-problem.p // out_p)
     block_q = even_share(across, max(2, BLOCK_THREADS // (4 * block_c)))
     block_p = even_share(down, max(1, BLOCK_THREADS // (block_c * block_q)))
     missing = -(-32 // (block_c * block_q * block_p))
     return ChannelsConfig(vec, out_p, out_q, block_c, block_q, block_p * missing)
+
+
+def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
+    """Of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
+    size = itemsize(problem.acc_dtype)
+    lanes = VECTOR_BYTES // size
+    pitch = (config.block_c * config.vec + 2 * lanes - 1) // lanes * lanes
+    return problem.r * problem.s * pitch * size
 
 
 def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:

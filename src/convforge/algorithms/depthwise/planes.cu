@@ -20,6 +20,7 @@
 #include "border.cuh"
 #include "device.cuh"
 #include "ends.cuh"
+#include "given.cuh"
 #include "held.cuh"
 #include "vector.cuh"
 
@@ -41,6 +42,7 @@ static_assert(CHUNK == S || (CHUNK * DILATION_W % LOAD == 0 && CHUNK % WEIGHT_LO
 
 struct Planes {
     Conv conv;
+    Filter filter;
     int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
 };
 
@@ -89,12 +91,11 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
     }
 }
 
-__device__ inline void copy_filters(const Conv &conv, Held &to, const Tile &tile) {
+__device__ inline void copy_filters(const Filter &filter, Held &to, const Tile &tile) {
     for (int i = threadIdx.x; i < PLANES * R * S; i += THREADS) {
-        const int slot = i / (R * S), tap = i % (R * S);
+        const int slot = i / (R * S), tap = i % (R * S), r = tap / S, s = tap % S;
         if (slot < tile.planes)
-            copy_async<sizeof(acc_t)>(to.filters + (slot * FILTER + tap / S * FILTER_PITCH + tap % S),
-                                      conv.w + static_cast<index_t>((tile.k + slot) % K) * (R * S) + tap);
+            to.filters[slot * FILTER + r * FILTER_PITCH + s] = given_tap(filter, (tile.k + slot) % K, 0, r, s);
     }
 }
 
@@ -185,9 +186,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(c
     const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
                        static_cast<int>(planes < PLANES ? planes : PLANES), down * TILE_P, beside * TILE_Q};
     wait_for_earlier();
-    copy_filters(conv, *held, tile);
     copy_pixels(args, *held, tile);
     copy_async_commit();
+    copy_filters(args.filter, *held, tile);  // while the pixels are under way
     copy_async_wait();
     __syncthreads();
     const int k = tile.k + slot, p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;

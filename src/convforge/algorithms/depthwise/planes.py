@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, WeightPacker, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -109,8 +110,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/depthwise/planes.cu",
-        "algorithms/include/weights.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("held", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "vector")),
         *DepthwiseConvolution.headers,
     )
 
@@ -138,7 +138,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Planes", problem, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        struct = with_conv("Planes", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
         lies, store = _layout(problem, config), _store(problem, config)
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
@@ -161,12 +161,13 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             args = struct()
             conv = args.conv
             fill(conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
-        weights = WeightPacker(problem, runtime)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+        weights = StagedWeights(problem, runtime, kernel)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
 def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> str | None:
@@ -193,8 +194,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     """Cycles that a multiprocessor takes: in one it issues 4 instructions of a warp, and shared memory moves 128 bytes.
 
     Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. A store takes a cycle for each
-    line of 128 bytes that a warp writes to. Eight warps hide latencies; fewer take that much longer. Only for comparing
-    configs.
+    line of 128 bytes that a warp writes to. Eight warps hide latencies, sixteen where windows are small and memory is
+    the limit; fewer take that much longer. Only for comparing configs.
     """
     lies = _layout(problem, config)
     warps = -(-config.threads // 32)
@@ -221,7 +222,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
         -(-blocks // facts.cores),
     )
     held = max(1, at_once) * warps
-    return math.ceil(blocks / facts.cores) * warps * max(issued / 4, shared) * max(1.0, 8 / held)
+    hiding = 16 if problem.r * problem.s <= SMALL_WINDOW else 8
+    return math.ceil(blocks / facts.cores) * warps * max(issued / 4, shared) * max(1.0, hiding / held)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:

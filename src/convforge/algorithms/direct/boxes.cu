@@ -18,12 +18,15 @@
 // Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
 //           edge alone.
 // Weights   staged in shared memory (see staged.cuh), and held in registers where they are few.
+// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see dots.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
 // Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Larger filters: FMA.
-#include "border.cuh"
 #include "bulk.cuh"
+#include "divide.cuh"
+#include "dots.cuh"
 #include "ends.cuh"
+#include "pixels.cuh"
 #include "staged.cuh"
 #include "vector.cuh"
 
@@ -46,6 +49,16 @@ constexpr int UNROLL_PLANES = PRODUCTS * PLANES <= 1536 ? PLANES : 1, UNROLL_ROW
 // Whether a thread holds the taps of a plane in registers.
 constexpr bool HOLDS = OUT_K * (CHUNK > 1 ? C_GROUP : 1) * R * S <= 32;
 
+// Bytes of pixels: the words of a row of the window, which begin where its first vector does, and the packed taps.
+constexpr int LOAD_WORDS = DOTS ? LOAD / 4 : 1, WORDS = DOTS ? (LOADS - SHIFT / LOAD) * LOAD_WORDS : 1;
+constexpr int BEFORE = SHIFT % LOAD;
+constexpr int PACKED_TAPS = DOTS ? K * C_GROUP * TURNS * S : 1;
+constexpr bool HOLDS_DOTS = DOTS && OUT_K * (CHUNK > 1 ? C_GROUP : 1) * TURNS * S <= 32;
+
+// Whether sums are stored as bytes as they are, four at a time.
+constexpr bool HAS_EPILOGUE = SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
+constexpr bool SATURATES = DOTS && sizeof(out_t) == 1 && STORE % 4 == 0 && !HAS_EPILOGUE;
+
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
 static_assert(TILE_Q * STRIDE_W * CHUNK % WIDE == 0, "all boxes must begin at a multiple of 16 bytes");
@@ -56,7 +69,8 @@ struct Boxes {
     Map map;
     Conv conv;
     Filter filter;
-    int tiles, across, down;  // all, and those of a plane of outputs along q and p
+    int tiles;             // all of them
+    Divisor across, down;  // those of a plane of outputs along q and p
     int aligned_out;          // whether rows of the output allow vectors of STORE elements
 };
 
@@ -70,10 +84,10 @@ struct Tile {
 };
 
 __device__ inline Tile tile_of(const Boxes &args, int i) {
-    const int rest = i / args.across, plane = rest / args.down, part = plane / TILES_K;
+    const int rest = quotient(i, args.across), plane = quotient(rest, args.down), part = plane / TILES_K;
     const int slice = part % SLICES;
-    return {part / SLICES, slice, slice * K_SLICE + plane % TILES_K * OUT_K, rest % args.down * TILE_P,
-            i % args.across * TILE_Q};
+    return {part / SLICES, slice, slice * K_SLICE + plane % TILES_K * OUT_K, (rest - plane * args.down.by) * TILE_P,
+            (i - rest * args.across.by) * TILE_Q};
 }
 
 // Ask for the box of tile i, if there is one.
@@ -98,9 +112,9 @@ __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, i
 // Fill what stands outside the picture: whole rows above and below it, then both ends of the rows between.
 __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
+    if (h0 >= 0 && h0 + BOX_H <= conv.H && w0 >= 0 && w0 + WIDTH <= conv.W) return;  // the same for all threads
     const int above = min(max(-h0, 0), BOX_H), below = min(max(h0 + BOX_H - conv.H, 0), BOX_H);
     const int left = min(max(-w0, 0), WIDTH), right = min(max(w0 + WIDTH - conv.W, 0), WIDTH);
-    if (above + below + left + right == 0) return;  // the same for all threads
     constexpr int WHOLE = WIDTH * CHUNK;
     for (int i = threadIdx.x; i < (above + below) * WHOLE * PLANES; i += THREADS) {
         const int row = i / WHOLE % (above + below), plane = i / WHOLE / (above + below);
@@ -124,7 +138,7 @@ __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *
             const auto values = load_vector<LOAD>(line + v * LOAD);
 #pragma unroll
             for (int e = 0; e < LOAD; e++)
-                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values.at[e]);
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values, e);
         } else {
 #pragma unroll
             for (int e = 0; e < LOAD; e++)
@@ -182,27 +196,125 @@ __device__ inline void add_products(const Conv &conv, const Box &box, const acc_
     }
 }
 
-// Store a row of outputs from (p, q) on, of STORE_K channels from k on, in vectors where the whole row is there.
-__device__ inline void store_run(const Boxes &args, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int k,
-                                 int i, int p, int q) {
-    const Conv &conv = args.conv;
-    if (args.aligned_out && q + OUT_Q <= conv.Q) {
-        out_t *run = conv.out + place(conv.out_strides, tile.n, tile.k + k, p, q);
+// Pack the taps that are staged, for dot(): of output k and channel c, for every place of a word against the window.
+template <class Sum>
+__device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED], int thread) {
+    for (int i = thread; i < PACKED_TAPS; i += THREADS) {
+        const int s = i % S, turn = i / S % TURNS, filter = i / (S * TURNS);
+        packed[i] = column_of_taps(staged + filter * R * TAP_PITCH + s, TAP_PITCH, FIRST + turn);
+    }
+}
+
+// As add_products, of bytes: four rows at a time are turned into columns of four pixels.
+template <class X, class W, class Sum>
+__device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_TAPS],
+                                Sum (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
+    constexpr int ALL_WORDS = (ROWS + BASE - 1) / BASE, KEPT = HOLDS_DOTS ? OUT_K : 1, KEPT_CH = HOLDS_DOTS ? CHUNK : 1;
+#pragma unroll(UNROLL_PLANES)
+    for (int plane = 0; plane < PLANES; plane++) {
+        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? TURNS : 1][S];
+        const auto taps_at = [&](int k, int ch) {
+            return packed + (min(tile.k + k, K - 1) * C_GROUP + (plane * CHUNK + ch) % C_GROUP) * (TURNS * S);
+        };
+        if constexpr (HOLDS_DOTS) {
 #pragma unroll
-        for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
-            Vector<out_t, STORE> values;
-#pragma unroll
-            for (int e = v; e < v + STORE; e++) {
-                const int at = e / STORE_K, ch = k + e % STORE_K;
-                values.at[e - v] = finished(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+            for (int i = 0; i < OUT_K * CHUNK * TURNS * S; i++) {
+                const int k = i / (CHUNK * TURNS * S), ch = i / (TURNS * S) % CHUNK, place = i % (TURNS * S);
+                if (ch / C_GROUP == k / K_GROUP) held[k][ch][place / S][place % S] = taps_at(k, ch)[place];
             }
-            store_vector(run + v, values);
         }
-    } else {
+#pragma unroll(UNROLL_ROWS == 1 ? 1 : ALL_WORDS)
+        for (int i = 0; i < ALL_WORDS; i++) {
+            const int b = i * BASE;
+            unsigned rows[4][WORDS];
 #pragma unroll
-        for (int e = 0; e < OUT_Q * STORE_K; e++) {
+            for (int j = 0; j < 4; j++) {  // the last word may reach beyond the window, where its taps are zero
+                const x_t *line = box.at[plane][y * OUT_P * STRIDE_H + min(b + j, ROWS - 1)];
+                const auto *from = reinterpret_cast<const unsigned *>(line + x * OUT_Q * STRIDE_W * CHUNK);
+#pragma unroll
+                for (int v = 0; v < WORDS; v += LOAD_WORDS) {
+                    const auto values = load_vector<LOAD_WORDS>(from + SHIFT / LOAD * LOAD_WORDS + v);
+#pragma unroll
+                    for (int e = 0; e < LOAD_WORDS; e++) rows[j][v + e] = values.at[e];
+                }
+            }
+            unsigned columns[WORDS][4];
+#pragma unroll
+            for (int v = 0; v < WORDS; v++) turn(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
+#pragma unroll
+            for (int p = 0; p < OUT_P; p++) {
+                if (!takes_word(p, b)) continue;
+                const int place = b - p * STRIDE_H - FIRST;
+#pragma unroll
+                for (int k = 0; k < OUT_K; k++)
+#pragma unroll
+                    for (int ch = 0; ch < CHUNK; ch++) {
+                        if (ch / C_GROUP != k / K_GROUP) continue;  // not of its group
+#pragma unroll
+                        for (int s = 0; s < S; s++) {
+                            const unsigned taps = HOLDS_DOTS ? held[HOLDS_DOTS ? k : 0][HOLDS_DOTS ? ch : 0][HOLDS_DOTS ? place : 0][s]
+                                                             : taps_at(k, ch)[place * S + s];
+#pragma unroll
+                            for (int q = 0; q < OUT_Q; q++) {
+                                const int e = BEFORE + (q * STRIDE_W + s * DILATION_W) * CHUNK + ch;
+                                sums[k][p][q] = dot<X, W>(columns[e / 4][e % 4], taps, sums[k][p][q]);
+                            }
+                        }
+                    }
+            }
+        }
+    }
+}
+
+// Store row i of outputs from (p, q) on, of STORE_K channels from k on, in vectors that begin at `run`.
+__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile,
+                                     int k, int i, int p, int q, out_t *run) {
+#pragma unroll
+    for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
+        Vector<out_t, STORE> values;
+        [[maybe_unused]] int whole[STORE];
+#pragma unroll
+        for (int e = v; e < v + STORE; e++) {
             const int at = e / STORE_K, ch = k + e % STORE_K;
-            if (q + at < conv.Q) finish(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+            if constexpr (SATURATES)
+                whole[e - v] = sums[ch][i][at];
+            else
+                values.at[e - v] = finished(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+        }
+        if constexpr (SATURATES) values = saturated<out_t>(whole);
+        store_vector(run + v, values);
+    }
+}
+
+// Store the thread's outputs, from (p, q) on: in vectors where all of a row, or of the thread's tile, are there.
+__device__ inline void store(const Boxes &args, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int p,
+                             int q) {
+    const Conv &conv = args.conv;
+    const bool in_vectors = args.aligned_out && q + OUT_Q <= conv.Q;
+    if (in_vectors && p + OUT_P <= conv.P && K_SLICE % OUT_K == 0) {
+        out_t *const first = conv.out + place(conv.out_strides, tile.n, tile.k, p, q);
+        const index_t step_k = conv.out_strides.c, step_p = conv.out_strides.h;
+#pragma unroll
+        for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
+            const int k = j / OUT_P * STORE_K, row = j % OUT_P;
+            store_vectors(conv, sums, tile, k, row, p + row, q, first + (k * step_k + row * step_p));
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
+        const int k = j / OUT_P * STORE_K, row = j % OUT_P;
+        if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
+        if (p + row >= conv.P) continue;
+        if (K_SLICE % OUT_K && in_vectors) {
+            out_t *const run = conv.out + place(conv.out_strides, tile.n, tile.k + k, p + row, q);
+            store_vectors(conv, sums, tile, k, row, p + row, q, run);
+        } else {
+#pragma unroll
+            for (int e = 0; e < OUT_Q * STORE_K; e++) {
+                const int at = e / STORE_K, ch = k + e % STORE_K;
+                if (q + at < conv.Q) finish(conv, tile.n, tile.k + ch, p + row, q + at, sums[ch][row][at]);
+            }
         }
     }
 }
@@ -210,6 +322,7 @@ __device__ inline void store_run(const Boxes &args, const acc_t (&sums)[OUT_K][O
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
     BOX_SHARED(Box, boxes);
     __shared__ __align__(16) acc_t staged[STAGED];
+    __shared__ unsigned packed[PACKED_TAPS];
     __shared__ __align__(8) unsigned long long bars[STAGES];
     const int x = threadIdx.x % LANES, y = threadIdx.x / LANES;
     if (threadIdx.x == 0) {
@@ -222,6 +335,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const
         for (int i = 0; i < STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
     stage(args.filter, staged, threadIdx.x, THREADS);
     __syncthreads();
+    if constexpr (DOTS) {
+        pack_taps(packed, staged, threadIdx.x);
+        __syncthreads();
+    }
     int now = 0;
     unsigned parity = 0;
     for (int i = blockIdx.x; i < args.tiles; i += gridDim.x) {
@@ -229,16 +346,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const
         await_bytes(bars + now, parity);
         if constexpr (FILLED) fill_outside(args.conv, boxes[now], tile);
         acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
-        add_products(args.conv, boxes[now], staged, sums, tile, x, y);
+        if constexpr (DOTS)
+            add_dots<x_t, w_t>(boxes[now], packed, sums, tile, x, y);
+        else
+            add_products(args.conv, boxes[now], staged, sums, tile, x, y);
         __syncthreads();  // all have read the box
         if (threadIdx.x == 0) bring(args, boxes[now], bars + now, i + STAGES * gridDim.x);
-        const int p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
-#pragma unroll
-        for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
-            const int k = j / OUT_P * STORE_K, row = j % OUT_P;
-            if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
-            if (p + row < args.conv.P) store_run(args, sums, tile, k, row, p + row, q);
-        }
+        store(args, sums, tile, tile.p + y * OUT_P, tile.q + x * OUT_Q);
         if (++now == STAGES) now = 0, parity ^= 1;
     }
 }

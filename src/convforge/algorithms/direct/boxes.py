@@ -26,6 +26,7 @@ from convforge.algorithms.direct.box import (
 )
 from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES, DirectTiled
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
 from convforge.backends.facts import DeviceFacts
@@ -46,9 +47,7 @@ MOST_CHANNELS = 4
 # work; and the most numbers that a thread holds. The first that fits is the default.
 SHAPES = (
     (8, 32, 4, 2, 1, 7, 56),
-    (4, 32, 2, 2, 2, 7, 72),
-    (2, 32, 4, 3, 3, 1, 56),
-    (4, 16, 2, 3, 3, 1, 72),
+    (4, 32, 2, 2, 2, 3, 72),
     (4, 16, 2, 2, 2, 1, 72),
     (4, 16, 1, 2, 2, 0, 96),
     (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
@@ -57,9 +56,19 @@ SHAPES = (
     (4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
+# Of a picture so small that each multiprocessor gets at most so many tiles of the last shape, a thread has one channel.
+FEW_TILES = 2
+
+# Numbers that a thread may hold of pixels whose channels lie side by side: each is read for more outputs.
+PIXEL_REGISTERS = 96
+
 # Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
-# threads at work. Tiles of one plane are soon done, so it takes twice as many bytes.
+# threads at work. Tiles of one plane, and of pixels whose channels lie side by side, are soon done for their bytes, so
+# it takes half as many again.
 BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
+
+# Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
+HELD_TAPS = 32
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
@@ -101,7 +110,10 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     since = "direct_tiled"
     sources = (
         "algorithms/direct/boxes.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "bulk", "vector", "staged")),
+        *(
+            f"algorithms/include/device/{name}.cuh"
+            for name in ("bulk", "device", "divide", "dots", "given", "pixels", "staged", "vector")
+        ),
         *DeviceConvolution.headers,
     )
 
@@ -126,7 +138,9 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
         fit = _fitting(problem, facts)
         busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
-        default = (busy or [config for config, _ in fit[-1:]])[0]
+        least = _of_one_channel(problem, fit[-1][0])
+        few = tiles_of(problem, least) <= FEW_TILES * facts.cores
+        default = least if few else (busy or [config for config, _ in fit[-1:]])[0]
         shapes = [config for config, _ in fit][:6]
         others = (
             replace(default, stages=default.stages + 1), replace(default, stages=max(1, default.stages - 1)),
@@ -145,6 +159,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         kernel, blocks = _compiled(problem, config, box, struct, runtime)
         weights = StagedWeights(problem, runtime, kernel)
         across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
+        divisors = [divisor(max(count, 1)) for count in (across, down)]
         tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
         threads, shared = config.strips * config.lanes, config.stages * box_of(problem, config).nbytes
@@ -162,16 +177,18 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         def run(frame: Frame) -> None:
             if not tiles:
                 return
-            encoded = map_of(address(frame.x), tuple(frame.x.strides))
+            strides = tuple(frame.x.strides)
+            encoded = map_of(address(frame.x), strides)
             if encoded is None:
                 fallback().execute(frame)
                 return
             args = struct()
             conv = args.conv
+            args.map_at = lambda where: map_of(where, strides)  # for who makes the call again with another x
             ctypes.memmove(ctypes.addressof(args), encoded, MAP_BYTES)
             fill(conv, problem, frame)
             args.filter = weights.filter(frame.prepared)
-            args.tiles, args.across, args.down = tiles, across, down
+            args.tiles, args.across, args.down = tiles, *divisors
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
@@ -225,12 +242,20 @@ def _filled(problem: Conv2dProblem) -> bool:
     return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
 
 
+def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
+    """Whether four products are one instruction: of bytes, in columns of neighbouring rows, without a zero point."""
+    plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
+    types = (problem.x_dtype, problem.w_dtype)
+    return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
+
+
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
         STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // box.size,
         LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=_filled(problem), STAGED_WEIGHTS=True,
+        DOTS=_by_dots(problem, box),
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
         lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
@@ -251,8 +276,8 @@ def _padded(conv: Any) -> Any:
 
 
 def _struct(problem: Conv2dProblem) -> Any:
-    whole = dict.fromkeys(("tiles", "across", "down", "aligned_out"), ctypes.c_int)
-    return _padded(with_conv("Boxes", problem, filter=Filter, **whole))
+    rest = {"tiles": ctypes.c_int, "across": Divisor, "down": Divisor, "aligned_out": ctypes.c_int}
+    return _padded(with_conv("Boxes", problem, filter=Filter, **rest))
 
 
 def _tiled_plan(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Plan:
@@ -280,28 +305,37 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
     """Of a row of the window, of the sums, and of the taps where they are held."""
     columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
     taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
-    numbers = (
-        len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + (taps if taps <= 32 else 0)
-    )
+    held = taps if taps <= HELD_TAPS else 0
+    numbers = len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
 def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) -> BoxesConfig:
     """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
     strips, lanes, out_p, stages, blocks = shape[:5]
-    narrow = itemsize(problem.x_dtype) < 4 and chunk_of(problem) == 1
-    out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if narrow else 1)
+    size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
+    out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
+    if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads
+        if size == 1 and one_channel:
+            strips, blocks = 2 * strips, 3
+        elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
+            out_p, blocks = out_p // 2, 3
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
-    wanted = BUSY_BYTES if problem.c > slices_of(problem) else 2 * BUSY_BYTES
+    wanted = BUSY_BYTES if problem.c > slices_of(problem) and one_channel else 3 * BUSY_BYTES // 2
     room = facts.shared_bytes // (nbytes + staged_bytes(problem) + EXTRA_BYTES)
     while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS and blocks < room:
         blocks += 1
     return replace(config, blocks=blocks)
+
+
+def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
+    """A config whose threads have one output channel each, where they may."""
+    return config if groups_share_a_box(problem) else replace(config, out_k=1)
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
@@ -311,6 +345,7 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         config = _config(problem, shape, facts)
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
             continue
-        if _registers(problem, config) <= shape[-1] and config_refusal(problem, config, facts) is None:
+        most = shape[-1] if chunk_of(problem) == 1 else max(shape[-1], PIXEL_REGISTERS)
+        if _registers(problem, config) <= most and config_refusal(problem, config, facts) is None:
             found.append((config, shape[-2]))
     return found

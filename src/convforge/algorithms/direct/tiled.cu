@@ -17,8 +17,8 @@
 // Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
-#include "border.cuh"
 #include "ends.cuh"
+#include "pixels.cuh"
 #include "staged.cuh"
 #include "vector.cuh"
 #include "weights.cuh"
@@ -33,9 +33,10 @@ constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K;
 constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * CHUNK;
 constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= 1536 ? C_GROUP / CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
-constexpr int UNROLL_TESTED_C = RUN * ROWS * (C_GROUP / CHUNK) <= 48 ? C_GROUP / CHUNK : 1;  // a small picture is all border
-
+// A small picture is all border, and has few threads, with registers for it.
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
+constexpr bool IS_SMALL = RUN * ROWS * (C_GROUP / CHUNK) <= 48 && THREADS * BLOCKS <= 512;
+constexpr int UNROLL_TESTED_C = IS_SMALL ? C_GROUP / CHUNK : 1;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
@@ -68,7 +69,7 @@ __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_
             const auto values = load_vector<LOAD>(run + first);
 #pragma unroll
             for (int e = 0; e < LOAD; e++)
-                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values.at[e]);
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values, e);
         } else {
 #pragma unroll
             for (int e = 0; e < LOAD; e++)

@@ -105,7 +105,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/direct/tiled.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "weights", "staged")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "staged", "vector", "weights")),
         *DeviceConvolution.headers,
     )
 

@@ -340,7 +340,7 @@ class _Spectra:
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The spectra of these weights, (K, C / groups, size_h, pitch), over the points of a transform."""
         problem, cut, runtime = self._problem, self._cut, self._runtime
-        spectra = runtime.empty((problem.k, problem.c_per_group, cut.size_h, 2 * cut.pitch), problem.acc_dtype)
+        spectra = runtime.empty((problem.k, problem.c_per_group, cut.size_h, 2 * cut.pitch), problem.acc_dtype, stream)
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
         args = self._struct(address(w), address(spectra), strides, 1 / (cut.size_h * cut.size_w), cut.size_h,
                             2 * cut.pitch, int(problem.mode == "convolution"))  # fmt: skip

@@ -109,7 +109,7 @@ class _Spectra:
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The spectra of these weights, (K, size, size) complex numbers in the order of fused.cu."""
         packed = self._pack(w, stream).tensors["w"]
-        spectra = self._runtime.empty((self._problem.k, self._size, self._size), self._complex)
+        spectra = self._runtime.empty((self._problem.k, self._size, self._size), self._complex, stream)
         args = self._struct(address(packed), address(spectra))
         self._runtime.launch(self._kernel, self._info, args, stream)
         return PreparedFilter({"spectra": spectra}, int(spectra.nbytes))

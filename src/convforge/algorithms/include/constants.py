@@ -92,12 +92,13 @@ class ConstantWeights:
         self._kernel = kernel
         self._pack = WeightPacker(problem, runtime)
         self._free: dict[int, list[Any]] = {}
+        self._captured: list[Any] = []
         self._lock = threading.RLock()  # a filter may be collected while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The filter of these weights; packed first (:class:`WeightPacker`) unless they lie as kernels want."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
-        module = self._take(self._runtime.stream_handle(stream))
+        module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
         self._runtime.copy(target, address(packed.tensors.get("w", w)), nbytes, stream)
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
@@ -115,11 +116,15 @@ class ConstantWeights:
         module.streams.add(self._runtime.stream_handle(stream))
         return module.kernel
 
-    def _take(self, stream: int) -> _Module:
+    def _take(self, stream: int, capturing: bool) -> _Module:
+        """A module for work on a stream; one that a graph is to run again later belongs to that graph for good."""
         with self._lock:
             free = self._free.get(stream)
             kernel = free.pop() if free else None
         module = _Module(self._runtime.instance(self._kernel) if kernel is None else kernel, {stream})
+        if capturing:
+            self._captured.append(module.kernel)
+            return module
         weakref.finalize(module, self._give_back, module.kernel, module.streams).atexit = False
         return module
 

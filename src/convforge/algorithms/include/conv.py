@@ -228,7 +228,7 @@ class WeightPacker:
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The packed filter of these weights."""
         same = self._dtype == self._problem.w_dtype  # NumPy has no name for bfloat16, which then is what w says
-        packed = self._runtime.empty(self._shape, w.dtype if same else self._dtype)
+        packed = self._runtime.empty(self._shape, w.dtype if same else self._dtype, stream)
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
         args = _Weights(address(w), address(packed), strides, self._packed_strides, *self._problem.w_shape,
                         int(self._problem.mode == "convolution"))  # fmt: skip

@@ -70,9 +70,9 @@ class DeviceFactors:
         """
         problem, runtime = self._problem, self._runtime
         filters, most = problem.w_shape[:2], min(problem.r, problem.s)
-        rows = runtime.empty((*filters, most, problem.s), problem.acc_dtype)
-        columns = runtime.empty((*filters, most, problem.r), problem.acc_dtype)
-        ranks, errors = runtime.empty(filters, "int32"), runtime.empty(filters, "float64")
+        rows = runtime.empty((*filters, most, problem.s), problem.acc_dtype, stream)
+        columns = runtime.empty((*filters, most, problem.r), problem.acc_dtype, stream)
+        ranks, errors = runtime.empty(filters, "int32", stream), runtime.empty(filters, "float64", stream)
         tensors = {"rows": rows, "columns": columns, "ranks": ranks, "errors": errors}
         scratch = runtime.allocate(self._scratch_bytes, stream) if self._scratch_bytes else None
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))

@@ -41,6 +41,14 @@ class CpuRuntime:
         self._inside = threading.local()
         self._lock = threading.Lock()
 
+    def current(self) -> AbstractContextManager[None]:
+        """Nothing to do: every thread may use the CPU."""
+        return nullcontext()
+
+    def is_current(self) -> bool:
+        """It always is."""
+        return True
+
     def compile(self, kernel: Any) -> Any:
         """Numba kernels compile themselves on their first call, and are cached on disk."""
         return kernel
@@ -62,6 +70,10 @@ class CpuRuntime:
             kernel(*args, begin, min(begin + block, items))
 
         self._threads().share(run, range(0, items, block), threads)
+
+    def launcher(self, kernel: Any, info: LaunchInfo) -> Callable[[Any, int], None]:
+        """What launches a kernel again."""
+        return lambda args, stream: self.launch(kernel, info, args)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
@@ -94,7 +106,7 @@ class CpuRuntime:
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + nbytes]
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
         """An array that is not yet written."""
         return np.empty(shape, dtype)
 
@@ -146,6 +158,13 @@ class CpuRuntime:
 
     def synchronize(self, stream: Any = None) -> None:
         """Nothing to wait for: a launch returns when its work is done."""
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        """Never: there are no graphs here."""
+        return False
+
+    def release(self) -> None:
+        """Nothing is kept."""
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds of wall clock that `repeats` calls take."""

@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 class _Address:
     """A device address in the form of NumPy's array interface."""
 
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+    def __init__(
+        self, address: int, owner: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None,
+        typestr: str = "|u1",
+    ) -> None:  # fmt: skip
+        self.owner = owner  # the memory lives as long as what NumPy makes of this
+        self.__array_interface__ = {
+            "version": 3, "shape": shape, "strides": strides, "typestr": typestr, "data": (address, False)
+        }  # fmt: skip
 
 
 class DeviceArray:
@@ -38,13 +44,28 @@ class DeviceArray:
     @classmethod
     def at(cls, address: int, nbytes: int, owner: Any) -> DeviceArray:
         """`nbytes` bytes at a device address."""
-        seen = np.asarray(_Address(address, nbytes)) if nbytes else np.empty(0, np.uint8)
+        seen = np.asarray(_Address(address, owner, (nbytes,))) if nbytes else np.empty(0, np.uint8)
         return cls(seen, owner)
+
+    @classmethod
+    def over(
+        cls, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], owner: Any
+    ) -> DeviceArray:
+        """Another library's array, where it lies; strides in bytes, None where it is contiguous."""
+        if 0 in shape:
+            return cls(np.empty(shape, dtype), owner)
+        seen = np.asarray(_Address(address, owner, shape, strides, f"|V{dtype.itemsize}" if dtype.names else dtype.str))
+        return cls(seen.view(dtype) if dtype.names else seen, owner)
 
     @property
     def address(self) -> int:
         """Device address of the first element."""
         return int(self._seen.__array_interface__["data"][0])
+
+    @property
+    def described(self) -> NDArray[Any]:
+        """Shape, strides, type and address as a NumPy array, whose elements must not be touched."""
+        return self._seen
 
     @property
     def shape(self) -> tuple[int, ...]:

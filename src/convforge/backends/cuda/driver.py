@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -21,3 +23,28 @@ def checked(result: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise CudaError(f"the CUDA driver says {status.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+@contextmanager
+def while_capturing() -> Iterator[None]:
+    """Calls that a stream being captured does not concern, such as loading a kernel, are allowed to the thread."""
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield
+    finally:
+        checked(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+def wait_for(stream: int, other: int) -> None:
+    """Have work that is put on one stream from now on wait for what is on another by now."""
+    from cuda.bindings import driver
+
+    event = checked(driver.cuEventCreate(int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+    try:
+        checked(driver.cuEventRecord(event, other))
+        checked(driver.cuStreamWaitEvent(stream, event, 0))
+    finally:
+        driver.cuEventDestroy(event)  # the driver keeps it until the streams have passed it

@@ -46,5 +46,30 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
         shared_bytes=facts.max_shared_memory_per_multiprocessor,
         registers=facts.max_registers_per_multiprocessor,
         threads=facts.max_threads_per_multiprocessor,
+        clock_hz=1000 * _attribute(device, "CLOCK_RATE"),  # it comes in kHz
+        # Two transfers a clock, which comes in kHz, over a bus whose width comes in bits.
+        memory_bytes_per_s=2000
+        * _attribute(device, "MEMORY_CLOCK_RATE")
+        * _attribute(device, "GLOBAL_MEMORY_BUS_WIDTH")
+        // 8,
+        driver=_driver_version(),
         no_fft=why_no_fft(),
     )
+
+
+def _attribute(device: int, name: str) -> int:
+    """A figure of the driver's; 0 where it does not say."""
+    from cuda.bindings import driver
+
+    status, value = driver.cuDeviceGetAttribute(
+        getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device
+    )
+    return int(value) if int(status) == 0 else 0
+
+
+def _driver_version() -> str:
+    """The newest CUDA that the driver serves, such as "13.0"."""
+    from cuda.bindings import driver
+
+    _, version = driver.cuDriverGetVersion()
+    return f"{version // 1000}.{version % 1000 // 10}"

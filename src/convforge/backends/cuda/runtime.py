@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
-from convforge.backends.cuda.driver import CudaError, checked
+from convforge.backends.cuda.driver import CudaError, checked, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
 from convforge.backends.cuda.maps import encoded
@@ -25,6 +26,7 @@ from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import BoxMap
 from convforge.backends.runtime import LaunchInfo
+from convforge.backends.streams import CallerStream, Tape
 
 # A block may ask for more shared memory than this, but the kernel must be told.
 PLAIN_SHARED_BYTES = 48 << 10
@@ -52,9 +54,10 @@ class CudaKernel:
         self.about = about
         device.set_current()
         self._device = int(device.device_id)
-        self._module = ObjectCode.from_cubin(about.code)
-        self.kernel = self._module.get_kernel(about.name)
-        self.handle = int(self.kernel.handle)
+        with while_capturing():
+            self._module = ObjectCode.from_cubin(about.code)
+            self.kernel = self._module.get_kernel(about.name)
+            self.handle = int(self.kernel.handle)
         self._shared_bytes = PLAIN_SHARED_BYTES - about.shared_bytes
 
     def allow_shared(self, nbytes: int) -> None:
@@ -71,7 +74,8 @@ class CudaKernel:
         from cuda.bindings import driver
 
         library = driver.CUlibrary(int(self._module.handle))
-        address, nbytes = checked(driver.cuLibraryGetGlobal(library, name.encode()))
+        with while_capturing():
+            address, nbytes = checked(driver.cuLibraryGetGlobal(library, name.encode()))
         return int(address), int(nbytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> float:
@@ -122,14 +126,34 @@ class CudaRuntime:
         self.facts: DeviceFacts = cuda_facts(device)
         self.device = device
         self._gpu = Device(device)
-        self._gpu.set_current()
-        self._stream = self._gpu.create_stream()
+        with _restored_context():
+            self._gpu.set_current()
+            self._context = _current_context()
+            self._stream = self._gpu.create_stream()
         self._idle_streams: list[Any] = []
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
         self._early = _EarlyLaunches()
         self._starts_early = int(self.facts.architecture.removeprefix("sm_")) >= FIRST_EARLY
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """This GPU as the thread's own, and then the one that was: other libraries look at it too."""
+        from cuda.bindings import driver
+
+        if self.is_current():
+            yield
+            return
+        checked(driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            checked(driver.cuCtxPopCurrent())
+
+    def is_current(self) -> bool:
+        """Whether this GPU is the thread's own."""
+        return _current_context() == self._context
 
     def compile(self, kernel: KernelSource) -> CudaKernel:
         """A kernel for this GPU, compiled or taken from the disk."""
@@ -165,21 +189,33 @@ class CudaRuntime:
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
         """Run a kernel over ``info.grid`` blocks of ``info.block`` threads."""
+        taped = isinstance(stream, Tape)
+        handle = stream.launched(kernel, info, args) if taped else self.stream_handle(stream)
+        self.launcher(kernel, info)(args, handle)
+
+    def launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Callable[[ctypes.Structure, int], None]:
+        """What launches a kernel again and again: it is handed the struct, and the stream's handle."""
         from cuda.bindings import driver
 
         if 0 in info.grid:
-            return
+            return lambda args, stream: None
         kernel.allow_shared(info.scratch_bytes)
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
-        pointer = ctypes.c_void_p(ctypes.addressof(args))
-        handle, params = self.stream_handle(stream), ctypes.addressof(pointer)
-        if info.early and self._starts_early:
-            config = self._early.config(grid, block, info.scratch_bytes, handle)
-            (status,) = driver.cuLaunchKernelEx(config, kernel.handle, params, 0)
-        else:
-            (status,) = driver.cuLaunchKernel(kernel.handle, *grid, *block, info.scratch_bytes, handle, params, 0)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
+        shape, shared, function = (*grid, *block), info.scratch_bytes, kernel.handle
+        early, config = info.early and self._starts_early, self._early.config
+        plain, extended, success = driver.cuLaunchKernel, driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
+        void_p, address_of = ctypes.c_void_p, ctypes.addressof
+
+        def launch(args: ctypes.Structure, stream: int) -> None:
+            pointer = void_p(address_of(args))
+            if early:
+                (status,) = extended(config(grid, block, shared, stream), function, address_of(pointer), 0)
+            else:
+                (status,) = plain(function, *shape, shared, stream, address_of(pointer), 0)
+            if status != success:
+                raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
+
+        return launch
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch fills the GPU by itself."""
@@ -206,21 +242,24 @@ class CudaRuntime:
         """A workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
         if not nbytes:
             return DeviceArray.at(0, 0, None)
+        if isinstance(stream, CallerStream) and stream.take is not None:
+            address, owner = stream.take(nbytes)
+            return DeviceArray.at(address, nbytes, owner)
         self._gpu.set_current()
         block = self._pool.take(nbytes, self.stream_handle(stream))
         return DeviceArray.at(block.address, nbytes, block)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """An array that is not yet written."""
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> DeviceArray:
+        """An array that is not yet written, for work on the stream."""
         dtype = np.dtype(dtype)
-        return self.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
+        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
         """A copy of a host array on the GPU, contiguous."""
         from cuda.bindings import driver
 
         plain = np.asarray(array, order="C")  # keeps a shape of ()
-        copy = self.empty(plain.shape, plain.dtype)
+        copy = self.empty(plain.shape, plain.dtype, stream)
         if plain.nbytes:
             handle = self.stream_handle(stream)
             checked(driver.cuMemcpyHtoDAsync(copy.address, plain.ctypes.data, plain.nbytes, handle))
@@ -317,6 +356,18 @@ class CudaRuntime:
 
         checked(driver.cuStreamSynchronize(self.stream_handle(stream)))
 
+    def is_capturing(self, stream: Any = None) -> bool:
+        """Whether what the stream is given goes into a graph."""
+        from cuda.bindings import driver
+
+        status = checked(driver.cuStreamIsCapturing(self.stream_handle(stream)))
+        return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def release(self) -> None:
+        """Give the pool's free memory back to the driver."""
+        self._gpu.set_current()
+        self._pool.clear()
+
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls take on the GPU: captured into a graph, replayed once between two events."""
         from cuda.bindings import driver
@@ -359,6 +410,25 @@ class CudaRuntime:
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])
         return int(stream.handle)
+
+
+def _current_context() -> int:
+    from cuda.bindings import driver
+
+    return int(checked(driver.cuCtxGetCurrent()))
+
+
+@contextmanager
+def _restored_context() -> Iterator[None]:
+    """The thread's GPU is afterwards the one that it was, where it had one: another library chose it."""
+    from cuda.bindings import driver
+
+    before = _current_context()
+    try:
+        yield
+    finally:
+        if before:
+            checked(driver.cuCtxSetCurrent(before))
 
 
 def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:

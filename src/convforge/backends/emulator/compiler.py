@@ -18,13 +18,17 @@ from convforge.backends.kernel import HEADERS, KernelSource
 ROOM = Path(__file__).parent
 
 # No C++ library: one that is newer than what the process has loaded could not be. -fno-gnu-unique and hidden symbols
-# keep the libraries of two kernels apart, -Bsymbolic their variables from the process's.
+# keep the libraries of two kernels apart, -Bsymbolic their variables from the process's. The linker's plugin is for
+# link-time optimisation, of which there is none.
 FLAGS = (
-    "-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti",
-    "-shared", "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-Wl,-Bsymbolic", "-w",
+    "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-shared",
+    "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-fno-use-linker-plugin", "-Wl,-Bsymbolic",
+    "-w",
 )  # fmt: skip
-# Indices of arrays and alignment of addresses are checked in kernels; cuda.h has the handlers.
-KERNEL_FLAGS = ("-fsanitize=bounds,alignment,object-size",)
+# Indices of arrays and alignment of addresses are checked in kernels; cuda.h has the handlers. Most kernels run for
+# less time than they take to compile: -Og takes half that of -O2; -O0 would drop the check of objects' sizes.
+KERNEL_FLAGS = ("-Og", "-fsanitize=bounds,alignment,object-size")
+SCHEDULER_FLAGS = ("-O2",)
 # Variables hold poison (0xFE in every byte) before they are written, or else a forgotten `= 0` is often 0 by luck.
 # Older versions of g++ do not know the flag.
 POISON_FLAG, POISON_SINCE = "-ftrivial-auto-var-init=pattern", 12
@@ -68,7 +72,8 @@ def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> 
         Switch stacks by ucontext, as on processors for which no switch was written by hand.
     """
     text = '#include "scheduler.cpp"\n'
-    return _library(text, "", (*FLAGS, *(["-DEMULATOR_UCONTEXT"] if portable else [])), "scheduler.cpp", disk)
+    flags = (*FLAGS, *SCHEDULER_FLAGS, *(["-DEMULATOR_UCONTEXT"] if portable else []))
+    return _library(text, "", flags, "scheduler.cpp", disk)
 
 
 def _library(text: str, digest: str, flags: tuple[str, ...], name: str, disk: DiskCache | None) -> bytes:

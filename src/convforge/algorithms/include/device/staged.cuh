@@ -4,14 +4,9 @@
 // it long, as others work meanwhile. A row of taps begins at 16 bytes and is read by loads as wide as it is, the same
 // for all threads of a warp. STAGED_WEIGHTS comes from the host.
 #pragma once
-#include "conv.cuh"
 #include "device.cuh"
+#include "given.cuh"
 #include "vector.cuh"
-
-struct Filter {
-    const w_t *taps;
-    Strides strides;  // in the order K, C_GROUP, R, S; negative where the filter is flipped
-};
 
 constexpr int TAP_LOAD = 16 / sizeof(acc_t), TAP_PITCH = (S + TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;
 constexpr int STAGED = STAGED_WEIGHTS ? K * C_GROUP * R * TAP_PITCH : 1;
@@ -20,8 +15,7 @@ constexpr int STAGED = STAGED_WEIGHTS ? K * C_GROUP * R * TAP_PITCH : 1;
 __device__ inline void stage(const Filter &filter, acc_t (&staged)[STAGED], int thread, int threads) {
     for (int i = thread; i < K * C_GROUP * R * S; i += threads) {
         const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
-        const index_t from = place(filter.strides, k, c, r, s);
-        staged[((k * C_GROUP + c) * R + r) * TAP_PITCH + s] = as<acc_t>(filter.taps[from]);
+        staged[((k * C_GROUP + c) * R + r) * TAP_PITCH + s] = given_tap(filter, k, c, r, s);
     }
 }
 

@@ -1,0 +1,30 @@
+"""The host's side of divide.cuh: what division by a number takes."""
+
+from __future__ import annotations
+
+import ctypes
+
+# Numbers that are divided lie below this.
+LIMIT_BITS = 30
+
+
+class Divisor(ctypes.Structure):
+    """struct Divisor of divide.cuh."""
+
+    _fields_ = (("by", ctypes.c_int), ("factor", ctypes.c_uint), ("shift", ctypes.c_int))
+
+
+def divisor(by: int) -> Divisor:
+    """A number from 1 to 2^30 as something to divide by (Granlund and Montgomery, 1994).
+
+    The factor exceeds 2^shift / by by less than 1, so that the quotient of a number below 2^30 exceeds the true one by
+    less than 2^30 / 2^shift, which is at most 1 / by.
+
+    Examples
+    --------
+    >>> seven = divisor(7)
+    >>> (2**30 - 1) * seven.factor >> seven.shift == (2**30 - 1) // 7
+    True
+    """
+    shift = LIMIT_BITS + (by - 1).bit_length()
+    return Divisor(by, -(-(1 << shift) // by), shift)

@@ -1,0 +1,150 @@
+"""A few outputs held against the truth: soon done, however large the problem is.
+
+The sample is rows of the output: its borders, both sides of where tiles meet, and a few at random. A row holds every
+column and every channel, so tiles that meet in columns, and those of channels, are in it too. What is sampled is right
+or wrong by the same bound as in a whole check; the gate on RMS errors takes a whole check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.runtime import Runtime
+from convforge.check.bounds import Bound, bound_of
+from convforge.check.inputs import Inputs
+from convforge.check.truth import Truth, conv2d_sums, epilogue, gemm_sums, some_rows, truth
+from convforge.check.verdict import within
+from convforge.problem import Conv2dProblem, GemmProblem, Problem
+
+# Rows are sampled for at most this many FLOPs of the direct method, and never fewer than the first and the last.
+SAMPLED_FLOPS = 2 * 10**7
+# Most rows, and how many of them are random.
+MOST_ROWS, RANDOM_ROWS = 40, 4
+# Outputs of up to this many bytes are brought to the host whole, larger ones row by row.
+WHOLE_BYTES = 16 << 20
+
+
+class Sample:
+    """What sampled outputs of a problem are held against.
+
+    Parameters
+    ----------
+    problem : Problem
+    inputs : Inputs
+
+    Examples
+    --------
+    >>> from convforge.backends.cpu import cpu_runtime
+    >>> from convforge.check import make_inputs, truth
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
+    >>> inputs = make_inputs(problem)
+    >>> sample, right = Sample(problem, inputs), truth(problem, inputs).value.astype("float32")
+    >>> sample.fault("strict", right, cpu_runtime()) is None
+    True
+    >>> sample.fault("strict", right[..., ::-1].copy(), cpu_runtime()).split(":")[0]
+    'row 0 of picture 0, channel 0, column 0'
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+        self._problem, self._inputs = problem, inputs
+        rows = _rows(problem)
+        self.items = sampled(rows, problem.flops)
+        self._truth = self._computed()
+
+    def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
+        """The first sampled output that is wrong, in words; None where all are right.
+
+        Parameters
+        ----------
+        precision : str
+            Class of the arithmetic that computed it.
+        out : array
+            The whole output, on the runtime's device.
+        """
+        got = self._brought(out, runtime).astype(np.float64)
+        expected = self._truth.value
+        with np.errstate(invalid="ignore"):
+            good = within(self._problem, precision, got, self._truth, self._bound(precision))
+        if good.all():
+            return None
+        index = tuple(int(i) for i in np.argwhere(~good)[0])
+        where = self._place(index)
+        wrong, count = int((~good).sum()), good.size
+        return (
+            f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong} of {count} sampled outputs are wrong"
+        )
+
+    def _computed(self) -> Truth:
+        problem, inputs = self._problem, self._inputs
+        if isinstance(problem, Conv2dProblem):
+            return Truth(*epilogue(problem, inputs, self.items, *conv2d_sums(problem, inputs, self.items, "truth")))
+        if isinstance(problem, GemmProblem):
+            return Truth(*gemm_sums(problem, inputs, self.items, "truth"))
+        return truth(problem, inputs)
+
+    def _bound(self, precision: str) -> NDArray[np.float64]:
+        """The bound of the sampled outputs, which may be given for all."""
+        bound = bound_of(self._problem, precision, self._truth, self._inputs)
+        if bound.more is not None and isinstance(self._problem, Conv2dProblem):
+            whole = np.broadcast_to(bound.more, self._problem.out_shape)
+            bound = Bound(bound.factor, bound.constant, some_rows(self._problem, whole, self.items))
+        return bound.over(self._truth.magnitude)
+
+    def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
+        """The sampled outputs on the host: (rows, K, Q) of a convolution, (rows, N) of a product, else all."""
+        problem = self._problem
+        if isinstance(problem, GemmProblem):
+            return np.stack([runtime.download(out[i]) for i in self.items.tolist()])
+        if not isinstance(problem, Conv2dProblem):
+            return np.asarray(runtime.download(out))
+        if out.nbytes <= WHOLE_BYTES:
+            return some_rows(problem, runtime.download(out), self.items)
+        places = [(i // problem.p, i % problem.p) for i in self.items.tolist()]
+        if problem.out_layout == "NHWC":
+            return np.stack([runtime.download(out[n, p]).T for n, p in places])
+        return np.stack([np.stack([runtime.download(out[n, k, p]) for k in range(problem.k)]) for n, p in places])
+
+    def _place(self, index: tuple[int, ...]) -> str:
+        problem = self._problem
+        if isinstance(problem, Conv2dProblem):
+            n, p = divmod(int(self.items[index[0]]), problem.p)
+            return f"row {p} of picture {n}, channel {index[1]}, column {index[2]}"
+        if isinstance(problem, GemmProblem):
+            return f"row {self.items[index[0]]}, column {index[1]}"
+        return f"at {index}"
+
+
+def _rows(problem: Problem) -> tuple[int, int]:
+    """Pictures, and rows of the output of each."""
+    if isinstance(problem, Conv2dProblem):
+        return problem.n, problem.p
+    return 1, problem.m if isinstance(problem, GemmProblem) else 1
+
+
+def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:
+    """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random.
+
+    Examples
+    --------
+    >>> sampled((2, 40), 10**6).tolist()[:6], sampled((2, 40), 10**6).tolist()[-2:]
+    ([0, 1, 3, 4, 7, 8], [78, 79])
+    >>> sampled((2, 40), 10**12).tolist()
+    [0, 79]
+    """
+    pictures, height = rows
+    total = pictures * height
+    if total == 0:
+        return np.empty(0, np.int64)
+    wanted = [0, total - 1, height - 1, (pictures - 1) * height, 1, total - 2]
+    size = 4
+    while size < height:
+        wanted += [size - 1, size]
+        size *= 2
+    wanted += np.random.default_rng(0).integers(total, size=RANDOM_ROWS).tolist()
+    known = list(dict.fromkeys(i for i in wanted if 0 <= i < total))
+    most = int(SAMPLED_FLOPS * total // max(flops, 1))
+    return np.array(sorted(known[: max(2, min(most, MOST_ROWS))]), np.int64)

@@ -1,0 +1,106 @@
+"""`convforge study`: a question, what is measured for it, the table, and the findings."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from convforge.bench.records import Run
+    from convforge.studies import Finding, Study
+
+
+def study(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which study; --list shows them.")] = "",
+    list_: Annotated[bool, typer.Option("--list", help="Show every study and what it asks.")] = False,
+    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    budget: Annotated[str, typer.Option(help="Time for the whole study, such as 60s; it has one of its own.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Derive findings from stored results; measure nothing."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON, with the figures they rest on.")
+    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the figures that it rests on.")] = False,
+) -> None:
+    """Measure what a question asks, and say what follows from it."""
+    from convforge.cli.bench import progress, seconds
+    from convforge.studies import STUDIES, find_study
+
+    if list_:
+        _list(STUDIES.values())
+        return
+    if not name:
+        raise ValueError(f"name a study: {', '.join(STUDIES)}; --list says what each asks")
+    chosen = find_study(name)
+    if from_ is not None:
+        from convforge.bench.store import load_run
+
+        if budget or quick:
+            raise ValueError("--from measures nothing; leave out --budget and --quick")
+        run = load_run(from_)
+    else:
+        from convforge.execution import runtime_of
+        from convforge.studies.conduct import conduct
+
+        budget_s = seconds(budget) if budget else None
+        runtime = runtime_of(device)
+        if runtime.facts.backend == "emulator":
+            raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+        with progress() as watch:
+            run = conduct(chosen, runtime, out / "results", budget_s=budget_s, quick=quick, watch=watch)
+        typer.echo(f"stored in {run.path}", err=True)
+    found = chosen.findings(run)
+    if json_:
+        tables = [finding.to_table() | {"sentence": chosen.sentence(finding)} for finding in found]
+        typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
+        return
+    _show(chosen, run, found, trace)
+
+
+def _list(studies: Iterable[Study]) -> None:
+    """Every study, and what it asks."""
+    for known in studies:
+        typer.echo(f"{known.name:12} {known.asks}")
+
+
+def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
+    """The table, and the findings: those that the data supports first."""
+    from rich.console import Console
+
+    from convforge.bench.block_tables import block_tables
+    from convforge.bench.cells import caption
+    from convforge.bench.step_tables import step_table
+    from convforge.bench.tables import rich_table
+    from convforge.cli.bench import show
+
+    stepped = [r for r in run.results if r.steps]
+    tables = block_tables(run, run.results) if chosen.view == "blocks" else []
+    tables += [step_table(run, stepped)] if chosen.view == "steps" and stepped else []
+    if tables:
+        console = Console(file=sys.stdout, highlight=False)
+        for table in tables:
+            console.print(rich_table(table, console.width))
+        typer.echo(caption(run))
+    elif run.results:
+        show(run)
+    for supported, title in ((True, "Findings"), (False, "What the data does not support, and what to be wary of")):
+        some = [finding for finding in found if finding.supported is supported]
+        if some:
+            typer.echo(f"\n{title}:\n")
+        for finding in some:
+            typer.echo(textwrap.fill(f"{chosen.sentence(finding)} [{finding.rule}]", 116, initial_indent="- ",
+                                     subsequent_indent="  ", break_on_hyphens=False))  # fmt: skip
+            for datum in finding.data if trace else ():
+                spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"
+                where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
+                typer.echo(f"    {where}: {datum.what} {datum.value:.6g}{spread}")

@@ -1,0 +1,94 @@
+"""`convforge tune`: measure buckets ahead of time, and write what was found to a file that can be shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from convforge.bench.suites import Case
+    from convforge.tuning import Remembered
+
+
+def tune(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON file; merged with what stands in it.")] = None,
+    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    level: Annotated[str, typer.Option(help="auto: the best few; max: every method and config.")] = "max",
+    budget: Annotated[str, typer.Option(help="For each bucket, such as 5s; the level's own by default.")] = "",
+    workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
+    peers: Annotated[bool, typer.Option("--peers", help="Other libraries are candidates too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure what is remembered, too.")] = False,
+    heavy: Annotated[bool, typer.Option("--heavy", help="The suites' heavy cases too.")] = False,
+) -> None:
+    """Measure what is fastest for suites or problems, remember it, and write it to a file."""
+    from dataclasses import replace
+
+    from convforge.bench import suites
+    from convforge.cli.bench import progress, seconds
+    from convforge.cli.values import parse_bytes
+    from convforge.execution import runtime_of
+    from convforge.tuning import choices
+    from convforge.tuning import tune as measure
+    from convforge.tuning.search import EFFORTS
+
+    if level not in EFFORTS:
+        raise ValueError(f"--level {level!r} is unknown; choose one of {', '.join(EFFORTS)}")
+    limit = parse_bytes(workspace_limit) if workspace_limit else None
+    effort = replace(EFFORTS[level], budget_s=seconds(budget)) if budget else EFFORTS[level]
+    cases = suites.select(suites.load(targets)[1], heavy=heavy)
+    if out is not None and out.exists():
+        choices.read(out)  # before anything is measured: a file that is no such one is left alone
+    runtime = runtime_of(device)
+    if runtime.facts.backend == "emulator":
+        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+    found: dict[str, tuple[Case, Remembered | None]] = {}
+    with progress() as watch:
+        for done, case in enumerate(cases):
+            watch(done, len(cases), case.name)
+            bucket = str(choices.bucket_of(case.problem, limit, peers=peers))
+            if bucket not in found:
+                chosen = measure(case.problem, runtime, level, limit, peers=peers, again=again, effort=effort)
+                found[bucket] = (case, chosen)
+    _show(list(found.values()))
+    if out is not None:
+        kept = [one for _, one in found.values() if one is not None and not one.fault]
+        count = choices.write(out, kept)
+        typer.echo(f"{out} holds {count} buckets; CONVFORGE_TUNED={out} uses them", err=True)
+
+
+def _show(found: list[tuple[Case, Remembered | None]]) -> None:
+    """A line a bucket, then what went wrong."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from convforge.cli.explain import _seconds
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("bucket", "chosen", "time", "tried"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("time", "tried") else "left")
+    notes = []
+    for case, one in found:
+        timed = [] if one is None else [t for t in one.tried if t.seconds is not None]
+        best = timed[0] if timed else None
+        chosen = "by rule" if best is None else " ".join(filter(None, (best.algorithm, best.config)))
+        taken = "-" if best is None or best.seconds is None else _seconds(best.seconds)
+        bucket = case.name if one is None else one.bucket.key
+        table.add_row(Text(bucket), Text(chosen), taken, str(0 if one is None else len(one.tried)))
+        if one is None:
+            notes.append(f"{bucket}: nothing is measured where the best method hangs on the weights' values")
+        elif one.fault:
+            notes.append(f"{bucket}: {one.fault}")
+        else:
+            notes += [f"{bucket}: {t.algorithm} {t.config}: {t.fault}" for t in one.tried if t.fault]
+    console.print(table)
+    for note in notes:
+        console.print(Text(note))

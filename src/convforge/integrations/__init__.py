@@ -1,0 +1,1 @@
+"""convforge inside other libraries: layers, operators and gradients of theirs. Imported when asked for."""

@@ -1,0 +1,277 @@
+"""convforge in PyTorch: an operator with gradients, a layer, and models whose layers are swapped.
+
+Public as ``convforge.torch``. The operator ``torch.ops.convforge.conv2d`` is what the rest calls: PyTorch's compiler
+sees one node with a known result, its graphs capture the launches, and its autograd finds the gradients.
+
+Gradients: the input's is a convolution where the stride is 1 (of the output's gradient, padded, with the flipped filter
+whose channels have changed places), and is computed by this operator; with another stride, and for weights, by
+PyTorch's ``aten.convolution_backward``. On the CPU bfloat16 is PyTorch's as well, as NumPy has no such type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from convforge.api import conv2d as compute
+from convforge.integrations.torch_replace import Layer, Replaced, replace
+
+__all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
+
+_NAME = "convforge::conv2d"
+_SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, bool relu, "
+    "bool flip, str precision, str algorithm) -> Tensor"
+)
+
+
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[Any] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+    activation: str | None = None,
+    precision: str = "auto",
+    algorithm: str = "auto",
+) -> Any:
+    """``torch.nn.functional.conv2d`` by convforge, with gradients, under autocast, torch.compile and CUDA graphs.
+
+    Parameters
+    ----------
+    x : tensor of shape (N, C, H, W) or (C, H, W)
+        The result has its memory format: channels_last where it is in that, else contiguous.
+    weight : tensor of shape (K, C / groups, R, S)
+    bias : tensor of shape (K,), optional
+    stride, dilation, groups
+        As in PyTorch.
+    padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}
+        Others than zeros are PyTorch's pad, in front of the convolution.
+    activation : {None, "relu"}
+        In the same kernel.
+    precision : str
+        "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
+        strict. Else as in :func:`convforge.conv2d`.
+    algorithm : str
+        As in :func:`convforge.conv2d`.
+
+    Returns
+    -------
+    tensor of shape (N, K, P, Q) or (K, P, Q), of x's dtype
+
+    Raises
+    ------
+    ValueError, TypeError, convforge.UnsupportedProblem
+        As :func:`convforge.conv2d`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import convforge
+    >>> x, w = torch.ones(1, 2, 5, 5, requires_grad=True), torch.ones(3, 2, 3, 3)
+    >>> y = convforge.torch.conv2d(x, w, padding=1)
+    >>> y.shape, y[0, 0, 2, 2].item()
+    (torch.Size([1, 3, 5, 5]), 18.0)
+    >>> y.sum().backward()
+    >>> x.grad[0, 0, 2, 2].item()
+    27.0
+    """
+    if activation not in (None, "relu"):
+        raise ValueError(f"activation={activation!r} must be None or 'relu' here; apply PyTorch's to the result")
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight, bias = (t if t is None or not t.is_floating_point() else t.to(dtype) for t in (x, weight, bias))
+    steps, spread = _pair(stride), _pair(dilation)
+    sides = _sides(padding, weight.shape[-2:], spread, steps)
+    if padding_mode != "zeros" and any(sides):
+        x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
+    options = (steps, sides, spread, groups, activation == "relu", False, _precision(precision), algorithm)
+    if x.dim() == 3:
+        return torch.ops.convforge.conv2d(x[None], weight, bias, *options)[0]
+    return torch.ops.convforge.conv2d(x, weight, bias, *options)
+
+
+def _precision(asked: str) -> str:
+    """The arithmetic that the operator may use.
+
+    PyTorch's ``torch.backends.cudnn.allow_tf32`` allows TF32 and asks for nothing, and strict float32 is allowed at any
+    setting; so "auto" is strict for as long as no method of ours is faster in TF32. This is the one place to change.
+    """
+    return "strict" if asked == "auto" else asked
+
+
+def _pair(value: Any) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
+    """Top, bottom, left and right, as :func:`convforge.conv2d` understands padding; of "same" with stride 1."""
+    if padding == "valid":
+        return [0, 0, 0, 0]
+    if padding == "same":
+        if stride != [1, 1]:
+            raise ValueError(f"padding='same' goes with stride 1 in PyTorch; stride is {stride}")
+        vertical, horizontal = (d * (size - 1) for d, size in zip(dilation, window, strict=True))
+        return [vertical // 2, vertical - vertical // 2, horizontal // 2, horizontal - horizontal // 2]
+    if isinstance(padding, str):
+        raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
+    vertical, horizontal = _pair(padding)
+    return [*_pair(vertical), *_pair(horizontal)]
+
+
+def _is_channels_last(x: Any) -> bool:
+    """Whether x is in that memory format; strides tell it also where, of one channel or pixel, it is in both."""
+    return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
+
+
+def _forward(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
+    precision: str, algorithm: str,
+) -> Any:  # fmt: skip
+    """The operator itself."""
+    if x.dtype == torch.bfloat16 and not x.is_cuda:
+        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, relu, flip)
+    last = _is_channels_last(x)
+    top, bottom, left, right = padding
+    y = compute(
+        x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
+        (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
+        mode="convolution" if flip else "cross-correlation", activation="relu" if relu else None, precision=precision,
+        algorithm=algorithm, deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+    return y.permute(0, 3, 1, 2) if last else y
+
+
+def _by_pytorch(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool
+) -> Any:
+    x, sides = _evenly_padded(x, padding)
+    w = weight.flip((2, 3)) if flip else weight
+    y = nn.functional.conv2d(x, w, bias, stride, sides, dilation, groups)
+    form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+    return (y.relu_() if relu else y).contiguous(memory_format=form)
+
+
+def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
+    """x, and the padding of its rows and columns as PyTorch's operators take it; written out where sides differ."""
+    top, bottom, left, right = padding
+    if top == bottom and left == right:
+        return x, [top, left]
+    return nn.functional.pad(x, _around(padding)), [0, 0]
+
+
+def _around(padding: Any) -> list[int]:
+    """Top, bottom, left and right in the order of PyTorch's pad."""
+    return [*padding[2:], *padding[:2]]
+
+
+def _fake(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
+    precision: str, algorithm: str,
+) -> Any:  # fmt: skip
+    """Shape, type and memory format of the result."""
+    n, _, h, w = x.shape
+    k, _, r, s = weight.shape
+    p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
+    q = (w + padding[2] + padding[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
+    form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+    return torch.empty((n, k, p, q), dtype=x.dtype, device=x.device, memory_format=form)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    """What the gradients need."""
+    x, weight, bias, *ctx.options = inputs
+    relu = ctx.options[4]
+    ctx.bias_sizes = None if bias is None else list(bias.shape)
+    ctx.save_for_backward(x, weight, output if relu else None)
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    """Gradients of the three tensors."""
+    x, weight, output = ctx.saved_tensors
+    stride, padding, dilation, groups, relu, flip, precision, _ = ctx.options
+    wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
+    if relu:
+        grad = torch.ops.aten.threshold_backward(grad, output, 0)
+    grad_x = grad_w = None
+    full = [d * (size - 1) - side
+            for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
+            for side in sides]  # fmt: skip
+    if wants_x and list(stride) == [1, 1] and min(full) >= 0:
+        turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
+        options = (stride, full, dilation, groups, False, not flip, precision, "auto")
+        grad_x, wants_x = torch.ops.convforge.conv2d(grad, turned, None, *options), False
+    if wants_x or wants_w:
+        whole, sides = _evenly_padded(x, padding)
+        w = weight.flip((2, 3)) if flip else weight
+        found_x, found_w, _ = torch.ops.aten.convolution_backward(
+            grad, whole, w, None, stride, sides, dilation, False, [0, 0], groups, [wants_x, wants_w, False]
+        )
+        if wants_x:
+            grad_x = found_x if whole is x else nn.functional.pad(found_x, [-side for side in _around(padding)])
+        if wants_w:
+            grad_w = found_w.flip((2, 3)) if flip else found_w
+    grad_b = grad.sum((0, 2, 3)) if wants_b else None
+    return grad_x, grad_w, grad_b, *(None,) * len(ctx.options)
+
+
+# `torch.library.custom_op` would do all this in one, and look for aliases on every call, which takes microseconds.
+torch.library.define(_NAME, _SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+torch.library.impl(_NAME, ("cpu", "cuda"), _forward)
+torch.library.register_fake(_NAME, _fake)
+torch.library.register_autograd(_NAME, _backward, setup_context=_keep)
+
+
+class Conv2d(nn.Conv2d):  # type: ignore[misc]
+    """``torch.nn.Conv2d`` by convforge: the same arguments, the same parameters, the same state_dict.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As of ``torch.nn.Conv2d``.
+    activation, precision, algorithm
+        As of :func:`convforge.torch.conv2d`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import convforge
+    >>> layer = convforge.torch.Conv2d(3, 8, 3, padding=1)
+    >>> layer.load_state_dict(torch.nn.Conv2d(3, 8, 3, padding=1).state_dict())
+    <All keys matched successfully>
+    >>> layer(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 8, 8, 8])
+    """
+
+    activation: str | None = None
+    precision: str = "auto"
+    algorithm: str = "auto"
+
+    def __init__(
+        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.activation, self.precision, self.algorithm = activation, precision, algorithm
+
+    @classmethod
+    def of(cls, layer: Any) -> Conv2d:
+        """The same layer by convforge: it has the parameters, the hooks and the mode of `layer`, not copies of them."""
+        made: Conv2d = cls.__new__(cls)
+        made.__dict__ = layer.__dict__.copy()
+        return made
+
+    def forward(self, x: Any) -> Any:
+        """Convolve; see :func:`convforge.torch.conv2d`."""
+        return conv2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            padding_mode=self.padding_mode, activation=self.activation, precision=self.precision,
+            algorithm=self.algorithm,
+        )  # fmt: skip

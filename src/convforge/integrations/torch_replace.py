@@ -1,0 +1,279 @@
+"""Models whose layers are swapped: nn.Conv2d by ours, in eval with what follows folded in; measured, told, undone."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+# Seconds for which a layer is timed by either side.
+BUDGET_S = 0.02
+# A layer is left to PyTorch where ours takes this many times as long, or more.
+WORTH = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What became of a convolution.
+
+    Attributes
+    ----------
+    name : str
+        In the model.
+    by : {"convforge", "PyTorch"}
+        Who computes it now.
+    folded : tuple of str
+        Names of the layers behind it that are part of it now.
+    why : str
+        Why it is so.
+    ours_s, torch_s : float or None
+        Seconds of a call, where they were measured.
+    """
+
+    name: str
+    by: str
+    folded: tuple[str, ...]
+    why: str
+    ours_s: float | None = None
+    torch_s: float | None = None
+
+
+@dataclass(slots=True)
+class Replaced:
+    """What :func:`replace` did, which prints as a table.
+
+    Attributes
+    ----------
+    layers : list of Layer
+        Every nn.Conv2d of the model.
+    notes : list of str
+        What was not done, and why.
+    """
+
+    layers: list[Layer] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _before: list[tuple[Any, str, Any]] = field(default_factory=list, repr=False)
+
+    def undo(self) -> None:
+        """Put every layer back that was there before: the very same objects, in the same places."""
+        while self._before:
+            parent, name, layer = self._before.pop()
+            parent._modules[name] = layer
+
+    def _put(self, model: Any, path: str, layer: Any) -> None:
+        """Put a layer where another was; exactly one place, as :func:`replace` has made sure."""
+        above, _, name = path.rpartition(".")
+        parent = model.get_submodule(above)
+        self._before.append((parent, name, parent._modules[name]))
+        parent._modules[name] = layer
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("layer", "by", "folded in", "ours, us", "PyTorch, us", "why")
+        for layer in self.layers:
+            times = ("" if s is None else f"{s * 1e6:.1f}" for s in (layer.ours_s, layer.torch_s))
+            table.add_row(layer.name, layer.by, ", ".join(layer.folded), *times, layer.why)
+        console = Console(width=140, force_terminal=False, color_system=None)
+        with console.capture() as text:
+            console.print(table)
+            for note in self.notes:
+                console.print(note, highlight=False)
+        return str(text.get())
+
+
+def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
+    """Swap the nn.Conv2d layers of a model for :class:`convforge.torch.Conv2d`, in place.
+
+    In eval mode a BatchNorm2d behind a convolution, and a ReLU behind that, are folded into it, where it is certain
+    that nothing else sees what is in between: by a trace of the model (torch.fx), or, where it cannot be traced, among
+    neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches it, and left
+    to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing was measured.
+    Last the whole model is timed before and after; where it has become slower it is left as it was.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed; weights that are folded are new, those of the model itself stay as they are.
+    *example : tensors
+        What the model is called with.
+    fold : bool
+        Whether to fold.
+
+    Returns
+    -------
+    Replaced
+        Prints as a table; its ``undo()`` brings the model back.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import convforge
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
+    >>> report = convforge.torch.replace(model)
+    >>> report.layers[0].by, report.layers[0].folded
+    ('convforge', ('1', '2'))
+    >>> report.undo()
+    >>> type(model[0])
+    <class 'torch.nn.modules.conv.Conv2d'>
+    """
+    from convforge.integrations.torch import Conv2d
+
+    report = Replaced()
+    places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
+    convolutions = {path: layer for path, layer in model.named_modules() if type(layer) is nn.Conv2d}
+    chains = _chains(model, report) if fold and not model.training else {}
+    if fold and model.training:
+        report.notes.append("Nothing was folded: the model is in training mode.")
+    inputs = _inputs(model, convolutions, example) if example else {}
+    before_s = _seconds(lambda given: model(*given), example) if example else 0.0
+    for path, layer in convolutions.items():
+        if places[id(layer)] > 1:
+            report.layers.append(Layer(path, "PyTorch", (), "it stands in several places of the model"))
+            continue
+        behind = [(name, model.get_submodule(name)) for name in chains.get(path, ())]
+        behind = _foldable(layer, behind, places)
+        plain = _folded(layer, behind)
+        ours = Conv2d.of(plain)
+        ours.activation = "relu" if any(isinstance(other, nn.ReLU) for _, other in behind) else None
+        found = _verdict(path, behind, ours, plain, inputs.get(path), bool(example))
+        report.layers.append(found)
+        if found.by == "convforge":
+            report._put(model, path, ours)
+            for name, _ in behind:
+                report._put(model, name, nn.Identity())
+        elif plain is not layer:
+            report._put(model, path, plain)
+            report._put(model, behind[0][0], nn.Identity())
+    if example:
+        _check_whole(model, example, before_s, report)
+    return report
+
+
+def _check_whole(model: Any, example: tuple[Any, ...], before_s: float, report: Replaced) -> None:
+    """Bring the model back where all its layers together take longer than they did: each was timed by itself."""
+    after_s = _seconds(lambda given: model(*given), example)
+    told = f"The whole model took {before_s * 1e6:.1f} us before and {after_s * 1e6:.1f} us after."
+    report.notes.append(told)
+    if after_s > before_s:
+        report.undo()
+        report.notes.append("So it was left as it was.")
+        why = "by itself it would be faster, the whole model is not"
+        report.layers = [
+            dataclasses.replace(layer, by="PyTorch", folded=(), why=why if layer.by == "convforge" else layer.why)
+            for layer in report.layers
+        ]
+
+
+def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bool) -> Layer:
+    """Who is to compute a layer."""
+    folded = tuple(name for name, _ in behind)
+    if x is None:
+        why = "the example inputs do not reach it" if measured else "not measured: no example inputs were given"
+        return Layer(path, "convforge", folded, why)
+
+    def by_pytorch(x: Any) -> Any:
+        y = plain(x)
+        return y if ours.activation is None else y.relu_()
+
+    ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
+    if ours_s < WORTH * torch_s:
+        return Layer(path, "convforge", folded, "measured: ours is faster", ours_s, torch_s)
+    kept = tuple(name for name, other in behind if not isinstance(other, nn.ReLU))
+    return Layer(path, "PyTorch", kept, "measured: PyTorch is faster", ours_s, torch_s)
+
+
+def _seconds(call: Any, x: Any) -> float:
+    """Seconds of a call on a tensor, the smaller of two medians."""
+    from torch.utils.benchmark import Timer
+
+    with torch.no_grad():
+        call(x)
+        timer = Timer("call(x)", globals={"call": call, "x": x}, num_threads=torch.get_num_threads())
+        return min(float(statistics.median(timer.blocked_autorange(min_run_time=BUDGET_S).times)) for _ in range(2))
+
+
+def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
+    """What reaches each convolution first when the model is called with these inputs."""
+    found: dict[str, Any] = {}
+    hooks = [layer.register_forward_pre_hook(_noting(found, path)) for path, layer in convolutions.items()]
+    try:
+        with torch.no_grad():
+            model(*example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _noting(found: dict[str, Any], path: str) -> Any:
+    def note(layer: Any, given: Any) -> None:
+        found.setdefault(path, given[0].detach().clone(memory_format=torch.preserve_format))
+
+    return note
+
+
+# Folding.
+
+
+def _foldable(layer: Any, behind: list[tuple[str, Any]], places: Counter[int]) -> list[tuple[str, Any]]:
+    """Those of the layers behind a convolution that can be part of it: each once in the model, with no hooks."""
+    kept: list[tuple[str, Any]] = []
+    for (name, other), kind in zip(behind, (nn.BatchNorm2d, nn.ReLU), strict=False):
+        before = layer if not kept else kept[-1][1]
+        if type(other) is not kind or places[id(other)] > 1 or _hooked(other) or _hooked(before):
+            break
+        if isinstance(other, nn.BatchNorm2d) and (other.running_mean is None or other.training):
+            break
+        kept.append((name, other))
+    return kept
+
+
+def _hooked(layer: Any) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _folded(layer: Any, behind: list[tuple[str, Any]]) -> Any:
+    """A convolution with the BatchNorm2d behind it in its weights; the layer itself where there is none."""
+    if not behind:
+        return layer
+    return nn.utils.fuse_conv_bn_eval(layer, behind[0][1])
+
+
+def _chains(model: Any, report: Replaced) -> dict[str, tuple[str, ...]]:
+    """What stands behind each convolution, and is seen by nothing else: names of up to two layers."""
+    try:
+        graph = fx.Tracer().trace(model)
+    except Exception as fault:  # whatever a model does that cannot be traced
+        reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+        report.notes.append(f"The model cannot be traced ({reason}): only neighbours in an nn.Sequential were folded.")
+        return dict(_neighbours(model))
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    found = {}
+    for node in graph.nodes:
+        if node.op == "call_module" and calls[node.target] == 1:
+            chain: list[str] = []
+            last = node
+            while len(last.users) == 1 and len(chain) < 2:
+                (last,) = last.users
+                if last.op != "call_module" or calls[last.target] > 1:
+                    break
+                chain.append(str(last.target))
+            found[str(node.target)] = tuple(chain)
+    return found
+
+
+def _neighbours(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The next two layers of every layer in an nn.Sequential."""
+    for path, layer in model.named_modules():
+        if type(layer) is nn.Sequential:
+            names = [f"{path}.{name}" if path else name for name, _ in layer.named_children()]
+            for i, name in enumerate(names):
+                yield name, tuple(names[i + 1 : i + 3])

@@ -1,0 +1,449 @@
+"""What is particular to NumPy, PyTorch, CuPy and JAX: where an array lies, its stream, its library's memory.
+
+No library is imported here: an array of one is only ever met once its library has been.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.streams import CallerStream
+from convforge.problem.types import BFLOAT16, SHORT_NAMES, numpy_dtype
+
+
+class Library(Protocol):
+    """A library's arrays.
+
+    Attributes
+    ----------
+    kind : str
+        What messages call one, with its article.
+    arrays : tuple of type
+        Its classes of arrays.
+    """
+
+    kind: str
+    arrays: tuple[type, ...]
+
+    def device(self, array: Any, name: str) -> str:
+        """Where it lies: "cpu" or "cuda:0"; ValueError for another kind of device."""
+        ...
+
+    def check(self, array: Any, name: str) -> None:
+        """Refuse an array whose elements cannot be read as they lie, in a sentence."""
+        ...
+
+    def dtype(self, array: Any) -> str:
+        """Its element type; for those that convforge takes, by our name."""
+        ...
+
+    def seen(self, array: Any, written: bool = False) -> Any:
+        """The same memory as plans see it; to be written to, where that is said."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        """A new array of the library, not yet written."""
+        ...
+
+    def empty_like(self, array: Any) -> Any:
+        """The same of an array's shape and type, whose axes lie in memory in the same order."""
+        ...
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """A contiguous copy in a type of ours."""
+        ...
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy the elements of one array to another of the same shape."""
+        ...
+
+    def stream(self, device: str) -> CallerStream:
+        """The caller's current stream on a GPU."""
+        ...
+
+    def signature(self, array: Any) -> tuple[Any, ...] | None:
+        """All that a plan looks at, the address by its remainder of 256; None where the call goes the whole way."""
+        ...
+
+    def address(self, array: Any) -> int:
+        """Where an array of a GPU lies."""
+        ...
+
+    def handle(self, device: str) -> int:
+        """The driver's handle of the caller's current stream."""
+        ...
+
+    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
+        """Memory of the library for work on the current stream: its address, and what keeps it."""
+        ...
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        """An array of :meth:`empty` as the caller gets it, once work on the stream writes it."""
+        ...
+
+
+class _Plain:
+    """What a library without more to say of it says: its calls go the whole way each time."""
+
+    def signature(self: Any, array: Any) -> tuple[Any, ...] | None:
+        return None
+
+    def address(self: Any, array: Any) -> int:
+        return int(self.seen(array).__array_interface__["data"][0])
+
+    def handle(self: Any, device: str) -> int:
+        return int(self.stream(device).handle)
+
+    def take(self: Any, nbytes: int, device: str) -> tuple[int, Any]:
+        block = self.empty((nbytes,), "uint8", device)
+        return self.address(block), block
+
+
+class _Numpy(_Plain):
+    kind = "a NumPy array"
+    arrays: tuple[type, ...] = (np.ndarray,)
+
+    def device(self, array: Any, name: str) -> str:
+        return "cpu"
+
+    def check(self, array: Any, name: str) -> None:
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} is a masked array, whose mask would be lost; fill it first, as in {name}.filled(0)"
+            )
+
+    def dtype(self, array: Any) -> str:
+        return _numpy_name(array.dtype)
+
+    def seen(self, array: Any, written: bool = False) -> NDArray[Any]:
+        plain = np.asarray(array)
+        if written or plain.dtype.isnative:
+            return plain
+        return plain.astype(plain.dtype.newbyteorder("="))
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> NDArray[Any]:
+        return np.empty(shape, numpy_dtype(dtype))
+
+    def empty_like(self, array: Any) -> NDArray[Any]:
+        plain = np.asarray(array)
+        return np.empty_like(plain, plain.dtype.newbyteorder("="))
+
+    def cast(self, array: Any, dtype: str) -> NDArray[Any]:
+        return np.array(array, numpy_dtype(dtype), order="C", copy=True)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def stream(self, device: str) -> CallerStream:
+        raise ValueError("NumPy has no streams")
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        return array
+
+
+@lru_cache(maxsize=64)
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype if dtype.isnative else dtype.newbyteorder("=")) if dtype != BFLOAT16 else "bfloat16"
+
+
+class _Torch:
+    kind = "a PyTorch tensor"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.arrays: tuple[type, ...] = (torch.Tensor,)
+        self._types = {name: getattr(torch, name) for name in SHORT_NAMES if hasattr(torch, name)}
+        self._names = {dtype: name for name, dtype in self._types.items()}
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def device(self, array: Any, name: str) -> str:
+        return _torch_device(array.device, name)
+
+    def check(self, array: Any, name: str) -> None:
+        torch = self._torch
+        if array.layout is not torch.strided:
+            raise TypeError(f"{name} is a tensor of layout {array.layout}; call to_dense() first")
+        if hasattr(array, "fake_mode"):
+            raise TypeError(f"{name} is a fake tensor, as torch.compile traces with: call convforge.torch.conv2d there")
+        if array.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, which is not recorded here: call convforge.torch.conv2d, which records "
+                f"it, or give {name}.detach()"
+            )
+
+    def dtype(self, array: Any) -> str:
+        return self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
+
+    def seen(self, array: Any, written: bool = False) -> Any:
+        array = array.detach()
+        if array.is_neg() and not written:
+            array = array.resolve_neg()
+        if not array.is_cuda:
+            half = array.dtype == self._torch.bfloat16
+            return array.view(self._torch.uint16).numpy().view(BFLOAT16) if half else array.numpy()
+        name = self.dtype(array)
+        dtype = numpy_dtype(name) if name in SHORT_NAMES else np.dtype(f"V{array.element_size()}")
+        steps = tuple(step * dtype.itemsize for step in array.stride())
+        return DeviceArray.over(array.data_ptr(), tuple(array.shape), steps, dtype, array)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        return self._torch.empty(shape, dtype=self._types[dtype], device=device)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        torch = self._torch
+        return array.detach().to(self._types[dtype], memory_format=torch.contiguous_format, copy=True)
+
+    def empty_like(self, array: Any) -> Any:
+        return self._torch.empty_like(array.detach())
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def stream(self, device: str) -> CallerStream:
+        with self._torch.cuda.device(device):
+            capturing = self._torch.cuda.is_current_stream_capturing()
+        return CallerStream(self.handle(device), partial(self.take, device=device), capturing)
+
+    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
+        block = self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)
+        return block.data_ptr(), block
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        return array
+
+    def signature(self, array: Any) -> tuple[Any, ...] | None:
+        if not array.is_cuda or (array.requires_grad and self._torch.is_grad_enabled()) or array.is_neg():
+            return None
+        return array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % 256
+
+    def address(self, array: Any) -> int:
+        place: int = array.data_ptr()
+        return place
+
+    def handle(self, device: str) -> int:
+        if self._raw_stream is not None:  # what torch.compile's own code asks, as it is quick
+            return int(self._raw_stream(int(device[5:])))
+        return int(self._torch.cuda.current_stream(device).cuda_stream)
+
+
+@lru_cache(maxsize=64)
+def _torch_device(device: Any, name: str) -> str:
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name} is on {device}; convforge computes on the CPU and on NVIDIA GPUs: move it there")
+    return str(device)
+
+
+class _Cupy:
+    kind = "a CuPy array"
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self.arrays: tuple[type, ...] = (cupy.ndarray,)
+
+    def device(self, array: Any, name: str) -> str:
+        return f"cuda:{array.device.id}"
+
+    def check(self, array: Any, name: str) -> None:
+        if not array.dtype.isnative:
+            raise TypeError(f"{name} has bytes in foreign order; cast it with {name}.astype({array.dtype.name!r})")
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def seen(self, array: Any, written: bool = False) -> DeviceArray:
+        return DeviceArray.over(array.data.ptr, array.shape, array.strides, array.dtype, array)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        with self._cupy.cuda.Device(int(device[5:])):
+            return self._cupy.empty(shape, dtype)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        with array.device:
+            return array.astype(dtype, order="C", copy=True)
+
+    def empty_like(self, array: Any) -> Any:
+        with array.device:
+            return self._cupy.empty_like(array)
+
+    def copy(self, target: Any, source: Any) -> None:
+        with target.device:
+            target[...] = source
+
+    def stream(self, device: str) -> CallerStream:
+        current = self._cupy.cuda.get_current_stream(int(device[5:]))
+        capturing = bool(current.ptr and current.is_capturing())
+        return CallerStream(int(current.ptr), partial(self.take, device=device), capturing)
+
+    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
+        with self._cupy.cuda.Device(int(device[5:])):
+            block = self._cupy.cuda.alloc(nbytes)
+        return int(block.ptr), block
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        return array
+
+    def signature(self, array: Any) -> tuple[Any, ...] | None:
+        return array.shape, array.strides, array.dtype, array.data.device_id, array.data.ptr % 256
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def handle(self, device: str) -> int:
+        return int(self._cupy.cuda.get_current_stream(int(device[5:])).ptr)
+
+
+class _Jax(_Plain):
+    """JAX shows its streams to nobody, so work on a GPU goes to a stream of ours; DLPack orders one behind the other.
+
+    An array comes in through ``__dlpack__(stream=ours)``, which has our stream wait until it is computed. A result is
+    memory of JAX's that we write to, and goes back through a capsule, which has JAX's stream wait for ours.
+    """
+
+    kind = "a JAX array"
+
+    def __init__(self, jax: Any) -> None:
+        self._jax = jax
+        self.arrays: tuple[type, ...] = (jax.Array, jax.core.Tracer)
+
+    def device(self, array: Any, name: str) -> str:
+        if isinstance(array, self._jax.core.Tracer):
+            raise TypeError(
+                f"{name} is traced by JAX (jit, grad or vmap), which gives no numbers to compute with: call convforge "
+                "outside, on arrays"
+            )
+        devices = array.devices()
+        if len(devices) > 1:
+            raise ValueError(f"{name} is spread over {len(devices)} devices; gather it on one first")
+        (device,) = devices
+        if device.platform not in ("cpu", "gpu", "cuda"):
+            raise ValueError(f"{name} is on {device.platform}; convforge computes on the CPU and on NVIDIA GPUs")
+        return "cpu" if device.platform == "cpu" else f"cuda:{device.local_hardware_id}"
+
+    def check(self, array: Any, name: str) -> None:
+        if name == "out":
+            raise TypeError("out is a JAX array, which cannot be written to; leave out= away and take the result")
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def seen(self, array: Any, written: bool = False) -> Any:
+        """On the CPU the array's own memory; JAX waits for its numbers."""
+        if isinstance(array, np.ndarray):  # of `empty`
+            return array
+        (device,) = array.devices()
+        dtype = numpy_dtype(str(array.dtype))
+        if device.platform == "cpu":
+            return np.asarray(array).view(dtype)
+        from cuda.core.utils import StridedMemoryView
+
+        there = StridedMemoryView.from_dlpack(array, stream_ptr=self.stream(f"cuda:{device.local_hardware_id}").handle)
+        return DeviceArray.over(there.ptr, array.shape, None, dtype, there)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        if device == "cpu":
+            return np.empty(shape, numpy_dtype(dtype))
+        there = next(d for d in self._jax.local_devices(backend="gpu") if d.local_hardware_id == int(device[5:]))
+        return self._jax.numpy.empty(shape, dtype, device=there)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.astype(dtype)  # never changed, so it need not be a copy
+
+    def empty_like(self, array: Any) -> Any:
+        return self.empty(array.shape, str(array.dtype), self.device(array, "x"))
+
+    def copy(self, target: Any, source: Any) -> None:
+        raise TypeError("a JAX array cannot be written to")
+
+    def stream(self, device: str) -> CallerStream:
+        from convforge.backends.cuda.runtime import cuda_runtime
+
+        return CallerStream(cuda_runtime(int(device[5:])).stream_handle(None))
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        if stream is None:
+            return self._jax.numpy.asarray(array)
+        return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
+
+
+class _Written:
+    """A JAX array that work on a stream of ours writes to: who takes it over waits for that."""
+
+    def __init__(self, array: Any, stream: int) -> None:
+        self._array, self._stream = array, stream
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        from convforge.backends.cuda.driver import wait_for
+
+        if stream is not None:
+            wait_for(stream, self._stream)
+        return self._array.__dlpack__(**options)
+
+
+@lru_cache(maxsize=256)
+def replaying(kind: Any) -> Library | None:
+    """The library of a type of arrays whose calls can be made again; None where it has no such."""
+    make = _maker(kind, tuple(module in sys.modules for module, _ in _OTHERS))
+    library = None if make is None else make()
+    return None if isinstance(library, _Plain) else library
+
+
+def library_of(value: Any, name: str) -> Library:
+    """The library of an argument.
+
+    Raises
+    ------
+    TypeError
+        It is no array of a library that convforge knows.
+    """
+    kind: Any = type(value)
+    make = _maker(kind, tuple(module in sys.modules for module, _ in _OTHERS))
+    if make is None:
+        raise TypeError(
+            f"{name} must be a NumPy array, a PyTorch tensor, or an array of CuPy or JAX; got {kind.__name__}: "
+            "convert it with numpy.asarray"
+        )
+    return make()
+
+
+@lru_cache(maxsize=256)
+def _maker(kind: Any, loaded: tuple[bool, ...]) -> Callable[[], Library] | None:
+    if issubclass(kind, np.ndarray):
+        return _numpy
+    for (_, make), here in zip(_OTHERS, loaded, strict=True):
+        if here and issubclass(kind, make().arrays):
+            return make
+    return None
+
+
+@cache
+def _numpy() -> Library:
+    return _Numpy()
+
+
+@cache
+def _torch() -> Library:
+    return _Torch(sys.modules["torch"])
+
+
+@cache
+def _cupy() -> Library:
+    return _Cupy(sys.modules["cupy"])
+
+
+@cache
+def _jax() -> Library:
+    return _Jax(sys.modules["jax"])
+
+
+# Modules, and what makes the Library of each.
+_OTHERS: tuple[tuple[str, Callable[[], Library]], ...] = (("torch", _torch), ("cupy", _cupy), ("jax", _jax))

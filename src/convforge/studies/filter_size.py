@@ -1,0 +1,103 @@
+"""The size of the filter: where direct methods stop and separable ones and the FFT begin; crossovers by measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convforge.backends.facts import DeviceFacts
+from convforge.bench.records import Run
+from convforge.bench.suites import Case
+from convforge.problem import Conv2dProblem
+from convforge.studies import common
+from convforge.studies.finding import Finding
+from convforge.studies.readings import Reading, readings, series
+from convforge.studies.study import Part, Study
+
+METHODS = ("direct_*", "depthwise*", "fft*", "separable", "cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
+SIDES = (1, 3, 5, 7, 9, 11, 15, 21, 31, 47, 63)
+CPU_SIDES = (1, 3, 5, 7, 11, 15, 31, 63)
+# Families whose crossovers are asked for: name in a sentence -> beginnings of methods.
+FAMILIES = {
+    "direct": ("direct_", "depthwise"),
+    "FFT": ("fft",),
+    "separable": ("separable",),
+}
+PAIRS = (("direct", "FFT"), ("direct", "separable"))
+
+
+def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
+    """One channel by filters of full rank, and an RGB picture blurred, each channel by itself."""
+    gpu = facts.backend == "cuda"
+    sides, size = ((3, 7, 15), 64) if quick else (SIDES, 1024) if gpu else (CPU_SIDES, 256)
+    full = [Case(f"full_{size}_{side}x{side}", _problem(size, side, 1)) for side in sides]
+    blur = [Case(f"blur_{size}_{side}x{side}", _problem(size, side, 3), weights="gaussian") for side in sides]
+    methods = tuple(m for m in METHODS if not quick or m in ("direct_*", "fft*", "separable"))
+    return [Part([*full, *blur], methods)]
+
+
+def _problem(size: int, side: int, channels: int) -> Conv2dProblem:
+    half = side // 2
+    return Conv2dProblem(n=1, c=channels, h=size, w=size, k=channels, r=side, s=side, groups=channels,
+                         padding=(half, half, half, half))  # fmt: skip
+
+
+def winners(run: Run) -> Iterator[Finding]:
+    """Who is fastest for which filter, of all methods: those of other arithmetic stand with it in parentheses."""
+    for one in series(readings(run, "conv2d"), "filter"):
+        yield from common.winners_along(one, "winner-by-filter", strict=False)
+
+
+def crossovers(run: Run) -> Iterator[Finding]:
+    """From which filter the best of one family is faster than the best of another."""
+    for one in series(readings(run, "conv2d"), "filter"):
+        for before, after in PAIRS:
+            yield common.crossover(one, (before, FAMILIES[before]), (after, FAMILIES[after]), "crossover")
+
+
+def growth(run: Run) -> Iterator[Finding]:
+    """By how much each family's time grows from the smallest filter to the largest, against the taps."""
+    for one in series(readings(run, "conv2d"), "filter"):
+        for family, names in FAMILIES.items():
+            best: dict[int, Reading] = {}
+            for place, found in one.points.items():
+                own = [r for r in found if r.result.algorithm.startswith(names)]
+                if own:
+                    best[place] = min(own, key=lambda r: r.seconds)
+            if len(best) < 2:
+                continue
+            (small, a), *_, (large, b) = best.items()
+            taps, grown = (large / small) ** 2, b.seconds / a.seconds
+            values = {
+                "workload": one.workload,
+                "family": family,
+                "small": small,
+                "large": large,
+                "taps": taps,
+                "grown": grown,
+                "small_s": a.seconds,
+                "large_s": b.seconds,
+                "side": large / small,
+            }
+            form = "taps" if grown >= taps else "between" if grown > large / small else "flat" if grown > 1 else "none"
+            yield Finding("growth", f"growth/{form}", values, (a.datum(), b.datum()))
+
+
+ENGLISH = {
+    "growth/taps": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
+    "{grown:times}, at least as much as the taps ({taps:times}).",
+    "growth/between": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
+    "{grown:times}, more than the filter's side ({side:times}), less than its taps ({taps:times}).",
+    "growth/flat": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
+    "{grown:times} ({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}).",
+    "growth/none": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time does not grow "
+    "({small_s:time} to {large_s:time}).",
+}
+
+STUDY = Study(
+    "filter-size",
+    "Up to which filter is direct convolution the best, and where do separable filters and the FFT begin to pay?",
+    parts,
+    (winners, crossovers, growth),
+    ENGLISH,
+    gpu_s=90.0,
+)

@@ -1,0 +1,68 @@
+"""A finding is data: the rule that made it, the form of its sentence, the values in it, and the figures it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from convforge.measure.timer import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One figure of a record that a finding rests on.
+
+    Attributes
+    ----------
+    case, method, config : str
+        Which result.
+    what : str
+        Which of its figures: "time", "transfer_time", "occupancy", "bound_ratio", ...
+    value : float
+        Times in seconds, shares as fractions.
+    spread : float or None
+        Half the interquartile range over the median; None where the figure is no timing, or has too few samples.
+    """
+
+    case: str
+    method: str
+    config: str
+    what: str
+    value: float
+    spread: float | None = None
+
+    @classmethod
+    def of(cls, case: str, method: str, config: str, timing: Timing, what: str = "time") -> Datum:
+        """A timing's median."""
+        return cls(case, method, config, what, timing.median_s, timing.spread if len(timing.samples) > 2 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found in the records of a run.
+
+    Attributes
+    ----------
+    rule : str
+        Name of the rule that made it.
+    form : str
+        Key of its sentence in the study's tables of words, one table a language: the rule's outcome.
+    values : mapping
+        What stands in the sentence: numbers in SI units, names, and plain lists and tables of them.
+    data : tuple of Datum
+        The figures that it rests on.
+    supported : bool
+        False where the data does not support a conclusion; the sentence then says why.
+    """
+
+    rule: str
+    form: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    data: tuple[Datum, ...] = ()
+    supported: bool = True
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dataclasses.asdict(self) | {"values": dict(self.values)}

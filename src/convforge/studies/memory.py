@@ -1,0 +1,179 @@
+"""Which memory to use when: the filter in constant memory, the picture in shared memory, outputs in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from convforge.backends.facts import DeviceFacts
+from convforge.bench.records import Run
+from convforge.bench.suites import Case, load, select
+from convforge.problem import Conv2dProblem
+from convforge.studies import common
+from convforge.studies.finding import Datum, Finding
+from convforge.studies.readings import Reading, by_case, device_backend, readings, series
+from convforge.studies.study import Part, Study
+
+METHODS = ("direct_*",)
+# What a step of the ladder changes: rule -> the method before and the method with it.
+STEPS = {
+    "constant-memory": ("direct_naive", "direct_constant"),
+    "shared-memory": ("direct_naive", "direct_shared"),
+    "registers": ("direct_shared", "direct_tiled"),
+    "boxes": ("direct_tiled", "direct_boxes"),
+    "rows-in-cache": ("direct_naive", "direct_rows"),
+}
+# A tutorial's claims of what shared memory brings: 2 to 4 times for 5x5, 3 to 7 times for larger filters.
+CLAIMS: dict[str, tuple[Callable[[Any], bool], float, float]] = {
+    "5x5": (lambda p: p.r == 5, 2.0, 4.0),
+    "larger": (lambda p: p.r > 5, 3.0, 7.0),
+}
+
+
+def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
+    """One channel to eight, filters from 3x3 to 15x15."""
+    cases = load(["memory"])[1]
+    if quick:
+        return [Part([_small(case) for case in cases[:3]], METHODS)]
+    if facts.backend != "cuda":
+        return [Part([_small(case, 512) for case in select(cases) if case.problem.c < 8], METHODS)]  # type: ignore[union-attr]
+    return [Part(cases, METHODS)]
+
+
+def _small(case: Case, size: int = 64) -> Case:
+    """The case on a smaller picture."""
+    from dataclasses import replace
+
+    assert isinstance(case.problem, Conv2dProblem)
+    return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
+
+
+def steps(run: Run) -> Iterator[Finding]:
+    """Each step of the ladder against the one before, where the run has either."""
+    found = readings(run, "conv2d")
+    there = {r.method for r in found}
+    for rule, (slow, fast) in STEPS.items():
+        if {slow, fast} & there and (fast in there or device_backend(run) != "cpu") and rule_fits(rule, run):
+            yield from common.pair(found, slow, fast, rule)
+
+
+def rule_fits(rule: str, run: Run) -> bool:
+    """Rows in the cache are the CPU's step, the others a GPU's."""
+    return (rule == "rows-in-cache") == (device_backend(run) == "cpu")
+
+
+def growth(run: Run) -> Iterator[Finding]:
+    """Whether what shared memory brings grows with the filter, and with the channels."""
+    slow, fast = STEPS["rows-in-cache" if device_backend(run) == "cpu" else "shared-memory"]
+    found = [r for r in readings(run, "conv2d") if r.method in (slow, fast)]
+    for axis in ("filter", "inputs"):
+        for one in series(found, axis):
+            a, b = one.method(slow), one.method(fast)
+            points = {place: (a[place], b[place]) for place in one.places if place in a and place in b}
+            if len(one.places) > 1:
+                yield common.trend(one, points, slow, fast, f"gain-by-{axis}")
+
+
+def claim(run: Run) -> Iterator[Finding]:
+    """A tutorial's claims of what shared memory brings, beside what was measured."""
+    slow, fast = STEPS["shared-memory"]
+    if device_backend(run) == "cpu":
+        return
+    cases = by_case(r for r in readings(run, "conv2d") if r.method in (slow, fast))
+    both = [(rs[0], rs[1]) if rs[0].method == slow else (rs[1], rs[0]) for rs in cases.values() if len(rs) == 2]
+    for name, (wanted, low, high) in CLAIMS.items():
+        gains = {b.case: a.seconds / b.seconds for a, b in both if wanted(b.problem)}
+        values = {"filters": name, "low": low, "high": high, "n": len(gains)}
+        if not gains:
+            yield Finding("published-claim", f"claim/untested-{name}", values, supported=False)
+            continue
+        held = [case for case, gain in gains.items() if low <= gain <= high]
+        values |= {"least": min(gains.values()), "most": max(gains.values()), "held": held, "k": len(held)}
+        form = "confirmed" if len(held) == len(gains) else "partly" if held else "refuted"
+        rests = tuple(r.datum() for ab in both if wanted(ab[1].problem) for r in ab)
+        yield Finding("published-claim", f"claim/{form}-{name}", values, rests)
+
+
+def traffic(run: Run) -> Iterator[Finding]:
+    """Bytes that the naive kernel requests against those that must move, and what its time says of the caches."""
+    best = run.best_ceilings
+    found = [r for r in readings(run, "conv2d") if r.method == "direct_naive"]
+    if not found or best is None or best.copy_bytes_per_s <= 0:
+        yield Finding("traffic", "traffic/unknown", {}, supported=False)
+        return
+    rates = {r.case: requested(r) / r.seconds for r in found}
+    above = [case for case, rate in rates.items() if rate > best.copy_bytes_per_s]
+    case = max(rates, key=lambda c: rates[c])
+    top = next(r for r in found if r.case == case)
+    values: dict[str, Any] = {
+        "n": len(found),
+        "case": case,
+        "requested": requested(top),
+        "least": top.result.least_bytes,
+        "times": requested(top) / top.result.least_bytes,
+        "rate": rates[case],
+        "copy": best.copy_bytes_per_s,
+        "share": 1 - best.copy_bytes_per_s / rates[case],
+        "above": above,
+        "k": len(above),
+        "s": top.seconds,
+    }
+    rests = (*(r.datum() for r in found), Datum("", "", "", "copy_bytes_per_s", best.copy_bytes_per_s))
+    yield Finding("traffic", "traffic/cached" if above else "traffic/below", values, rests)
+
+
+def requested(r: Reading) -> int:
+    """Bytes that a kernel asks for which reads its whole window, picture and filter, for each output."""
+    p: Conv2dProblem = r.problem
+    outputs = p.n * p.k * p.p * p.q
+    window = p.c // p.groups * p.r * p.s
+    return outputs * (window * (_bytes(p.x_dtype) + _bytes(p.w_dtype)) + _bytes(p.out_dtype))
+
+
+def _bytes(dtype: str) -> int:
+    """Of one element; NumPy knows no bfloat16."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def counters(run: Run) -> Iterator[Finding]:
+    """Hit rates come from a profiler's counters, which no record has."""
+    yield Finding("hit-rates", "hit-rates/none", {"n": len(run.results)}, supported=False)
+
+
+ENGLISH = {
+    "claim/confirmed-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters is "
+    "confirmed here: {least:times} to {most:times} on {n:count case}.",
+    "claim/partly-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters holds on "
+    "{k} of {n:count case} here: {least:times} to {most:times}.",
+    "claim/refuted-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters does not "
+    "hold here: {least:times} to {most:times} on {n:count case}.",
+    "claim/untested-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters is not "
+    "tested: no such case has both times.",
+    "traffic/cached": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
+    "{least:megabytes} that must move. In {s:time} that is {rate:bytes_rate}, above the {copy:bytes_rate} of a copy: "
+    "so at least {share:percent} of it did not come from memory: a cache had it, or one read served several threads. "
+    "The same holds for {k} of {n:count case}.",
+    "traffic/below": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
+    "{least:megabytes} that must move; at {rate:bytes_rate}, below the {copy:bytes_rate} of a copy, its time does not "
+    "show whether caches served any of it.",
+    "traffic/unknown": "What the naive kernel requests against what a copy moves cannot be said: one of the two was "
+    "not measured.",
+    "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
+    "counters; what is said of caches follows from bytes and times.",
+}
+ENGLISH |= {
+    form.replace("5x5", "larger"): said.replace("5x5 filters", "filters larger than 5x5")
+    for form, said in list(ENGLISH.items())
+    if form.startswith("claim/")
+}
+
+STUDY = Study(
+    "memory",
+    "Which memory to use when: what do constant memory, shared memory and registers bring, by filter and channels?",
+    parts,
+    (steps, growth, claim, traffic, counters),
+    ENGLISH,
+    gpu_s=70.0,
+)

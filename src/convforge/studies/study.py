@@ -1,0 +1,100 @@
+"""What a study is: a question, what is measured for it, the rules that read the records, and their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.bench.records import Run
+from convforge.bench.row import Row
+from convforge.bench.store import Store
+from convforge.bench.suites import Case
+from convforge.studies import common
+from convforge.studies.finding import Finding
+from convforge.studies.words import render
+
+Rule = Callable[[Run], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some cases, by some methods, on one device; a study measures one or several.
+
+    Attributes
+    ----------
+    cases : sequence of Case
+    methods : tuple of str
+        Patterns of names; those that no method of the device matches are passed over.
+    host : bool
+        On the CPU, whatever device the study is about.
+    share : float
+        Of the study's budget.
+    all_configs, steps, transfer : bool
+        As in the bench's settings; `transfer` where the device has any.
+    keep : callable or None
+        Which rows to measure; all where None.
+    """
+
+    cases: Sequence[Case]
+    methods: tuple[str, ...] = ()
+    host: bool = False
+    share: float = 1.0
+    all_configs: bool = False
+    steps: bool = False
+    transfer: bool = False
+    keep: Callable[[Row], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study.
+
+    Attributes
+    ----------
+    name, asks : str
+        The name on the command line, and the question in a line.
+    parts : callable
+        Facts of the device, and whether the small form is wanted -> what is measured.
+    rules : sequence of callable
+        Each reads a run and yields findings.
+    english : mapping
+        Form of a finding -> its sentence, with its values by name.
+    gpu_s, cpu_s : float
+        Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
+        study may take.
+    view : str
+        The table to show: "time", "blocks" or "steps".
+    timed : bool
+        Whether it is about times, so that noise makes it doubtful.
+    extra : callable or None
+        Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
+        form is wanted.
+    """
+
+    name: str
+    asks: str
+    parts: Callable[[DeviceFacts, bool], Sequence[Part]]
+    rules: Sequence[Rule]
+    english: Mapping[str, str] = field(default_factory=dict)
+    gpu_s: float = 75.0
+    cpu_s: float = 200.0
+    view: str = "time"
+    timed: bool = True
+    extra: Callable[[Runtime, Store, bool], None] | None = None
+
+    def findings(self, run: Run) -> list[Finding]:
+        """What the rules find in a run; what makes its figures doubtful stands at the end."""
+        found = [finding for rule in self.rules for finding in rule(run)]
+        return [*found, *common.quality(run, times=self.timed)]
+
+    def sentence(self, finding: Finding) -> str:
+        """A finding in English.
+
+        Raises
+        ------
+        KeyError
+            The finding is not of this study.
+        """
+        return render(finding, {**common.ENGLISH, **self.english})

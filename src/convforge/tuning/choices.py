@@ -1,0 +1,407 @@
+"""What was measured, remembered: in memory, on the disk between processes, and in files that are shipped.
+
+On the disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
+methods and libraries. A file is replaced whole, so any number of processes may write at once, and no two buckets ever
+meet in one file. What cannot be read, or is of another environment, is set aside and measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from convforge.algorithms import algorithms
+from convforge.algorithms.contract import digest_of
+from convforge.backends.cache import cache_root, write_whole
+from convforge.backends.facts import DeviceFacts
+from convforge.problem import Problem, tuning_key
+
+# Goes up when the files' form changes.
+SCHEMA = 1
+# The levels that measure, the more thorough last.
+LEVELS = ("auto", "max")
+# Choices that a process keeps in memory.
+MOST = 4096
+# What must agree for a file that somebody shipped; a cache of one's own agrees in everything.
+SHIPPED = ("backend", "device", "architecture", "cores", "methods")
+# Packages whose versions are part of an environment, by backend.
+_PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")}
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of a candidate, as it is remembered.
+
+    Attributes
+    ----------
+    algorithm, config : str
+    ours : bool
+        False for another library's.
+    predicted_s : float
+    seconds : float or None
+        Median of a call, weights prepared on every call; None where there is no time.
+    spread : float
+        Half the interquartile range over the median.
+    workspace_bytes : int or None
+    tied : bool
+        It was timed in turns with the fastest, and is closer to it than their spreads.
+    fault : str
+        Why there is no time: empty where there is one.
+    wrong : bool
+        Its result was wrong: the method is not used for this bucket, not by rule either.
+    """
+
+    algorithm: str
+    config: str
+    ours: bool
+    predicted_s: float
+    seconds: float | None = None
+    spread: float = 0.0
+    workspace_bytes: int | None = None
+    tied: bool = False
+    fault: str = ""
+    wrong: bool = False
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Tried:
+        """What :meth:`to_table` wrote.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A field is missing, unknown or of another type.
+        """
+        tried = cls(**table)
+        numbers = (tried.predicted_s, tried.spread, tried.seconds or 0.0, tried.workspace_bytes or 0)
+        words = (tried.algorithm, tried.config, tried.fault)
+        if not all(isinstance(n, int | float) and n >= 0 for n in numbers) or not all(
+            isinstance(s, str) for s in words
+        ):
+            raise ValueError(f"{table} is no candidate's record")
+        return tried
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What a choice is remembered under, besides the environment.
+
+    Attributes
+    ----------
+    key : str
+        The problem's tuning key.
+    workspace_limit : int or None
+        The limit under which it was searched.
+    peers : bool
+        Other libraries were candidates.
+    """
+
+    key: str
+    workspace_limit: int | None = None
+    peers: bool = False
+
+    def __str__(self) -> str:
+        limit = "" if self.workspace_limit is None else f" within {self.workspace_limit} B"
+        return f"{self.key}{limit}{' with peers' if self.peers else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a search found.
+
+    Attributes
+    ----------
+    bucket : Bucket
+    environment : dict of str to str
+        See :func:`environment`.
+    level : {"auto", "max"}
+    problem : str
+        The one that was measured.
+    tried : tuple of Tried
+        The chosen one first.
+    spent_s : float
+        Seconds that the search took.
+    origin : str
+        The file that it comes from where that was shipped; empty for what was measured here.
+    fault : str
+        Why nothing could be measured; such a one is kept in memory alone.
+    """
+
+    bucket: Bucket
+    environment: dict[str, str]
+    level: str
+    problem: str
+    tried: tuple[Tried, ...]
+    spent_s: float = 0.0
+    origin: str = ""
+    fault: str = ""
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON holds it, without the environment."""
+        return {
+            "bucket": self.bucket.key, "workspace_limit": self.bucket.workspace_limit, "peers": self.bucket.peers,
+            "level": self.level, "problem": self.problem, "spent_s": round(self.spent_s, 3),
+            "tried": [tried.to_table() for tried in self.tried],
+        }  # fmt: skip
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
+        """What :meth:`to_table` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            A field is missing or of another form.
+        """
+        limit, level = table["workspace_limit"], table["level"]
+        if level not in LEVELS or not (limit is None or isinstance(limit, int)) or not isinstance(table["bucket"], str):
+            raise ValueError(
+                f"level={level!r}, workspace_limit={limit!r} and bucket={table['bucket']!r} are no choice's"
+            )
+        bucket = Bucket(table["bucket"], limit, bool(table["peers"]))
+        tried = tuple(Tried.from_table(row) for row in table["tried"])
+        return cls(bucket, dict(environment), level, str(table["problem"]), tried, float(table["spent_s"]), origin)
+
+
+def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
+    """What a measurement depends on besides the problem: device, driver, our methods, and the libraries.
+
+    Examples
+    --------
+    >>> from convforge.backends.cpu import cpu_facts
+    >>> sorted(environment_of("gemm", cpu_facts()))
+    ['architecture', 'backend', 'cores', 'device', 'driver', 'libraries', 'methods', 'operation']
+    """
+    return {
+        "operation": operation, "backend": facts.backend, "device": facts.name, "architecture": facts.architecture,
+        "cores": str(facts.cores), "driver": facts.driver, "methods": _methods(operation, facts.backend),
+        "libraries": _libraries(facts.backend),
+    }  # fmt: skip
+
+
+@cache
+def _methods(operation: str, backend: str) -> str:
+    """A digest of the names and sources of all our methods of an operation."""
+    ours = [a for a in algorithms() if a.ours and (a.operation, a.backend) == (operation, backend)]
+    text = json.dumps([[a.name, digest_of(a.sources)] for a in ours])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _libraries(backend: str) -> str:
+    from importlib import metadata
+
+    found = []
+    for name in _PACKAGES.get(backend, ()):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
+
+
+class Choices:
+    """What is remembered. Safe from many threads and with many processes.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        By default in the user's cache folder, which CONVFORGE_CACHE_DIR moves.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._lock = threading.RLock()
+        self._kept: dict[tuple[Path, str], Remembered] = {}
+        self._shipped: dict[str, list[Remembered]] = {}
+        self._seen = ""
+        self.generation = 0
+
+    def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
+        """What is remembered of a bucket at this level or a more thorough one: measured here, else shipped."""
+        shipped = self._all_shipped()
+        folder = self.folder or cache_root() / "tuned"
+        if not self._kept and not shipped and not folder.is_dir():
+            return None  # nothing was ever tuned: not even the environment is looked up
+        where = environment_of(operation, facts)
+        own = self._own(_file(folder, where, bucket), where, bucket)
+        others = [one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED)]
+        enough = LEVELS[LEVELS.index(level) :]
+        return next((one for one in (own, *others) if one is not None and one.level in enough), None)
+
+    def remember(self, found: Remembered, *, disk: bool = True) -> None:
+        """Keep what a search found; a more thorough one that is there already stays."""
+        path = _file(self.folder or cache_root() / "tuned", found.environment, found.bucket)
+        with self._lock:
+            before = self._own(path, found.environment, found.bucket)
+            if before is not None and LEVELS.index(before.level) > LEVELS.index(found.level):
+                return
+            while len(self._kept) >= MOST:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[path, str(found.bucket)] = found
+            self.generation += 1
+        if disk:
+            with suppress(OSError):  # a folder that cannot be written keeps nothing; the memory has it
+                write_whole(path, _json([found]))
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Use the choices of a file that was exported; how many it holds.
+
+        Raises
+        ------
+        OSError
+            It cannot be read.
+        ValueError
+            It is no such file; the text names it and says what is wrong.
+        """
+        found = read(Path(path))
+        with self._lock:
+            for one in found:
+                known = [old for old in self._shipped.get(str(one.bucket), []) if old.environment != one.environment]
+                self._shipped[str(one.bucket)] = [one, *known]
+            self.generation += 1
+        return len(found)
+
+    def forget(self) -> None:
+        """Forget what is in memory and what was loaded; the disk stays as it is."""
+        with self._lock:
+            self._kept.clear()
+            self._shipped.clear()
+            self._seen = ""
+            self.generation += 1
+
+    def _all_shipped(self) -> dict[str, list[Remembered]]:
+        """What was loaded; the files that CONVFORGE_TUNED names are loaded when they are first asked for."""
+        named = os.environ.get("CONVFORGE_TUNED", "")
+        if named != self._seen:
+            with self._lock:
+                self._seen = named
+                for path in filter(None, named.split(os.pathsep)):
+                    try:
+                        self.load(path)
+                    except (OSError, ValueError) as fault:
+                        warnings.warn(f"CONVFORGE_TUNED: {fault}; it is not used", stacklevel=2)
+        return self._shipped
+
+    def _own(self, path: Path, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
+        """What was measured here: in memory, else on the disk. What cannot be read is set aside."""
+        key = (path, str(bucket))
+        with self._lock:
+            if key in self._kept:
+                return self._kept[key]
+            try:
+                (found,) = [replace(one, origin="") for one in read(path)]
+                if found.bucket != bucket or not _alike(found.environment, where, tuple(where)):
+                    raise ValueError(f"{path} is of another bucket or environment")
+            except OSError:
+                return None
+            except ValueError:
+                with suppress(OSError):
+                    os.replace(path, path.with_suffix(".aside"))
+                return None
+            self._kept[key] = found
+            return found
+
+
+def read(path: Path) -> list[Remembered]:
+    """The choices of a file.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    ValueError
+        It is damaged, or of another version.
+    """
+    try:
+        table = json.loads(path.read_bytes())
+        if table["schema"] != SCHEMA:
+            raise ValueError(f"it is of schema {table['schema']!r}; this version reads {SCHEMA}")
+        return [
+            Remembered.from_table(row, _words(part["environment"]), str(path))
+            for part in table["tuned"]
+            for row in part["choices"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
+        raise ValueError(f"{path} holds no tuned choices that can be read: {type(fault).__name__}: {fault}") from None
+
+
+def write(path: Path, found: Iterable[Remembered]) -> int:
+    """Write choices to a file, merged with what stands there: of one bucket and environment the new one stays.
+
+    Returns
+    -------
+    int
+        Choices in the file.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    ValueError
+        There is a file, and it is none of tuned choices: it is left alone.
+    """
+    merged: dict[tuple[str, str], Remembered] = {}
+    for one in (*(read(path) if path.exists() else ()), *found):
+        merged[str(one.bucket), json.dumps(one.environment, sort_keys=True)] = one
+    write_whole(path, _json(merged.values()))
+    return len(merged)
+
+
+def _json(found: Iterable[Remembered]) -> bytes:
+    """Choices as people can read them, by environment."""
+    parts: dict[str, dict[str, Any]] = {}
+    for one in found:
+        part = parts.setdefault(
+            json.dumps(one.environment, sort_keys=True), {"environment": one.environment, "choices": []}
+        )
+        part["choices"].append(one.to_table())
+    for part in parts.values():
+        part["choices"].sort(key=lambda row: (row["bucket"], row["workspace_limit"] or -1, row["peers"]))
+    return (json.dumps({"schema": SCHEMA, "tuned": list(parts.values())}, indent=1) + "\n").encode()
+
+
+def _words(table: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in table.items()}
+
+
+def _alike(a: Mapping[str, str], b: Mapping[str, str], names: Iterable[str]) -> bool:
+    return all(a.get(name) == b.get(name) for name in names)
+
+
+def _file(folder: Path, where: Mapping[str, str], bucket: Bucket) -> Path:
+    """The file of a bucket: readable names, made unique by digests."""
+    device = re.sub(r"[^a-z0-9]+", "-", where["device"].lower()).strip("-")[:40]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(bucket))[:80]
+    return folder / f"{device}-{_short(json.dumps(where, sort_keys=True))}" / f"{name}-{_short(str(bucket))}.json"
+
+
+@lru_cache(maxsize=MOST)
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def bucket_of(problem: Problem, workspace_limit: int | None = None, *, peers: bool = False) -> Bucket:
+    """The bucket of a problem.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> str(bucket_of(parse_problem("m500n512k300_f32"), 1000))
+    'm512n512k512_f32 within 1000 B'
+    """
+    return Bucket(tuning_key(problem), workspace_limit, peers)
+
+
+CHOICES = Choices()

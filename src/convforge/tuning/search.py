@@ -1,0 +1,185 @@
+"""The search: the best few candidates measured within a budget, the closest of them again in turns.
+
+It knows no device: what measures is a :class:`Trial`, so that recorded results can be played back in its place.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from convforge.algorithms import AnyAlgorithm, algorithms, refusal
+from convforge.algorithms.contract import Config
+from convforge.backends.facts import DeviceFacts
+from convforge.measure.timer import Timing, tie
+from convforge.problem import Problem
+from convforge.tuning.choices import Tried
+from convforge.tuning.cost import predicted_s
+
+# Of the budget, for the finalists: those whose first times are this close to the fastest.
+FINAL_SHARE = 0.3
+CLOSE = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a search may do.
+
+    Attributes
+    ----------
+    budget_s : float
+        Seconds of wall clock for all; it is looked at between candidates.
+    methods : int
+        Methods whose default config is measured, the best predicted first.
+    configs : int
+        Further configs of each method that is promising.
+    promising : float
+        A method is, whose default takes at most so many times as long as the fastest default.
+    finalists : int
+    """
+
+    budget_s: float
+    methods: int
+    configs: int
+    promising: float
+    finalists: int
+
+
+# Level -> its effort. What "max" takes is all that there is.
+EFFORTS: dict[str, Effort] = {"auto": Effort(2.0, 4, 8, 1.5, 3), "max": Effort(120.0, 1000, 1000, math.inf, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method in one config, with the seconds that the cost model gives the method, and whether it is its default."""
+
+    algorithm: AnyAlgorithm
+    config: Config
+    predicted_s: float
+    is_default: bool = False
+
+
+class Trial(Protocol):
+    """What measures candidates of one problem."""
+
+    def time(self, candidate: Candidate, budget_s: float) -> Tried:
+        """Run, check and time a candidate; what goes wrong is said in the result."""
+        ...
+
+    def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
+        """Time candidates again in turns; for each its timing, or why it is wrong now."""
+        ...
+
+
+def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) -> list[tuple[AnyAlgorithm, float]]:
+    """The methods that take a problem, with their predicted seconds, the best first.
+
+    Parameters
+    ----------
+    peers : bool
+        Other libraries too.
+    """
+    able = [
+        (a, predicted_s(a, problem, facts))
+        for a in algorithms()
+        if (a.ours or peers) and refusal(a, problem, facts) is None
+    ]
+    return sorted(able, key=lambda found: found[1])
+
+
+def candidates_for(
+    problem: Problem, facts: DeviceFacts, first: str = "", *, peers: bool = False
+) -> list[list[Candidate]]:
+    """The candidates of each method in its own order, the default first; the method `first` before all others."""
+    ranked = sorted(methods_for(problem, facts, peers=peers), key=lambda found: found[0].name != first)
+    return [
+        [Candidate(a, config, seconds, i == 0) for i, config in enumerate(a.configs(problem, facts))]
+        for a, seconds in ranked
+    ]
+
+
+def search(
+    candidates: Sequence[Sequence[Candidate]],
+    trial: Trial,
+    effort: Effort,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Tried]:
+    """Measure candidates until the effort is spent.
+
+    The default config of the best methods comes first, then further configs of those that are promising, then a final.
+
+    Parameters
+    ----------
+    candidates : sequence of sequences
+        Those of each method, as :func:`candidates_for` gives them. The very first is measured whatever the budget.
+
+    Returns
+    -------
+    list of Tried
+        The chosen one first, then the others by their time, then those without one.
+    """
+    begin, found = clock(), dict[Candidate, Tried]()
+
+    def left() -> float:
+        return (1 - FINAL_SHARE) * effort.budget_s - (clock() - begin)
+
+    def measure(wanted: Sequence[Candidate]) -> None:
+        for i, candidate in enumerate(wanted):
+            if candidate in found or (found and left() <= 0):
+                continue
+            found[candidate] = trial.time(candidate, max(left(), 0.0) / (len(wanted) - i))
+
+    peers = [configs[0] for configs in candidates if not configs[0].algorithm.ours]
+    ours = [configs[0] for configs in candidates if configs[0].algorithm.ours]
+    measure([*ours[: effort.methods], *peers])
+    measure(_further(candidates, found, effort))
+    return _decided(found, trial, effort, FINAL_SHARE * effort.budget_s)
+
+
+def _further(
+    candidates: Sequence[Sequence[Candidate]], found: Mapping[Candidate, Tried], effort: Effort
+) -> list[Candidate]:
+    """Further configs of the promising methods, the fastest method's first."""
+    times = {c: math.inf if t.seconds is None else t.seconds for c, t in found.items()}
+    most = effort.promising * min(times.values(), default=math.inf)
+    promising = [configs for configs in candidates if times.get(configs[0], math.inf) <= most]
+    promising.sort(key=lambda configs: times.get(configs[0], math.inf))
+    return [candidate for configs in promising for candidate in configs[1 : 1 + effort.configs]]
+
+
+def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
+    """The final among the closest; ties go to the smaller workspace, then to the method earlier in the list."""
+    results = dict(found)
+    timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)
+    close = [c for c in timed if (found[c].seconds or 0.0) <= CLOSE * (found[timed[0]].seconds or 0.0)]
+    tied: list[Candidate] = timed[:1]
+    if len(close) > 1:
+        finalists = close[: effort.finalists]
+        timings: dict[Candidate, Timing] = {}
+        for candidate, outcome in zip(finalists, trial.final(finalists, budget_s), strict=True):
+            if isinstance(outcome, str):
+                results[candidate] = replace(results[candidate], seconds=None, fault=outcome, wrong=True)
+            else:
+                timings[candidate] = outcome
+                results[candidate] = replace(results[candidate], seconds=outcome.median_s, spread=outcome.spread)
+        tied = _tied(timings) or [c for c in timed if results[c].seconds is not None][:1]
+    if len(tied) > 1:
+        results |= {c: replace(results[c], tied=True) for c in tied}
+    steps = {a.key: step for step, a in enumerate(algorithms())}  # the simpler ones come first
+    order = list(found)
+    tied.sort(key=lambda c: (results[c].workspace_bytes or 0, steps.get(c.algorithm.key, len(steps)), order.index(c)))
+    rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)
+    ranked = [results[c] for c in (*tied, *rest) if results[c].seconds is not None]
+    return [*ranked, *(t for t in results.values() if t.seconds is None)]
+
+
+def _tied(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
+    """The fastest, and those that are no slower as far as their spreads tell."""
+    if not timings:
+        return []
+    best = min(timings, key=lambda c: timings[c].median_s)
+    return [c for c in timings if c == best or tie(timings[c], timings[best])]

@@ -1,0 +1,96 @@
+"""Candidates measured on the device: a ring of buffers, the sampled check, the timer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from convforge.algorithms.contract import Plan
+from convforge.backends.runtime import Runtime
+from convforge.check import Sample, make_inputs
+from convforge.measure import Cycle, Ring, StoppingRule, Timing, interleave, measure
+from convforge.problem import Problem
+from convforge.tuning.choices import Tried
+from convforge.tuning.search import Candidate
+
+# A candidate's samples, and a finalist's.
+QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)
+FINAL = StoppingRule(samples=9, narrow=0.01, patience_s=0.2)
+# One that takes this many times as long as the fastest so far in a single call is not timed further.
+HOPELESS = 3.0
+
+
+class DeviceTrial:
+    """Measures candidates of a problem. Inputs and truth are made once; no result that is wrong gets a time.
+
+    Parameters
+    ----------
+    problem : Problem
+    runtime : Runtime
+    workspace_limit : int, optional
+        Bytes; candidates that need more are not run.
+    """
+
+    def __init__(self, problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> None:
+        inputs = make_inputs(problem, "repeated")
+        self._runtime, self._limit = runtime, workspace_limit
+        self._sample = Sample(problem, inputs)
+        self._ring = Ring(problem, [inputs], runtime)
+        self._plans: dict[Candidate, tuple[Plan, Any]] = {}
+        self._fastest = float("inf")
+        self._problem = problem
+
+    def time(self, candidate: Candidate, budget_s: float) -> Tried:
+        """See :class:`Trial`."""
+        algorithm = candidate.algorithm
+        about: dict[str, Any] = {
+            "algorithm": algorithm.name, "config": str(candidate.config), "ours": algorithm.ours,
+            "predicted_s": candidate.predicted_s,
+        }  # fmt: skip
+        try:
+            plan = algorithm.plan(self._problem, candidate.config, self._runtime)
+            about["workspace_bytes"] = plan.workspace_bytes
+            if self._limit is not None and plan.workspace_bytes > self._limit:
+                words = f"it needs a workspace of {plan.workspace_bytes} bytes; the limit is {self._limit}"
+                return Tried(**about, fault=words)
+            self._plans[candidate] = (plan, self._runtime.allocate(plan.workspace_bytes))
+            if (fault := self._run(candidate)) is not None:
+                return Tried(**about, fault=fault, wrong=True)
+            timing = self._timed(candidate, budget_s)
+            if (fault := self._checked(candidate)) is not None:
+                return Tried(**about, fault=f"after timing: {fault}", wrong=True)
+        except Exception as fault:  # one candidate's fault must not end the others' search; it is said and remembered
+            self._plans.pop(candidate, None)
+            text = " ".join(str(fault).split()) or "no message"
+            return Tried(**about, fault=f"{type(fault).__name__}: {text}")
+        self._fastest = min(self._fastest, timing.median_s)
+        return Tried(**about, seconds=timing.median_s, spread=timing.spread)
+
+    def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
+        """See :class:`Trial`."""
+        rule = replace(FINAL, budget_s=budget_s)
+        timings = interleave([self._calls(candidate) for candidate in candidates], self._runtime, rule)
+        return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
+
+    def _calls(self, candidate: Candidate) -> Cycle:
+        return self._ring.calls(*self._plans[candidate])
+
+    def _run(self, candidate: Candidate) -> str | None:
+        """One call into a poisoned output, checked: what is wrong with it."""
+        self._ring.poison()
+        self._calls(candidate)()
+        self._runtime.synchronize()
+        return self._checked(candidate)
+
+    def _checked(self, candidate: Candidate) -> str | None:
+        return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].out, self._runtime)
+
+    def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
+        """Samples of a candidate; a single one where that shows that it is far behind."""
+        once = self._runtime.time(self._calls(candidate), 1)
+        if once > HOPELESS * self._fastest:
+            return Timing((once,), few=True)
+        self._ring.poison()
+        rule = replace(QUICK, budget_s=budget_s)
+        return measure(self._calls(candidate), self._runtime, rule)

@@ -1,0 +1,228 @@
+"""Which method to take: what was measured, where something was, else the choice by rule; and measuring itself.
+
+``decide`` measures nothing, whatever it is asked. ``tune`` measures a bucket once. Between them stands
+``may_measure``, the one place that says when a call may pay for measuring.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from convforge.algorithms import find, make_config, refusal
+from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
+from convforge.problem import Problem
+from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
+from convforge.tuning.heuristic import Choice, choose
+
+if TYPE_CHECKING:
+    from convforge.tuning.search import Effort, Trial
+
+# One search at a time: two would take each other's time for their own.
+_SEARCHING = threading.RLock()
+
+
+def decide(
+    problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
+) -> Choice:
+    """What a level takes now, without measuring anything.
+
+    Parameters
+    ----------
+    problem : Problem
+    runtime : Runtime
+    level : {"heuristic", "auto", "max"}
+    workspace_limit : int, optional
+        Bytes.
+    peers : bool
+        Of what was measured with other libraries as candidates.
+
+    Returns
+    -------
+    Choice
+        Untuned where the level would measure and nothing is remembered.
+
+    Raises
+    ------
+    UnsupportedProblem
+        No method takes the problem within the limit.
+    """
+    if level == "heuristic" or not _is_tunable(problem, runtime):
+        return choose(problem, runtime, workspace_limit)
+    found = remembered(problem, runtime, level, workspace_limit, peers=peers)
+    if found is None and level == "max":  # what a smaller search found is better than a rule
+        smaller = decide(problem, runtime, "auto", workspace_limit, peers=peers)
+        return replace(smaller, untuned=True)
+    if found is None:
+        return replace(choose(problem, runtime, workspace_limit), untuned=True)
+    for tried in found.tried:
+        choice = _planned(tried, found, problem, runtime, workspace_limit) if tried.seconds is not None else None
+        if choice is not None:
+            return choice
+    wrong = {tried.algorithm for tried in found.tried if tried.wrong}
+    return choose(problem, runtime, workspace_limit, wrong)
+
+
+def remembered(
+    problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
+) -> Remembered | None:
+    """What is remembered of a problem's bucket: of a search without a limit where a candidate of it fits, else with."""
+    if not _is_tunable(problem, runtime):
+        return None
+    for limit in dict.fromkeys((None, workspace_limit)):
+        found = CHOICES.find(problem.operation, runtime.facts, bucket_of(problem, limit, peers=peers), level)
+        if found is not None and (limit == workspace_limit or _fits(found, problem, runtime, workspace_limit)):
+            return found
+    return None
+
+
+def tune(
+    problem: Problem,
+    runtime: Runtime,
+    level: str = "auto",
+    workspace_limit: int | None = None,
+    *,
+    peers: bool = False,
+    again: bool = False,
+    effort: Effort | None = None,
+    trial: Callable[[], Trial] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Remembered | None:
+    """Measure a problem's bucket, unless it is remembered: many threads that ask at once measure once.
+
+    Parameters
+    ----------
+    problem : Problem
+        Measured at its own size, for all of its bucket.
+    runtime : Runtime
+    level : {"auto", "max"}
+    workspace_limit : int, optional
+        Bytes; candidates that need more are not run.
+    peers : bool
+        Other libraries are candidates too.
+    again : bool
+        Measure what is remembered, too.
+    effort : Effort, optional
+        Instead of the level's.
+    trial : callable, optional
+        Makes what measures; by default the device itself.
+    clock : callable
+        Seconds, for the budget.
+
+    Returns
+    -------
+    Remembered or None
+        None where there is nothing to measure: on the emulator, whose times say nothing, and for precision
+        "separable", where the best method hangs on the weights' values.
+    """
+    if not _is_tunable(problem, runtime):
+        return None
+    with _SEARCHING:
+        if not again and (known := remembered(problem, runtime, level, workspace_limit, peers=peers)) is not None:
+            return known
+        begin = clock()
+        where = environment_of(problem.operation, runtime.facts)
+        bucket = bucket_of(problem, workspace_limit, peers=peers)
+        found = Remembered(bucket, where, level, str(problem), ())
+        try:
+            tried = _searched(problem, runtime, level, workspace_limit, peers, effort, trial, clock)
+        except UnsupportedProblem:
+            raise
+        except Exception as fault:  # no memory for the buffers, most of all: the rule stands, for this process
+            found = replace(found, fault=f"{type(fault).__name__}: {fault}")
+            CHOICES.remember(found, disk=False)
+            return found
+        finally:
+            runtime.release()
+        found = replace(found, tried=tuple(tried), spent_s=clock() - begin)
+        CHOICES.remember(found)
+        return found
+
+
+def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
+    """Whether a call may measure what is not yet tuned.
+
+    Where `tune` is None, on a GPU it may: its search is short, and its calls are many. On a CPU it may at the level
+    "max" alone: a call there has to compile a method before it can be measured, for seconds. CONVFORGE_TUNE=0 forbids
+    all, and what a captured stream is given is never measured.
+    """
+    asked = tune if tune is not None else level == "max" or runtime.facts.backend == "cuda"
+    return asked and os.environ.get("CONVFORGE_TUNE", "") != "0" and not runtime.is_capturing(stream)
+
+
+def with_peers() -> bool:
+    """Whether other libraries may be chosen: where CONVFORGE_PEERS=1 says so."""
+    return os.environ.get("CONVFORGE_PEERS", "") == "1"
+
+
+def _searched(
+    problem: Problem,
+    runtime: Runtime,
+    level: str,
+    workspace_limit: int | None,
+    peers: bool,
+    effort: Effort | None,
+    trial: Callable[[], Trial] | None,
+    clock: Callable[[], float],
+) -> list[Tried]:
+    from convforge.tuning.search import EFFORTS, candidates_for, search
+
+    effort = effort or EFFORTS[level]
+    first = choose(problem, runtime, workspace_limit).algorithm.name
+    candidates = candidates_for(problem, runtime.facts, first, peers=peers)
+    if sum(map(len, candidates)) == 1:
+        ((only,),) = candidates
+        return [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault="the only candidate")]
+    if trial is None:
+        from convforge.tuning.trial import DeviceTrial
+
+        return search(candidates, DeviceTrial(problem, runtime, workspace_limit), effort, clock=clock)
+    return search(candidates, trial(), effort, clock=clock)
+
+
+def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
+    """Whether times decide: not on the emulator, not where the weights' values do, nor where nothing is computed."""
+    by_values = getattr(problem, "precision", "strict") == "separable"
+    return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
+
+
+def _fits(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> bool:
+    timed = (tried for tried in found.tried if tried.seconds is not None)
+    return any(_planned(tried, found, problem, runtime, workspace_limit) is not None for tried in timed)
+
+
+def _planned(
+    tried: Tried, found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None
+) -> Choice | None:
+    """A remembered candidate made ready for a problem of the bucket; None where it does not take this very one."""
+    try:
+        algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm)
+        if refusal(algorithm, problem, runtime.facts) is not None:
+            return None
+        config = make_config(algorithm, problem, runtime.facts, tried.config)
+        plan = algorithm.plan(problem, config, runtime)
+    except (ValueError, UnsupportedProblem):  # a method or a field that is no more, or a config that does not fit
+        return None
+    if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
+        return None
+    return Choice(algorithm, config, plan, _reason(tried, found))
+
+
+def _reason(tried: Tried, found: Remembered) -> str:
+    """Why a remembered candidate is taken."""
+    timed = [one for one in found.tried if one.seconds is not None]
+    others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
+    if tried is not timed[0]:
+        words = f"the fastest of {len(timed)} that fits"
+    elif tried.tied and others:
+        words = f"in a tie with {', '.join(others)}, of {len(timed)}"
+    else:
+        words = f"the fastest of {len(timed)}"
+    origin = f" by {found.origin}" if found.origin else ""
+    peer = "" if tried.ours else "; it is another library's"
+    return f"measured: {words}, for {found.bucket}{origin}{peer}"

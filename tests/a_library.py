@@ -1,0 +1,106 @@
+"""A library of arrays that does not exist: its device is the emulator, its memory and its stream are its own.
+
+What a GPU's arrays go through (no copy to and fro, the caller's stream and memory) runs so on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from convforge import libraries
+from convforge.backends.streams import CallerStream
+from convforge.problem.types import numpy_dtype
+
+
+class There:
+    """An array of the library; `lies` is where plans see it."""
+
+    def __init__(self, lies: Any) -> None:
+        self.lies = lies
+
+
+def aligned(nbytes: int) -> Any:
+    """Bytes that begin where a GPU's memory would, at a multiple of 512, and hold what no result holds."""
+    raw = np.full(nbytes + 512, 0x7F, np.uint8)
+    first = -raw.ctypes.data % 512
+    return raw[first : first + nbytes]
+
+
+class ALibrary:
+    """See :class:`convforge.libraries.Library`. Streams have numbers; the current one is `current`."""
+
+    kind = "an array that is there"
+    arrays = (There,)
+
+    def __init__(self) -> None:
+        self.current = 7
+        self.capturing = False
+        self.taken: list[int] = []
+        self.made = 0
+
+    def device(self, array: Any, name: str) -> str:
+        return "emulator"
+
+    def check(self, array: Any, name: str) -> None:
+        pass
+
+    def dtype(self, array: Any) -> str:
+        return str(array.lies.dtype)
+
+    def seen(self, array: Any, written: bool = False) -> Any:
+        return array.lies
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> There:
+        self.made += 1
+        return There(aligned(math.prod(shape) * numpy_dtype(dtype).itemsize).view(numpy_dtype(dtype)).reshape(shape))
+
+    def empty_like(self, array: Any) -> There:
+        return There(np.empty_like(array.lies))
+
+    def cast(self, array: Any, dtype: str) -> There:
+        return There(np.array(array.lies, dtype, order="C"))
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.lies[...] = source.lies
+
+    def signature(self, array: Any) -> tuple[Any, ...]:
+        lies = array.lies
+        return lies.shape, lies.strides, lies.dtype, self.address(array) % 256
+
+    def address(self, array: Any) -> int:
+        return int(array.lies.__array_interface__["data"][0])
+
+    def handle(self, device: str) -> int:
+        return self.current
+
+    def stream(self, device: str) -> CallerStream:
+        return CallerStream(self.current, partial(self.take, device=device), self.capturing)
+
+    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
+        self.taken.append(nbytes)
+        block = aligned(nbytes)
+        return block.ctypes.data, block
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        return array
+
+
+@contextmanager
+def a_library() -> Iterator[ALibrary]:
+    """The library, known to convforge for as long as the context lasts."""
+    library, others = ALibrary(), libraries._OTHERS
+    libraries._OTHERS = (*others, (__name__, lambda: library))
+    libraries._maker.cache_clear()
+    libraries.replaying.cache_clear()
+    try:
+        yield library
+    finally:
+        libraries._OTHERS = others
+        libraries._maker.cache_clear()
+        libraries.replaying.cache_clear()

@@ -1,0 +1,191 @@
+"""convforge.torch: the operator beside PyTorch's own, its gradients, autocast, memory formats, compiler, threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.kinds import module
+
+import convforge
+
+torch = module("torch")
+ops = convforge.torch
+F = torch.nn.functional
+
+# Stride, padding, dilation, groups: of the output's gradient a convolution or not, with sides alike or not.
+GEOMETRIES = [
+    (1, 1, 1, 1),
+    (1, (2, 0), (1, 2), 2),
+    (2, 1, 1, 2),
+    (1, ((1, 0), (2, 1)), 1, 2),
+    (2, ((1, 0), (2, 1)), 1, 1),
+    (1, 3, 1, 1),
+]
+
+
+def tensors(groups: int = 1, dtype: Any = None, **options: Any) -> tuple[Any, Any, Any]:
+    make = torch.Generator().manual_seed(5)
+    shapes = (2, 4, 6, 7), (6, 4 // groups, 3, 2), (6,)
+    x, w, b = (torch.randn(s, generator=make, dtype=dtype or torch.float64) for s in shapes)
+    return x, w, b
+
+
+def reference(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    if isinstance(padding, tuple) and isinstance(padding[0], tuple):
+        (top, bottom), (left, right) = padding
+        return F.conv2d(F.pad(x, (left, right, top, bottom)), w, b, stride, 0, dilation, groups)
+    return F.conv2d(x, w, b, stride, padding, dilation, groups)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | None) -> None:
+    found, expected = [], []
+    for results, call in ((found, ops.conv2d), (expected, reference)):
+        given = [t.requires_grad_() for t in tensors(geometry[3])]
+        y = call(*given, *geometry) if call is reference else call(*given, *geometry, activation=activation)
+        y = y.relu() if call is reference and activation else y
+        (y * torch.arange(y.numel()).reshape(y.shape)).sum().backward()
+        results += [y, *(t.grad for t in given)]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES[:4], ids=str)
+def test_gradcheck(geometry: Any) -> None:
+    given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
+    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry), given)
+    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu"), given)
+
+
+def test_gradients_of_gradients() -> None:
+    given = tuple(t.requires_grad_() for t in tensors())
+    assert torch.autograd.gradgradcheck(lambda *t: ops.conv2d(*t, 1, 1), given)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_opcheck(last: bool, with_bias: bool) -> None:
+    x, w, b = tensors(dtype=torch.float32)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    given = (x.requires_grad_(), w.requires_grad_(), b if with_bias else None)
+    options = ([1, 2], [1, 0, 2, 1], [1, 1], 1, True, False, "strict", "auto")
+    done = torch.library.opcheck(torch.ops.convforge.conv2d, (*given, *options))
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_the_input_gradient_is_our_own_where_the_stride_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.integrations import torch as room
+
+    calls = []
+    compute = room.compute
+    monkeypatch.setattr(room, "compute", lambda *a, **k: calls.append(k["mode"]) or compute(*a, **k))
+    for stride, expected in ((1, ["cross-correlation", "convolution"]), (2, ["cross-correlation"])):
+        x, w, _ = tensors()
+        ops.conv2d(x.requires_grad_(), w, None, stride, 1).sum().backward()
+        assert calls == expected
+        calls.clear()
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 7), (1, 1, 6, 7), (2, 4, 1, 1)])
+def test_the_memory_format_is_kept(shape: tuple[int, ...]) -> None:
+    for form in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(shape).to(memory_format=form)
+        y = ops.conv2d(x, torch.randn(6, shape[1], 1, 1))
+        assert y.is_contiguous(memory_format=form)
+
+
+def test_a_picture_without_a_batch_axis_and_words_for_padding() -> None:
+    x, w, b = tensors()
+    w = w[..., :1]
+    for padding in ("same", "valid", 2):
+        torch.testing.assert_close(ops.conv2d(x[0], w, b, 1, padding), F.conv2d(x[0], w, b, 1, padding))
+    with pytest.raises(ValueError, match="padding='same' goes with stride 1"):
+        ops.conv2d(x, w, b, 2, "same")
+    with pytest.raises(ValueError, match="'full' is unknown"):
+        ops.conv2d(x, w, b, 1, "full")
+    with pytest.raises(ValueError, match="activation='gelu' must be None or 'relu' here"):
+        ops.conv2d(x, w, b, activation="gelu")
+    with pytest.raises(ValueError, match="w has 3 channels"):
+        ops.conv2d(x, w[:, :3])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype: Any) -> None:
+    x, w, b = (t.float().requires_grad_() for t in tensors())
+    with torch.autocast("cpu", dtype):
+        y = ops.conv2d(x, w, b, padding=1)
+        expected = F.conv2d(x, w, b, padding=1)
+    assert y.dtype == expected.dtype == dtype
+    torch.testing.assert_close(y, expected, atol=0.1, rtol=0.02)
+    y.sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert y.is_contiguous()
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_the_layer_is_nn_conv2ds(mode: str) -> None:
+    theirs = torch.nn.Conv2d(4, 6, (3, 2), padding=(1, 0), padding_mode=mode, groups=2).double()
+    ours = ops.Conv2d(4, 6, (3, 2), padding=(1, 0), padding_mode=mode, groups=2).double()
+    assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
+    x = tensors()[0]
+    torch.testing.assert_close(ours(x), theirs(x))
+    shared = ops.Conv2d.of(theirs)
+    assert shared.weight is theirs.weight
+    torch.testing.assert_close(shared(x), theirs(x))
+    assert isinstance(ours, torch.nn.Conv2d)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_compiler_sees_one_whole_graph(last: bool) -> None:
+    torch._dynamo.reset()
+    layer = ops.Conv2d(4, 6, 3, padding=1, activation="relu")
+    compiled = torch.compile(lambda x: (layer(x) * 2).sum(dim=1), fullgraph=True, backend="aot_eager")
+    for size in (6, 9):
+        x = torch.randn(2, 4, size, 7).to(memory_format=torch.channels_last if last else torch.contiguous_format)
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        y, expected = compiled(given[0]), (F.relu(F.conv2d(given[1], layer.weight, layer.bias, 1, 1)) * 2).sum(dim=1)
+        torch.testing.assert_close(y, expected)
+        y.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(given[0].grad, given[1].grad)
+
+
+def test_fake_tensors_know_the_result() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(2, 3, 9, 11).to(memory_format=torch.channels_last)
+        w = torch.empty(4, 3, 3, 3)
+        y = ops.conv2d(x, w, stride=2, padding=1)
+        assert (y.shape, y.stride()) == ((2, 4, 5, 6), (120, 1, 24, 4))
+        with pytest.raises(TypeError, match=r"fake tensor.*convforge\.torch\.conv2d"):
+            convforge.conv2d(x, w)
+
+
+def test_many_threads() -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        make = torch.Generator().manual_seed(seed)
+        for _ in range(10):
+            x = torch.randn(2, 3, 8, 9, generator=make, dtype=torch.float64, requires_grad=True)
+            w = torch.randn(4, 3, 3, 3, generator=make, dtype=torch.float64)
+            ops.conv2d(x, w, padding=1).sum().backward()
+            (expected,) = torch.autograd.grad(F.conv2d(x, w, padding=1).sum(), x)
+            if not torch.allclose(x.grad, expected):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_convforge_has_no_other_attributes_by_chance() -> None:
+    with pytest.raises(AttributeError, match="'convforge' has no attribute 'tensorflow'"):
+        _ = convforge.tensorflow

@@ -1,0 +1,170 @@
+"""convforge.torch.replace: which layers are swapped, what is folded into them, what is said, how it is undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.kinds import module
+
+import convforge
+
+torch = module("torch")
+nn = torch.nn
+replace, Conv2d = convforge.torch.replace, convforge.torch.Conv2d
+
+
+def settled(model: Any) -> Any:
+    """A model in eval mode whose normalisations are not the identity."""
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            for values in (layer.running_mean, layer.weight.data, layer.bias.data):
+                values.uniform_(-1, 1)
+            layer.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """A residual block whose one ReLU is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(y)) + x)
+
+
+class Untraceable(nn.Module):  # type: ignore[misc]
+    """What it does depends on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1))
+        self.other = nn.Conv2d(4, 4, 1)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: Any) -> Any:
+        y = self.body(x)
+        return self.norm(self.other(y)) if y.sum() > 0 else y
+
+
+def chain(*names: str) -> Any:
+    makers = {"conv": lambda: nn.Conv2d(4, 4, 3, padding=1), "bn": lambda: nn.BatchNorm2d(4), "relu": nn.ReLU}
+    return nn.Sequential(*(makers[name]() for name in names))
+
+
+X = torch.randn(2, 4, 8, 9, generator=torch.Generator().manual_seed(1))
+
+
+def state_of(model: Any) -> list[tuple[str, int]]:
+    """Every module, parameter and buffer, by identity."""
+    parts = [*model.named_modules(remove_duplicate=False), *model.named_parameters(), *model.named_buffers()]
+    return [(name, id(part)) for name, part in parts]
+
+
+@pytest.mark.parametrize(
+    "model, folded",
+    [
+        (chain("conv", "bn", "relu"), [("1", "2")]),
+        (chain("conv", "bn", "conv", "relu"), [("1",), ()]),
+        (chain("conv", "relu", "bn"), [()]),
+        (Block(), [("bn1",), ("bn2",)]),
+        (nn.Sequential(Block(), chain("conv", "bn", "relu")), [("0.bn1",), ("0.bn2",), ("1.1", "1.2")]),
+        (Untraceable(), [("body.1", "body.2"), (), ()]),
+    ],
+    ids=["all", "relu behind conv", "relu between", "block", "nested", "untraceable"],
+)
+def test_what_is_folded(model: Any, folded: list[tuple[str, ...]]) -> None:
+    model = settled(model)
+    before, expected = state_of(model), model(X)
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    report = replace(model)
+    assert [layer.folded for layer in report.layers] == folded
+    assert {layer.by for layer in report.layers} == {"convforge"}
+    assert all(type(layer) is not nn.Conv2d for layer in model.modules())
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+
+    report.undo()
+    assert state_of(model) == before
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model(X), expected)
+
+
+def test_what_cannot_be_traced_is_said() -> None:
+    report = replace(settled(Untraceable()))
+    assert "cannot be traced" in str(report)
+    assert "not measured" in str(report)
+
+
+def test_nothing_is_folded_in_training() -> None:
+    model = chain("conv", "bn", "relu").train()
+    report = replace(model)
+    assert report.layers[0].folded == ()
+    assert "training mode" in str(report)
+    assert type(model[1]) is nn.BatchNorm2d
+    model(X).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_a_layer_with_a_hook_is_not_folded_away() -> None:
+    model, seen = settled(chain("conv", "bn", "relu")), []
+    model[1].register_forward_hook(lambda *_: seen.append(1))
+    assert replace(model).layers[0].folded == ()
+    model(X)
+    assert seen == [1]
+
+
+def test_a_layer_in_two_places_stays() -> None:
+    layer = nn.Conv2d(4, 4, 3, padding=1)
+    model = nn.Sequential(layer, nn.ReLU(), layer).eval()
+    report = replace(model)
+    assert [(found.by, found.why) for found in report.layers] == [
+        ("PyTorch", "it stands in several places of the model")
+    ]
+    assert model[0] is layer
+
+
+@pytest.mark.parametrize("ours_s, torch_s, by", [(1e-6, 2e-6, "convforge"), (2e-6, 1e-6, "PyTorch")])
+def test_layers_are_left_to_whoever_is_faster(
+    monkeypatch: pytest.MonkeyPatch, ours_s: float, torch_s: float, by: str
+) -> None:
+    from convforge.integrations import torch_replace
+
+    seconds = lambda call, x: ours_s if isinstance(call, Conv2d) else torch_s  # noqa: E731
+    monkeypatch.setattr(torch_replace, "_seconds", seconds)
+    model = settled(chain("conv", "bn", "relu"))
+    expected = model(X)
+    report = replace(model, X)
+    (layer,) = report.layers
+    assert (layer.by, layer.ours_s, layer.torch_s) == (by, ours_s, torch_s)
+    assert layer.folded == (("1", "2") if by == "convforge" else ("1",))
+    assert f"{by} is faster" in layer.why or "ours is faster" in layer.why
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+    assert f"{ours_s * 1e6:.1f}" in str(report)
+
+
+def test_layers_are_measured_on_what_reaches_them() -> None:
+    model = settled(nn.Sequential(chain("conv", "bn"), nn.MaxPool2d(2), chain("conv", "relu")))
+    report = replace(model, X)
+    assert len(report.layers) == 2
+    assert all(layer.ours_s and layer.torch_s for layer in report.layers)
+    assert "The whole model took" in str(report)
+    assert any(layer.by == "PyTorch" for layer in report.layers) or "left as it was" not in str(report)
+
+
+def test_a_model_that_became_slower_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.integrations import torch_replace
+
+    seconds = iter([3e-6, 1e-6, 2e-6, 4e-6])  # the model, the layer by ours and by PyTorch, the model
+    monkeypatch.setattr(torch_replace, "_seconds", lambda call, x: next(seconds))
+    model = settled(chain("conv", "bn", "relu"))
+    before = state_of(model)
+    report = replace(model, X)
+    assert state_of(model) == before
+    assert (report.layers[0].by, report.layers[0].folded) == ("PyTorch", ())
+    assert "took 3.0 us before and 4.0 us after" in str(report)
+    assert "left as it was" in str(report)

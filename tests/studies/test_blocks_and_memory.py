@@ -1,0 +1,283 @@
+"""The studies of block size, partition, memory, filter size and channels: made-up records flip each conclusion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence
+
+from convforge.bench.records import Result, Run
+
+SHAPES = ((32, 4), (64, 2), (8, 8), (16, 16), (32, 8), (32, 32), (128, 1))
+
+
+def shaped(times: Mapping[str, float | None], method: str = "direct_constant", case: str = "a") -> list[Result]:
+    """Config -> seconds; the first is the default."""
+    return [result(method, s, rgb(256), case=case, config=config) for config, s in times.items()]
+
+
+def block(x: int, y: int) -> str:
+    return f"block_x={x},block_y={y},resident=2048"
+
+
+# Block size.
+
+
+def test_the_fastest_shape_and_what_it_matters() -> None:
+    finding = one("block-size", run(*shaped({block(32, 4): 1.0, block(8, 8): 3.0})), "best-shape")
+    assert finding.form == "shape/one"
+    assert (finding.values["best"], finding.values["worst"], finding.values["ratio"]) == ("32x4", "8x8", 3.0)
+    finding = one("block-size", run(*shaped({block(32, 4): 3.0, block(8, 8): 1.0})), "best-shape")
+    assert (finding.values["best"], finding.values["worst"]) == ("8x8", "32x4")
+
+
+def test_a_shape_may_change_with_the_case_or_not() -> None:
+    first = shaped({block(32, 4): 1.0, block(8, 8): 3.0})
+    same = shaped({block(32, 4): 1.0, block(8, 8): 2.0}, case="b")
+    other = shaped({block(32, 4): 2.0, block(8, 8): 1.0}, case="b")
+    assert one("block-size", run(*first, *same), "best-shape").form == "shape/same"
+    finding = one("block-size", run(*first, *other), "best-shape")
+    assert finding.form == "shape/changes"
+    assert "32x4 on a; 8x8 on b" in sentence("block-size", finding)
+
+
+def test_shapes_that_are_level_support_nothing() -> None:
+    times = {block(32, 4): 1.0, block(8, 8): 1.05}
+    made = run(*(result("direct_constant", s, rgb(256), config=c, shape=LOUD) for c, s in times.items()))
+    finding = one("block-size", made, "best-shape")
+    assert (finding.form, finding.supported) == ("shape/level", False)
+    assert one("block-size", run(*shaped({block(32, 4): 1.0})), "best-shape").form == "shape/none"
+
+
+def test_the_default_is_well_chosen_or_not() -> None:
+    made = run(*shaped({block(32, 4): 1.0, block(8, 8): 3.0}))
+    assert one("block-size", made, "default-config").form == "default/best"
+    finding = one("block-size", run(*shaped({block(32, 4): 3.0, block(8, 8): 1.5})), "default-config")
+    assert (finding.form, finding.values["ratio"], finding.values["default"]) == ("default/behind", 2.0, block(32, 4))
+
+
+def test_a_default_that_was_skipped_is_not_taken_for_another() -> None:
+    made = run(*shaped({block(32, 4): None, block(8, 8): 3.0, block(16, 16): 1.0}))
+    finding = one("block-size", made, "default-config")
+    assert (finding.form, finding.supported) == ("default/untimed", False)
+
+
+def occupied(times: list[float], shares: list[float]) -> Run:
+    return run(*(
+        result("direct_constant", s, rgb(256), case="a", config=block(*xy), launches=launch(xy, (64, 64), share))
+        for xy, s, share in zip(SHAPES, times, shares, strict=True)
+    ))  # fmt: skip
+
+
+RISING = [0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
+
+
+@pytest.mark.parametrize(
+    "times, form, supported",
+    [
+        ([7, 6, 5, 4, 3, 2, 1], "occupancy/faster-top", True),
+        ([1, 2, 3, 4, 5, 6, 7], "occupancy/slower", True),
+        ([3, 1, 5, 2, 6, 1.5, 4], "occupancy/neither", False),
+    ],
+)
+def test_whether_occupancy_makes_faster(times: list[float], form: str, supported: bool) -> None:
+    finding = one("block-size", occupied(times, RISING), "occupancy")
+    assert (finding.form, finding.supported) == (form, supported)
+
+
+def test_occupancy_may_matter_on_one_case_alone() -> None:
+    first, second = occupied([7, 6, 5, 4, 3, 2, 1], RISING), occupied([3, 1, 5, 2, 6, 1.5, 4], RISING)
+    finding = one("block-size", run(*first.results, *(replace(r, case="b") for r in second.results)), "occupancy")
+    assert (finding.form, finding.supported) == ("occupancy/mixed", True)
+    assert "faster on a; neither on b" in sentence("block-size", finding)
+
+
+def test_one_occupancy_for_all_says_nothing() -> None:
+    finding = one("block-size", occupied([1, 2, 3, 4, 5, 6, 7], [0.5] * 7), "occupancy")
+    assert (finding.form, finding.supported) == ("occupancy/too-few", False)
+
+
+@pytest.mark.parametrize("narrow, form", [(2.0, "faster"), (0.5, "slower"), (1.0, "level")])
+def test_wide_blocks_against_narrow_ones(narrow: float, form: str) -> None:
+    made = run(*shaped({block(32, 4): 1.0, block(8, 8): narrow}))
+    assert one("block-size", made, "width").form == f"width/{form}"
+
+
+@pytest.mark.parametrize("grid, form", [((2, 2), "waves/below"), ((64, 64), "waves/full")])
+def test_waves(grid: tuple[int, int], form: str) -> None:
+    """Of 128 threads at full occupancy 16 blocks stay on each of the 4 multiprocessors."""
+    made = run(*(
+        result("direct_constant", s, rgb(256), config=block(*xy), launches=launch(xy, grid, 1.0))
+        for xy, s in zip(SHAPES[:2], (1.0, 2.0), strict=True)
+    ))  # fmt: skip
+    finding = one("block-size", made, "waves")
+    assert finding.form == form
+    assert finding.values["least"] == grid[0] * grid[1] / 64
+
+
+# Partition.
+
+
+def partitioned(**times: float) -> Run:
+    return run(*(
+        result("direct_naive", s, rgb(256), case="a", config=f"block_x=32,block_y=4,partition={name},resident=1280",
+               launches=launch((32, 4), (8 if name == "pixel" else 1, 64), 1.0))
+        for name, s in times.items()
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("row, form", [(5.0, "slower"), (0.5, "faster"), (1.0, "level")])
+def test_partitions(row: float, form: str) -> None:
+    finding = one("partition", partitioned(pixel=1.0, row=row), "partition")
+    assert finding.form == f"partition/{form}"
+    assert (finding.values["threads"], finding.values["pixel_threads"]) == (128 * 64, 128 * 8 * 64)
+
+
+def test_one_partition_says_nothing() -> None:
+    assert one("partition", partitioned(pixel=1.0), "partition").form == "partition/none"
+    assert one("partition", run(backend="cpu"), "partition").form == "partition/host"
+
+
+# Memory.
+
+
+def laddered(naive: float, shared: float, side: int = 5, channels: int = 1) -> list[Result]:
+    problem = f"n1c{channels}h256w256_k1r{side}s{side}_st1_p{side // 2}_f32_nchw"
+    case = f"c{channels}_{side}x{side}"
+    return [result("direct_naive", naive, problem, case=case), result("direct_shared", shared, problem, case=case)]
+
+
+@pytest.mark.parametrize(
+    "naive, shared, form",
+    [(3.0, 1.0, "all-faster"), (1.0, 3.0, "all-slower"), (1.0, 1.0, "all-level")],
+)
+def test_what_shared_memory_brings(naive: float, shared: float, form: str) -> None:
+    finding = one("memory", run(*laddered(naive, shared)), "shared-memory")
+    assert finding.form == f"pair/{form}"
+    assert finding.supported is (form != "all-level")
+
+
+def test_what_shared_memory_brings_may_differ_by_case() -> None:
+    made = run(*laddered(3.0, 1.0, 5), *laddered(1.0, 2.0, 7))
+    finding = one("memory", made, "shared-memory")
+    assert finding.form == "pair/mixed"
+    assert "faster on c1_5x5; slower on c1_7x7" in sentence("memory", finding)
+
+
+def test_a_step_without_its_other_side_is_not_judged() -> None:
+    finding = one("memory", run(*laddered(3.0, 1.0)), "constant-memory")
+    assert (finding.form, finding.supported) == ("pair/missing", False)
+
+
+@pytest.mark.parametrize("gain, form", [(3.0, "confirmed"), (1.5, "refuted"), (5.0, "refuted")])
+def test_the_published_claim(gain: float, form: str) -> None:
+    small, large = found("memory", run(*laddered(gain, 1.0)), "published-claim")
+    assert small.form == f"claim/{form}-5x5"
+    assert (large.form, large.supported) == ("claim/untested-larger", False)
+
+
+def test_the_claim_may_hold_in_part() -> None:
+    _, large = found("memory", run(*laddered(4.0, 1.0, 7), *laddered(2.0, 1.0, 11)), "published-claim")
+    assert (large.form, large.values["k"], large.values["n"]) == ("claim/partly-larger", 1, 2)
+
+
+@pytest.mark.parametrize(
+    "gains, form", [((1, 2, 3), "grows"), ((3, 2, 1), "falls"), ((1, 3, 2), "no-order"), ((2, 2, 2), "steady")]
+)
+def test_how_the_gain_moves_with_the_filter(gains: tuple[float, ...], form: str) -> None:
+    rows = [r for side, gain in zip((3, 5, 7), gains, strict=True) for r in laddered(gain, 1.0, side)]
+    finding = one("memory", run(*rows), "gain-by-filter")
+    assert (finding.form, finding.supported) == (f"trend/{form}", form != "steady")
+
+
+def test_two_filters_show_no_trend() -> None:
+    made = run(*laddered(1.0, 1.0, 3), *laddered(2.0, 1.0, 5))
+    assert one("memory", made, "gain-by-filter").form == "trend/too-few"
+
+
+@pytest.mark.parametrize("seconds, form", [(1e-6, "traffic/cached"), (1.0, "traffic/below")])
+def test_what_the_caches_must_have_served(seconds: float, form: str) -> None:
+    finding = one("memory", run(*laddered(seconds, 1.0, 5)), "traffic")
+    assert finding.form == form
+    # 25 taps, each a pixel and a weight of 4 bytes, and 4 bytes written.
+    assert finding.values["requested"] == 256 * 256 * (25 * 8 + 4)
+
+
+def test_hit_rates_are_said_to_be_missing() -> None:
+    finding = one("memory", run(*laddered(2.0, 1.0)), "hit-rates")
+    assert (finding.supported, finding.values["n"]) == (False, 2)
+
+
+# Filter size and channels.
+
+
+def filtered(direct: Mapping[int, float], fft: Mapping[int, float]) -> Run:
+    def problem(side: int) -> str:
+        return f"n1c1h256w256_k1r{side}s{side}_st1_p{side // 2}_f32_nchw"
+
+    rows = [result("direct_tiled", s, problem(n), case=f"full_{n}") for n, s in direct.items()]
+    return run(*rows, *(result("fft", s, problem(n), case=f"full_{n}", precision="fft") for n, s in fft.items()))
+
+
+@pytest.mark.parametrize(
+    "direct, form",
+    [
+        ({3: 1.0, 7: 2.0, 15: 9.0, 31: 30.0}, "at"),
+        ({3: 1.0, 7: 1.0, 15: 1.0, 31: 30.0}, "at-last"),
+        ({3: 9.0, 7: 9.0, 15: 9.0, 31: 9.0}, "always"),
+        ({3: 1.0, 7: 1.0, 15: 1.0, 31: 1.0}, "never"),
+        ({3: 9.0, 7: 9.0, 15: 1.0, 31: 1.0}, "back"),
+        ({3: 1.0, 7: 9.0, 15: 1.0, 31: 9.0}, "scattered"),
+        ({3: 4.0, 7: 4.0, 15: 4.0, 31: 4.0}, "level"),
+        ({3: 4.0, 7: 4.0, 15: 9.0, 31: 9.0}, "never-behind"),
+    ],
+)
+def test_where_the_fft_overtakes(direct: dict[int, float], form: str) -> None:
+    made = filtered(direct, dict.fromkeys(direct, 4.0))
+    fft, separable = found("filter-size", made, "crossover")
+    assert (fft.form, fft.supported) == (f"crossover/{form}", form != "level")
+    assert (separable.form, separable.supported) == ("crossover/too-few", False)
+
+
+def test_the_crossover_lies_between_two_filters() -> None:
+    made = filtered({3: 1.0, 7: 2.0, 15: 9.0, 31: 30.0}, dict.fromkeys((3, 7, 15, 31), 4.0))
+    said = sentence("filter-size", found("filter-size", made, "crossover")[0])
+    assert "between 7 and 15 (2.25x there, 7.50x at 31); at 3 it takes 4.00x the time" in said
+
+
+@pytest.mark.parametrize("last, form", [(200.0, "taps"), (50.0, "between"), (5.0, "flat"), (0.5, "none")])
+def test_growth_with_the_filter(last: float, form: str) -> None:
+    finding = one("filter-size", filtered({3: 1.0, 31: last}, {}), "growth")
+    assert finding.form == f"growth/{form}"
+
+
+def channelled(direct: Mapping[int, float], product: Mapping[int, float], **more: object) -> Run:
+    def problem(count: int) -> str:
+        return f"n1c{count}h56w56_k{count}r3s3_st1_p1_f32_nchw"
+
+    rows = [result("direct_tiled", s, problem(n), case=f"channels_{n}") for n, s in direct.items()]
+    products = [result("implicit_gemm", s, problem(n), case=f"channels_{n}") for n, s in product.items()]
+    return run(*rows, *products, **more)
+
+
+@pytest.mark.parametrize("product, form", [({1: 4.0, 64: 1.0}, "at-last"), ({1: 4.0, 64: 90.0}, "never"),
+                                           ({1: 0.5, 64: 1.0}, "always")])  # fmt: skip
+def test_from_how_many_channels_the_product_wins(product: dict[int, float], form: str) -> None:
+    made = channelled({1: 1.0, 64: 10.0}, product)
+    assert one("channels", made, "direct-against-product").form == f"crossover/{form}"
+
+
+@pytest.mark.parametrize("last, form", [(10.0, "grows"), (1e5, "falls"), (4096.0, "level")])
+def test_how_the_rate_moves_with_the_channels(last: float, form: str) -> None:
+    """64 times the channels are 4096 times the operations."""
+    finding = one("channels", channelled({1: 1.0, 64: last}, {}), "rate")
+    assert finding.form == f"rate/{form}"
+    without = channelled({1: 1.0, 64: last}, {}, ceilings=())
+    assert one("channels", without, "rate").form == (f"rate/{form}-no-peak" if form != "level" else "rate/level")
+
+
+def test_other_cases_make_no_series_of_channels() -> None:
+    finding = one("channels", run(result("direct_tiled", 1.0, rgb(64))), "winner-by-channels")
+    assert (finding.form, finding.supported) == ("channels/none", False)

@@ -1,0 +1,178 @@
+"""Arrays of NumPy, PyTorch and JAX on the host: the same results, of the same kind, and the same words for mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.api.definition import convolved, whole
+from tests.kinds import KINDS, maker, module
+
+import convforge
+
+X, W, B = whole(2, 6, 9, 11), whole(4, 6, 3, 3), whole(4)
+EXPECTED = convolved(X, W, pads=(1, 1, 1, 1)) + B[:, None, None]
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest) -> Any:
+    return maker(request.param)
+
+
+def test_conv2d_gives_the_kind_that_it_is_given(make: Any) -> None:
+    y = convforge.conv2d(make(X), make(W), make(B), padding=1)
+    assert type(y) is type(make(X))
+    np.testing.assert_array_equal(np.asarray(y), EXPECTED)
+
+
+def test_a_picture_without_a_batch_axis(make: Any) -> None:
+    np.testing.assert_array_equal(np.asarray(convforge.conv2d(make(X[0]), make(W), make(B), padding=1)), EXPECTED[0])
+
+
+def test_a_filter_keeps_its_own_weights(make: Any) -> None:
+    w = make(W.copy())
+    kept = convforge.Filter(w, make(B), padding=1)
+    if not hasattr(w, "at"):  # JAX's arrays do not change
+        w[...] = 0
+    y = kept(make(X))
+    assert type(y) is type(make(X))
+    np.testing.assert_array_equal(np.asarray(y), EXPECTED)
+
+
+def test_the_other_operations(make: Any) -> None:
+    pooled = convforge.max_pool2d(make(X), 2)
+    np.testing.assert_array_equal(np.asarray(pooled), X[:, :, :8, :10].reshape(2, 6, 4, 2, 5, 2).max((3, 5)))
+    np.testing.assert_array_equal(np.asarray(convforge.relu(make(X))), np.maximum(X, 0))
+    np.testing.assert_array_equal(np.asarray(convforge.gemm(make(X[0, 0]), make(X[0, 1].T))), X[0, 0] @ X[0, 1].T)
+    assert {type(pooled), type(convforge.relu(make(X)))} == {type(make(X))}
+
+
+def test_a_picture_is_filtered(make: Any) -> None:
+    y = convforge.filter(make(X[0, 0]), "box:3", channels="each")
+    assert type(y) is type(make(X))
+    np.testing.assert_array_equal(np.asarray(y), convforge.filter(X[0, 0], "box:3"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8", "int8"])
+def test_element_types(make: Any, dtype: str) -> None:
+    x, w = make(whole(1, 2, 5, 6, low=0).astype(dtype)), make(whole(3, 2, 3, 3, low=0).astype(dtype))
+    y = convforge.conv2d(x, w)  # JAX makes float32 of float64 unless it is told not to
+    np.testing.assert_array_equal(np.asarray(y), convforge.conv2d(np.asarray(x), np.asarray(w)))
+    assert y.dtype == (x.dtype if "float" in dtype else make(np.zeros(1, np.int32)).dtype)
+
+
+# What is wrong, as arguments of conv2d: each kind of array is told the same.
+MISTAKES: dict[str, Any] = {
+    "axes of x": lambda a: ((a(X[0, 0]), a(W)), {}),
+    "axes of w": lambda a: ((a(X), a(W[0])), {}),
+    "channels": lambda a: ((a(X), a(W[:, :5])), {}),
+    "element type": lambda a: ((a(X > 0), a(W)), {}),
+    "complex": lambda a: ((a(X.astype(np.complex64)), a(W)), {}),
+    "two types": lambda a: ((a(X), a(W.astype(np.float16))), {}),
+    "bias": lambda a: ((a(X), a(W), a(whole(3))), {}),
+    "axes of bias": lambda a: ((a(X), a(W), a(whole(4, 1))), {}),
+    "stride": lambda a: ((a(X), a(W)), {"stride": 0}),
+    "an empty picture": lambda a: ((a(X[:, :, :0]), a(W)), {}),
+    "too large a filter": lambda a: ((a(X), a(whole(4, 6, 10, 3))), {}),
+    "device": lambda a: ((a(X), a(W)), {"device": "tpu"}),
+    "algorithm": lambda a: ((a(X), a(W)), {"algorithm": "direct_row"}),
+    "a list": lambda a: ((a(X), W.tolist()), {}),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_mistake_is_told_in_the_same_words(kind: str, mistake: str) -> None:
+    said = []
+    for make in (maker("numpy"), maker(kind)):
+        arguments, options = MISTAKES[mistake](make)
+        with pytest.raises((ValueError, TypeError)) as caught:
+            convforge.conv2d(*arguments, **options)
+        said.append((type(caught.value), str(caught.value)))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_kinds_do_not_mix(kind: str) -> None:
+    make = maker(kind)
+    for x, w, b in ((make(X), W, None), (X, make(W), None), (make(X), make(W), B)):
+        with pytest.raises(ValueError, match=r"x is a .* on cpu and (w|bias) is a .* on cpu; .*: move (w|bias) to"):
+            convforge.conv2d(x, w, b)
+
+
+# PyTorch.
+
+
+@pytest.mark.parametrize(
+    "view", [lambda t: t.transpose(2, 3), lambda t: t[:, :, ::2, 1:], lambda t: t.expand(2, 6, 9, 11)]
+)
+def test_tensors_of_any_strides(view: Any) -> None:
+    x = view(maker("torch")(X))
+    w = maker("torch")(W).transpose(2, 3)
+    y = convforge.conv2d(x, w)
+    np.testing.assert_array_equal(y.numpy(), convolved(x.numpy(), w.numpy()))
+
+
+def test_a_tensor_to_write_to() -> None:
+    torch, make = module("torch"), maker("torch")
+    out = torch.empty(2, 4, 9, 11).transpose(2, 3).contiguous().transpose(2, 3)
+    assert convforge.conv2d(make(X), make(W), make(B), padding=1, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), EXPECTED)
+    x = make(whole(2, 4, 9, 11))
+    expected = convolved(x.numpy(), W[:, :4], pads=(1, 1, 1, 1))
+    assert convforge.conv2d(x, make(W[:, :4]), padding=1, out=x) is x
+    np.testing.assert_array_equal(x.numpy(), expected)
+    with pytest.raises(ValueError, match=r"out has shape .* and dtype int64; the result has .* float32"):
+        convforge.conv2d(make(X), make(W), out=torch.empty(2, 4, 7, 9, dtype=torch.int64))
+
+
+def test_a_tensor_that_wants_a_gradient_is_sent_to_the_operator() -> None:
+    torch, make = module("torch"), maker("torch")
+    w = make(W).requires_grad_()
+    with pytest.raises(ValueError, match=r"w requires a gradient.*convforge\.torch\.conv2d.*w\.detach"):
+        convforge.conv2d(make(X), w)
+    with torch.no_grad():
+        np.testing.assert_array_equal(convforge.conv2d(make(X), w).numpy(), convolved(X, W))
+
+
+def test_tensors_whose_elements_cannot_be_read() -> None:
+    torch, make = module("torch"), maker("torch")
+    for x, says in ((make(X).to_sparse(), "to_dense"), (make(X).to("meta"), "on meta")):
+        with pytest.raises((TypeError, ValueError), match=says):
+            convforge.conv2d(x, x)
+    imaginary = torch.complex(make(X), make(X)).conj().imag  # minus X, by a bit of the tensor
+    np.testing.assert_array_equal(convforge.relu(imaginary).numpy(), np.maximum(-X, 0))
+
+
+def test_bfloat16_is_refused_with_a_reason_on_the_host() -> None:
+    make = maker("torch")
+    with pytest.raises(convforge.UnsupportedProblem, match="NumPy has no bfloat16; cast to float32"):
+        convforge.conv2d(make(X).bfloat16(), make(W).bfloat16())
+
+
+# JAX.
+
+
+def test_traced_arrays_are_refused() -> None:
+    jax, make = module("jax"), maker("jax")
+    for transform in (jax.jit, jax.grad):
+        with pytest.raises(TypeError, match=r"x is traced by JAX .*: call convforge outside, on arrays"):
+            transform(lambda x: convforge.conv2d(x, make(W)).sum())(make(X))
+
+
+def test_a_jax_array_is_not_written_to() -> None:
+    make = maker("jax")
+    with pytest.raises(TypeError, match="out is a JAX array, which cannot be written to"):
+        convforge.conv2d(make(X), make(W), out=make(EXPECTED))
+
+
+def test_nobody_is_imported_who_was_not_there() -> None:
+    code = (
+        "import sys, numpy as np, convforge; x = np.ones((1, 1, 5, 5), 'f4'); convforge.conv2d(x, x);"
+        "print([m for m in ('torch', 'cupy', 'jax') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,48 @@
+"""The examples that take other libraries, run as users run them, on the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.kinds import module
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize(
+    "library, name, says",
+    [
+        ("torch", "torch_swap", ["ResNet-18", "MobileNetV2", "U-Net", "measured"]),
+        ("torch", "train_cnn", ["the loss fell from"]),
+        ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
+    ],
+)
+def test_an_example(library: str, name: str, says: list[str]) -> None:
+    module(library)
+    # One thread of PyTorch's own: several wait for each other where cores are shared with other tests.
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", "--device", "cpu"],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert [words for words in says if words not in ran.stdout] == []
+
+
+def test_without_jax_the_example_says_so(tmp_path: Path) -> None:
+    (tmp_path / "find_nothing.py").write_text(
+        "import importlib.util, runpy, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'jax' else find(name, *rest)\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n",
+        encoding="utf-8",
+    )
+    ran = subprocess.run(
+        [sys.executable, tmp_path / "find_nothing.py", EXAMPLES / "jax_array.py"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.startswith("JAX is not installed: pip install jax")

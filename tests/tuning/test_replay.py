@@ -1,0 +1,153 @@
+"""Stored results played back: what the search and the rules choose of them, with no GPU, and the table that says so."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.bench import fakes
+from tests.tuning.played import RESULTS, PlayedGpu
+
+from convforge.backends.facts import DeviceFacts
+from convforge.bench.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
+from convforge.bench.records import Run
+from convforge.bench.store import load_runs
+from convforge.problem import parse_problem
+from convforge.tuning import choose, decide, tune
+from convforge.tuning.cost import ON_CPU, ON_GPU, predicted_s, rates_of
+from convforge.tuning.search import methods_for
+
+H200 = RESULTS / "nvidia-h200-132sm"
+
+
+@cache
+def runs() -> list[Run]:
+    return load_runs(H200)
+
+
+def facts_of(run: Run) -> DeviceFacts:
+    return DeviceFacts.from_table(run.machine["facts"])
+
+
+def test_the_search_comes_within_five_per_cent_of_the_best_stored_in_nearly_all_cases() -> None:
+    found = [one for run in runs() for one in choices_of(run, run.results)]
+    assert len(found) > 100
+    assert sum(one.by_search <= 1.05 for one in found) >= 0.95 * len(found), [o for o in found if o.by_search > 1.05]
+
+
+def test_the_rules_choose_among_what_is_stored() -> None:
+    for run in runs():
+        for one in choices_of(run, run.results):
+            assert 1.0 <= one.by_rule < float("inf"), one
+            assert 1.0 <= one.by_model < float("inf"), one
+
+
+def test_a_bucket_is_tuned_and_decided_by_stored_results() -> None:
+    run = max((run for run in runs() if run.suite == "images"), key=lambda run: run.started)
+    runtime: Any = PlayedGpu(facts_of(run))
+    changed = 0
+    for case in ("rgb_to_1_2048_s1", "rgb_to_3_2048_s2", "rgb_to_1_64_s1"):
+        results = [r for r in run.results if r.case == case and r.ours]
+        times = {(r.algorithm, r.config): t for r in results if (t := run.timing(r)) is not None}
+        problem = parse_problem(results[0].problem)
+        found = tune(problem, runtime, trial=lambda r=results, t=times: Recorded(r, t))
+        assert found is not None
+        best = min(times, key=lambda key: times[key].median_s)
+        choice = decide(problem, runtime)
+        assert choice.algorithm.name == found.tried[0].algorithm
+        seconds = min(t.median_s for (name, _), t in times.items() if name == choice.algorithm.name)
+        assert seconds <= 1.02 * times[best].median_s
+        changed += choice.algorithm.name != choose(problem, runtime).algorithm.name
+        for tried in found.tried:
+            if tried.seconds is None:
+                assert tried.fault == "no time of it is stored"
+            else:
+                assert tried.seconds in {t.median_s for t in times.values()}
+
+
+def made_up() -> Run:
+    """Two cases on an H200, two methods each."""
+    times = {
+        ("small", "n1c3h64w64_k1r3s3_st1_p1_f32_nchw"): (3e-6, 2e-6),
+        ("large", "n32c64h56w56_k64r3s3_st1_p1_f32_nchw"): (1e-4, 4e-4),
+    }
+    results = [
+        fakes.result(case, name, (seconds,) * 3, problem=text, backend="cuda")
+        for (case, text), both in times.items()
+        for name, seconds in zip(("implicit_gemm" if case == "large" else "direct_tiled", "direct_naive"), both,
+                                 strict=True)
+    ]  # fmt: skip
+    facts = facts_of(runs()[0]).to_table()
+    return fakes.run(*results, machine={"facts": facts})
+
+
+def test_what_is_chosen_over_the_best() -> None:
+    found = choices_of(made_up(), made_up().results)
+    assert found == [Chosen("small", 1.5, 1.5, 1.0), Chosen("large", 1.0, 1.0, 1.0)]
+
+
+def test_the_table() -> None:
+    table = choice_table([Chosen("small", 1.5, 2.0, 1.0), Chosen("large", 1.0, 1.04, 1.06)])
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["by rule", "50 %", "100 %", "1.50x", "small"],
+        ["by the cost model alone", "50 %", "50 %", "2.00x", "small"],
+        ["by search", "50 %", "100 %", "1.06x", "large"],
+    ]
+    assert "| by search | 100 % | 100 % | 1.00x | small |" in choice_markdown(made_up())
+    with pytest.raises(ValueError, match="no case that two methods"):
+        choice_markdown(made_up(), methods=["direct_naive"])
+
+
+def test_a_single_stored_config_counts_as_the_default_whatever_it_is_called_now() -> None:
+    timing = fakes.result().time
+    assert timing is not None
+    one = Recorded([], {("a", "tile=9"): timing, ("b", "x=1"): timing, ("b", "x=2"): timing})
+    assert one.key("a", "tile=8", default=True) == ("a", "tile=9")
+    assert one.key("a", "tile=8", default=False) is None
+    assert one.key("b", "x=2", default=False) == ("b", "x=2")
+    assert one.key("b", "x=3", default=True) is None
+
+
+# The cost model.
+
+
+def test_the_model_names_no_method_that_is_not_there() -> None:
+    from convforge.algorithms import algorithms
+
+    for names, backend in ((ON_CPU, "cpu"), (ON_GPU, "cuda")):
+        assert set(names) <= {a.name for a in algorithms() if a.ours and a.backend == backend}
+
+
+def test_the_best_stored_is_among_the_few_that_the_model_puts_first() -> None:
+    """Else a search at level auto would never see it."""
+    from convforge.tuning.search import EFFORTS
+
+    missed = []
+    for run in runs():
+        for one in choices_of(run, run.results):
+            results = [r for r in run.results if r.case == one.case and r.ours and r.time is not None]
+            problem = parse_problem(results[0].problem)
+            able = [r for r in results if r.precision in ("strict", getattr(problem, "precision", "strict"))]
+            best = min(able, key=lambda r: run.timing(r).median_s)  # type: ignore[union-attr]
+            first = [a.name for a, _ in methods_for(problem, facts_of(run))][: EFFORTS["auto"].methods]
+            missed += [one.case] * (best.algorithm not in first)
+    assert len(missed) <= 2, missed
+
+
+def test_what_the_model_goes_by() -> None:
+    import dataclasses
+
+    run = runs()[0]
+    facts, problem = facts_of(run), parse_problem("n32c64h56w56_k64r3s3_p1_f32_nchw")
+    (implicit,) = [a for a, _ in methods_for(problem, facts) if a.name == "implicit_gemm"]
+    (im2col,) = [a for a, _ in methods_for(problem, facts) if a.name == "im2col"]
+    assert predicted_s(im2col, problem, facts) > predicted_s(implicit, problem, facts), "its matrix is moved besides"
+    half = dataclasses.replace(facts, cores=facts.cores // 2)
+    assert predicted_s(implicit, problem, half) > 1.5 * predicted_s(implicit, problem, facts)
+    old = dataclasses.replace(facts, architecture="sm_80")
+    assert rates_of(old).flops_per_s == rates_of(facts).flops_per_s / 2
+    plan: Any = type("Planned", (), {"launches": ()})()
+    info = type("Info", (), {"occupancy": 0.05})()
+    slow: Any = type("Planned", (), {"launches": (info,)})()
+    assert predicted_s(implicit, problem, facts, slow) > 2 * predicted_s(implicit, problem, facts, plan)
