@@ -13,6 +13,8 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from convforge.backends.cpu.fft import HostFft
 from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
@@ -32,12 +34,16 @@ from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, BoxMap
 from convforge.backends.runtime import LaunchInfo
+from convforge.backends.streams import CallerStream, Tape
 
 # In which the threads of a block run: each until it waits or returns.
 ORDERS = ("forward", "backward", "shuffled")
 
 # What memory holds before it is written: a NaN as a float, -1 as an integer.
 POISON = 0xFF
+
+# Bytes of poison before and behind every array that is uploaded.
+MARGIN = 1 << 12
 
 # Blocks of this many threads together are handed to an OS thread at once: enough to be worth it, few enough that an
 # interrupt is soon noticed.
@@ -75,6 +81,7 @@ class EmulatedFft(HostFft):
         if workspace is None or workspace.nbytes < self.workspace_bytes:
             raise ValueError(f"{self.kernel} needs {self.workspace_bytes} bytes of workspace")
         workspace.fill(POISON)
+        _handle(stream)
         super().__call__(data)
 
 
@@ -120,6 +127,8 @@ class EmulatorRuntime:
         EmulatorError
             The kernel did something wrong, or no GPU would launch it so.
         """
+        if isinstance(stream, Tape):
+            stream.launched(kernel, info, args)
         self._check(kernel, info, args)
         blocks, threads = math.prod(info.grid), math.prod(info.block)
         if not blocks:
@@ -140,6 +149,10 @@ class EmulatorRuntime:
         share = blocks // (8 * self._host.facts.cores)
         share = min(max(share, -(-LEAST_THREADS // threads)), -(-MOST_THREADS // threads))
         self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (blocks,), (share,)), ())
+
+    def launcher(self, kernel: EmulatorKernel, info: LaunchInfo) -> Callable[[ctypes.Structure, int], None]:
+        """What launches a kernel again."""
+        return lambda args, stream: self.launch(kernel, info, args, stream)
 
     def _check(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> None:
         """Refuse what a GPU would refuse."""
@@ -191,7 +204,15 @@ class EmulatorRuntime:
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""
-        return int(stream or 0)
+        return _handle(stream)
+
+    def current(self) -> AbstractContextManager[None]:
+        """Nothing to do: every thread may use the emulator."""
+        return nullcontext()
+
+    def is_current(self) -> bool:
+        """It always is."""
+        return True
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch takes every core by itself."""
@@ -204,19 +225,26 @@ class EmulatorRuntime:
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
         """A workspace of `nbytes` bytes, aligned to 64, poisoned."""
-        raw = self._host.allocate(nbytes)
+        if isinstance(stream, CallerStream) and stream.take is not None and nbytes:
+            raw = _memory(nbytes, *stream.take(nbytes))
+        else:
+            raw = self._host.allocate(nbytes)
         raw.fill(POISON)
         return raw
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
         """An array that is not yet written, poisoned."""
-        array = self._host.empty(shape, dtype)
-        self.fill(array, POISON)
-        return array
+        dtype = np.dtype(dtype)
+        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
-        """A copy of an array."""
-        return self._host.upload(array)
+        """A copy of an array between margins of poison, so that what a kernel reads beside it shows."""
+        array = np.asarray(array)
+        room = self.allocate(array.nbytes + 2 * MARGIN)
+        strides = np.empty_like(array).strides
+        copy: Any = np.ndarray(array.shape, array.dtype, room, MARGIN, strides)
+        copy[...] = array
+        return copy
 
     def download(self, array: Any, stream: Any = None, *, room: Callable[[int], Any] | None = None) -> Any:
         """The array itself."""
@@ -224,10 +252,12 @@ class EmulatorRuntime:
 
     def fill(self, array: Any, byte: int, stream: Any = None) -> None:
         """Set every byte of a contiguous array."""
+        _handle(stream)
         self._host.fill(array, byte)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two addresses."""
+        _handle(stream)
         ctypes.memmove(target, source, nbytes)
 
     def stream(self) -> AbstractContextManager[int]:
@@ -261,9 +291,28 @@ class EmulatorRuntime:
     def synchronize(self, stream: Any = None) -> None:
         """Nothing to wait for: a launch returns when its work is done."""
 
+    def is_capturing(self, stream: Any = None) -> bool:
+        """Never: there are no graphs here."""
+        return False
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds of wall clock that `repeats` calls take; they say nothing about a GPU."""
         return self._host.time(run, repeats)
+
+
+def _handle(stream: Any) -> int:
+    """A stream's number, for which all work but launches asks, as on a GPU: see :class:`Tape`."""
+    return stream.handle if isinstance(stream, CallerStream) else int(stream or 0)
+
+
+def _memory(nbytes: int, address: int, owner: Any) -> Any:
+    """A caller's memory, kept as long as it is used."""
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    memory.owner = owner
+    return np.frombuffer(memory, np.uint8)
 
 
 def _failure(kernel: EmulatorKernel, error: Error) -> EmulatorError:
