@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from convforge.bench.records import Run
+from convforge.language import gettext, ngettext
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
 from convforge.report.palette import Look
@@ -128,7 +129,7 @@ def render(
         sections = [_section(f"run{i}", view(run)) for i, run in enumerate(runs)]
     style, script, bundle = _text("page.css"), _text("page.js"), chart_script()
     names = dict.fromkeys(f"{s.view.run.suite} on {s.machine_name}" for s in sections)
-    page: str = _template().render(
+    page: str = template("page.html.j2").render(
         title=title or " · ".join(names),
         sections=sections,
         figures=figures(pictures),
@@ -257,17 +258,25 @@ def _variables(sections: Iterable[Section]) -> str:
     return f"{light}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"
 
 
-@cache
-def _template() -> Any:
-    from jinja2 import Environment, StrictUndefined, select_autoescape
+def template(name: str) -> Any:
+    """One of the report's templates, its texts in the language that it is rendered in."""
+    return _environment().get_template(name)
 
-    environment = Environment(
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
+
+    environment: Any = Environment(
+        loader=FunctionLoader(_text),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
     )
-    return environment.from_string(_text("page.html.j2"))
+    environment.install_gettext_callables(gettext, ngettext, newstyle=True)
+    return environment
 
 
 def _text(name: str) -> str:

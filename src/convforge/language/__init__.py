@@ -1,0 +1,76 @@
+"""The language of pages, charts and findings: English in the sources, every other as a catalogue beside this file.
+
+A text is looked up when it is made, in the language of the block that it is made in. Catalogues are gettext's
+(``zh.po``, read by Babel), so that translators find what they know; a text that a catalogue lacks stays English.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import resources
+
+__all__ = ["LANGUAGES", "catalogue", "gettext", "in_language", "language", "ngettext"]
+
+# Code -> what its speakers call it.
+LANGUAGES = {"en": "English", "zh": "中文"}
+
+_language: ContextVar[str] = ContextVar("language", default="en")
+
+
+def language() -> str:
+    """Code of the language that texts are made in here."""
+    return _language.get()
+
+
+@contextmanager
+def in_language(code: str) -> Iterator[None]:
+    """Make texts in a language inside the block.
+
+    Raises
+    ------
+    ValueError
+        There is no such language.
+
+    Examples
+    --------
+    >>> with in_language("zh"):
+    ...     print(gettext("method"))
+    方法
+    """
+    if code not in LANGUAGES:
+        raise ValueError(f"language={code!r} is unknown; choose one of {', '.join(LANGUAGES)}")
+    token = _language.set(code)
+    try:
+        yield
+    finally:
+        _language.reset(token)
+
+
+def gettext(message: str) -> str:
+    """A text in the language of this place."""
+    return catalogue(language()).get(message, message)
+
+
+def ngettext(one: str, many: str, n: int) -> str:
+    """The text for one, or for many; a language without plurals has one for both."""
+    found = catalogue(language()).get(one)
+    return found if found is not None else one if n == 1 else many
+
+
+@cache
+def catalogue(code: str) -> Mapping[str, str]:
+    """English text -> its translation; empty for English."""
+    if code == "en":
+        return {}
+    from babel.messages.pofile import read_po
+
+    with resources.files(__name__).joinpath(f"{code}.po").open("rb") as file:
+        messages = [message for message in read_po(file, locale=code) if message.id and message.string]
+    return {_first(message.id): _first(message.string) for message in messages}
+
+
+def _first(text: str | Sequence[str] | None) -> str:
+    return text if isinstance(text, str) else text[0] if text else ""
