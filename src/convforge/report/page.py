@@ -127,7 +127,7 @@ def render(
         raise ValueError("a report needs runs with at least one result each")
     with unvalidated():
         sections = [_section(f"run{i}", view(run)) for i, run in enumerate(runs)]
-    style, script, bundle = _text("page.css"), _text("page.js"), chart_script()
+    style, script, bundle = text("page.css"), text("page.js"), chart_script()
     names = dict.fromkeys(f"{s.view.run.suite} on {s.machine_name}" for s in sections)
     page: str = template("page.html.j2").render(
         title=title or " · ".join(names),
@@ -137,7 +137,7 @@ def render(
         style=_variables(sections) + style,
         script=script,
         bundle=bundle,
-        digests=" ".join(f"'{_digest(text)}'" for text in (bundle, script)),
+        digests=" ".join(f"'{digest(part)}'" for part in (bundle, script)),
     )
     return page
 
@@ -265,10 +265,10 @@ def template(name: str) -> Any:
 
 @cache
 def _environment() -> Any:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment: Any = Environment(
-        loader=FunctionLoader(_text),
+        loader=ChoiceLoader([PackageLoader("convforge", room) for room in ("report", "lab")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -279,9 +279,11 @@ def _environment() -> Any:
     return environment
 
 
-def _text(name: str) -> str:
-    return resources.files("convforge.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def text(name: str, room: str = "report") -> str:
+    """A file of the package's pages."""
+    return resources.files(f"convforge.{room}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _digest(script: str) -> str:
+def digest(script: str) -> str:
+    """What the page's security policy knows a script by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
