@@ -28,6 +28,7 @@ from convforge.report.theme import (
     shown_only,
     tooltips,
 )
+from convforge.studies.partition import _by_partition as by_partition
 from convforge.studies.readings import Reading, Series, by_case, device_backend, readings, series
 from convforge.studies.timer import MISTAKEN
 from convforge.studies.words import English
@@ -290,15 +291,11 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
 
 def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     """Each partition's time over that of one pixel a thread, by size."""
-    every = readings(chapter.shown.run, "conv2d", every_config=True, pick=lambda run, r: r.time)
-    rows = []
-    for found in by_case(every).values():
-        named = {shape.partition or "pixel": r for r in found if (shape := shape_of(r.result.config)) is not None}
-        if len(named) > 1 and "pixel" in named:
-            rows += [
-                _timed(name, r, r.timing) | {"ratio": r.seconds / named["pixel"].seconds, "by": r.result.config}
-                for name, r in named.items()
-            ]
+    rows = [
+        _timed(name, r, r.timing) | {"ratio": r.seconds / same["pixel"].seconds, "by": r.result.config}
+        for same in by_partition(chapter.shown.run).values()
+        for name, r in same.items()
+    ]
     if rows:
         text = _("time by what a thread computes, over that of one pixel a thread, by size")
         yield lines("partition", _("what a thread computes"), text, rows, _axis("size"), "pixel", ink,
