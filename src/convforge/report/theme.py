@@ -176,7 +176,7 @@ def _titles() -> dict[str, str]:
         "spread": gettext("spread"),
         "rate": gettext("rate"),
         "of_the_roof": gettext("of the roof"),
-        "error": gettext("error"),
+        "error": gettext("RMS error"),
         "note": gettext("note"),
         "what": gettext("what"),
         "ours": gettext("ours"),

@@ -80,12 +80,12 @@ def _threads(pixel: Reading, own: Reading) -> dict[str, int]:
 
 
 ENGLISH = {
-    "partition/slower": "A {partition} of outputs a thread is slower than one output a thread on {n:each case}: it "
-    "takes {cost:span} the time; on {case} it launches {threads} threads, against {pixel_threads}.",
-    "partition/faster": "A {partition} of outputs a thread is faster than one output a thread on {n:each case}, by "
-    "{gain:span}; on {case} it launches {threads} threads, against {pixel_threads}.",
-    "partition/level": "A {partition} of outputs a thread is level with one output a thread on {n:each case}.",
-    "partition/mixed": "A {partition} of outputs a thread against one output a thread: {split:split}; it takes "
+    "partition/slower": "A {partition:word} of outputs a thread is slower than one output a thread on {n:each case}: "
+    "it takes {cost:span} the time; on {case} it launches {threads} threads, against {pixel_threads}.",
+    "partition/faster": "A {partition:word} of outputs a thread is faster than one output a thread on {n:each case}, "
+    "by {gain:span}; on {case} it launches {threads} threads, against {pixel_threads}.",
+    "partition/level": "A {partition:word} of outputs a thread is level with one output a thread on {n:each case}.",
+    "partition/mixed": "A {partition:word} of outputs a thread against one output a thread: {split:split}; it takes "
     "{cost:span} the time.",
     "partition/none": "What the partition does cannot be said: no case was timed with several.",
     "partition/host": "What the partition does cannot be said here: no method of the CPU lets one choose what a thread "
