@@ -11,12 +11,11 @@ from typing import Any
 
 from convforge.bench.block_tables import shape_of
 from convforge.lab.book import Book, Chapter
-from convforge.language import gettext as _
+from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.palette import looks
-from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, quartiles
-from convforge.report.panels import _row as point
+from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles
 from convforge.report.records import Entry
 from convforge.report.theme import (
     Datasets,
@@ -28,10 +27,10 @@ from convforge.report.theme import (
     shown_only,
     tooltips,
 )
-from convforge.studies.partition import _by_partition as by_partition
+from convforge.studies.partition import by_partition
 from convforge.studies.readings import Reading, Series, by_case, device_backend, readings, series
 from convforge.studies.timer import MISTAKEN
-from convforge.studies.words import English
+from convforge.studies.words import workload_words
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
 MOST_PANELS = 6
@@ -92,22 +91,22 @@ class Axis:
 
 def _axis(name: str) -> Axis:
     return {
-        "size": Axis(_("size of the picture, pixels a side"), True),
-        "stride": Axis(_("stride"), False),
-        "filter": Axis(_("side of the filter"), True),
-        "channels": Axis(_("channels, and as many filters"), True),
-        "inputs": Axis(_("input channels"), True),
+        "size": Axis(gettext("size of the picture, pixels a side"), True),
+        "stride": Axis(gettext("stride"), False),
+        "filter": Axis(gettext("side of the filter"), True),
+        "channels": Axis(gettext("channels, and as many filters"), True),
+        "inputs": Axis(gettext("input channels"), True),
     }[name]
 
 
 def _values(kind: str) -> tuple[str, str]:
     """Field and title of a vertical axis."""
     return {
-        "time": ("ms", _("time a call")),
+        "time": ("ms", gettext("time a call")),
         "rate": ("gflops", "GFLOP/s"),
-        "gain": ("gain", _("times as fast as direct_naive")),
-        "ratio": ("ratio", _("time ÷ that of the fastest")),
-        "pixel": ("ratio", _("time ÷ that of one pixel a thread")),
+        "gain": ("gain", gettext("times as fast as direct_naive")),
+        "ratio": ("ratio", gettext("time ÷ that of the fastest")),
+        "pixel": ("ratio", gettext("time ÷ that of one pixel a thread")),
     }[kind]
 
 
@@ -153,9 +152,9 @@ def _along(name: str, kind: str, *, first_stride: bool = False) -> Draw:
         found = sorted(found, key=lambda one: (-len(one.points), -max(r.result.least_bytes for r in one.every)))
         for i, one in enumerate(found[:MOST_PANELS]):
             rows = list(_rows(chapter, one, kind))
-            title = English().format("{it:workload}", it=one.workload)
+            title = workload_words(one.workload)
             if rows:
-                text = _("{what} by {axis}, {workload}, a line a method").format(
+                text = gettext("{what} by {axis}, {workload}, a line a method").format(
                     what=_values(kind)[1], axis=_axis(name).title, workload=title
                 )
                 yield lines(f"{kind}-{name}-{i}", title, text, rows, _axis(name), kind, ink)
@@ -201,15 +200,15 @@ def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     there = _best(readings(chapter.run, "conv2d", pick=lambda run, r: r.transfer_time))
     rows += [_timed(names[1], r, r.timing) for r in there if r.problem in host]
     if rows:
-        text = _("time a call by size: on the device, from host to host through it, and on its host")
-        yield lines("worth", _("with the copies, and on the host"), text, rows, _axis("size"), "time", ink,
+        text = gettext("time a call by size: on the device, from host to host through it, and on its host")
+        yield lines("worth", gettext("with the copies, and on the host"), text, rows, _axis("size"), "time", ink,
                     ("method", "size", "by", "time", "spread"))  # fmt: skip
 
 
 def _worth_names(chapter: Chapter) -> list[str]:
     device = device_backend(chapter.run)
     host = any(r.backend == "cpu" for r in chapter.run.results)
-    return [_("on the GPU"), _("host to host"), _("on the host")] if device == "cuda" and host else []
+    return [gettext("on the GPU"), gettext("host to host"), gettext("on the host")] if device == "cuda" and host else []
 
 
 def _best(found: Iterable[Reading]) -> list[Reading]:
@@ -275,7 +274,11 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
     data = Datasets()
     base = data.chart(list(rows))
     domain = [1 / 1.06, max(r["ratio"] for r in rows) * 1.1]
-    title = _("threads of a block") if operation == "conv2d" else _("threads, or elements of the tile, of a block")
+    title = (
+        gettext("threads of a block")
+        if operation == "conv2d"
+        else gettext("threads, or elements of the tile, of a block")
+    )
     x = Axis(title, True).encoding(sorted({r["place"] for r in rows}))
     y = alt.Y(
         "ratio:Q", title=_values("ratio")[1], scale=alt.Scale(type="log", domain=domain, nice=False),
@@ -284,7 +287,9 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
     scales = method_scales(ink, list(dict.fromkeys(r["method"] for r in rows)))
     fields = ("method", "shape", "config", "time", "spread", "occupancy", "registers")
     points = method_points(base, scales, fields).encode(x=x, y=y)
-    text = _("time of every shape of block over the fastest of its method, by its threads, on {case}").format(case=case)
+    text = gettext("time of every shape of block over the fastest of its method, by its threads, on {case}").format(
+        case=case
+    )
     chart = shown_only(ink, alt.layer(points)).properties(height=280)
     return Panel(f"blocks-{operation}", case, text, chart, data)
 
@@ -297,8 +302,8 @@ def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         for name, r in same.items()
     ]
     if rows:
-        text = _("time by what a thread computes, over that of one pixel a thread, by size")
-        yield lines("partition", _("what a thread computes"), text, rows, _axis("size"), "pixel", ink,
+        text = gettext("time by what a thread computes, over that of one pixel a thread, by size")
+        yield lines("partition", gettext("what a thread computes"), text, rows, _axis("size"), "pixel", ink,
                     ("method", "size", "time", "spread", "by"))  # fmt: skip
 
 
@@ -326,13 +331,13 @@ def _steps(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         cases = list(dict.fromkeys(str(row["case"]) for row in rows))
         scales = method_scales(ink, list(dict.fromkeys(str(row["method"]) for row in rows)))
         bars = data.chart(rows).mark_bar(height=13).encode(
-            x=alt.X("share:Q", title=_("share of the steps' time"), axis=alt.Axis(format="~%", orient="top")),
+            x=alt.X("share:Q", title=gettext("share of the steps' time"), axis=alt.Axis(format="~%", orient="top")),
             y=alt.Y("case:N", sort=cases, title=None, axis=alt.Axis(labelLimit=190)),
             color=scales["color"],
             order=alt.Order("step:Q"),
             tooltip=tooltips(("case", "method", "time", "of_all_steps")),
         )  # fmt: skip
-        text = _("share of each step in the time of {method}, a bar a case").format(method=method)
+        text = gettext("share of each step in the time of {method}, a bar a case").format(method=method)
         chart = shown_only(ink, alt.layer(bars)).properties(height=20 * len(cases))
         yield Panel(f"steps-{method}", method, text, chart, data)
 
@@ -356,14 +361,15 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         data = Datasets()
         base = data.chart(rows)
         x = alt.X(
-            "ratio:Q", title=_("time shown ÷ the right time"), scale=alt.Scale(type="log", domain=domain, nice=False),
+            "ratio:Q", title=gettext("time shown ÷ the right time"),
+            scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top"),
         )  # fmt: skip
         y = alt.Y("method:N", sort=list(named), title=None, axis=alt.Axis(grid=True, labelLimit=190))
         even = data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(x=x)
         points = method_points(base, method_scales(ink, list(named)), ("method", "case", "time", "spread"))
         chart = alt.layer(even, shown_only(ink, alt.layer(points.encode(x=x, y=y)))).properties(height=24 * len(rows))
-        text = _("what each way of timing shows over the right time, on {case}").format(case=case)
+        text = gettext("what each way of timing shows over the right time, on {case}").format(case=case)
         yield Panel(f"clocks-{case}", case, text, chart, data)
 
 
@@ -391,7 +397,8 @@ def roofline(book: Book, ink: Ink) -> Panel | None:
     low, high = min(r["gflops"] for r in rows) / 1.6, max(peak, *(r["gflops"] for r in rows)) * 1.5
     domains = [left, right], [min(low, bandwidth * left / 1.3), high]
     x = alt.X(
-        "intensity:Q", title=_("FLOPs a byte, at least"), scale=alt.Scale(type="log", domain=domains[0], nice=False),
+        "intensity:Q", title=gettext("FLOPs a byte, at least"),
+        scale=alt.Scale(type="log", domain=domains[0], nice=False),
         axis=alt.Axis(format="~g", values=log_ticks(domains[0])),
     )  # fmt: skip
     y = alt.Y(
@@ -405,8 +412,10 @@ def roofline(book: Book, ink: Ink) -> Panel | None:
     rows = [row | {"stride": e.stride or "–"} for row, e in zip(rows, nearest, strict=True)]
     points = method_points(data.chart(rows), method_scales(ink, [r["method"] for r in rows]), fields)
     chart = alt.layer(roof, shown_only(ink, alt.layer(points.encode(x=x, y=y)))).properties(height=380)
-    text = _("roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings")
-    return Panel("roofline", _("Roofline"), text, chart, data)
+    text = gettext(
+        "roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings"
+    )
+    return Panel("roofline", gettext("Roofline"), text, chart, data)
 
 
 def nearest_to_roof(book: Book) -> list[Entry]:

@@ -10,8 +10,7 @@ from typing import Any
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter
 from convforge.lab.words import Figure, answer, figures, headline_of
-from convforge.language import gettext as _
-from convforge.language import in_language, language
+from convforge.language import gettext, in_language
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
 from convforge.report.page import (
@@ -112,8 +111,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     roofline = charts.roofline(book, ink)
     script, bundle = text("page.js"), chart_script()
     rendered: str = template("lab.html.j2").render(
-        title=title or _("Convolution on {device}").format(device=machine.machine_name(whole)),
-        code=language(),
+        title=title or gettext("Convolution on {device}").format(device=machine.machine_name(whole)),
         pages=pages,
         headline=headline_of(book),
         cautions=cautions(whole),
@@ -165,12 +163,12 @@ def _said(study: Study, finding: Finding) -> Said:
 def _beside(found: published.Beside) -> Beside:
     said = tuple(_said(found.study, finding) for finding in found.theirs)
     about = found.published
-    return Beside(about.name, _(about.about), tuple(map(_, about.doubts)), said, found.table, found.matched)
+    return Beside(about.name, gettext(about.about), tuple(map(gettext, about.doubts)), said, found.table, found.matched)
 
 
 def _source(kernel: sources.Kernel) -> Source:
     files = tuple((name, _highlighted(name, code)) for name, code in kernel.files)
-    return Source(kernel.name, _(kernel.summary), kernel.measured, files, kernel.stale)
+    return Source(kernel.name, gettext(kernel.summary), kernel.measured, files, kernel.stale)
 
 
 def _charts(drawn: Iterable[Panel], ink: Ink, *, hides: bool = True) -> tuple[Chart, ...]:
@@ -192,14 +190,14 @@ def _items(drawn: Iterable[Panel], ink: Ink) -> tuple[LegendItem, ...]:
 
 def _runs(book: Book) -> Table:
     columns = (
-        tables.Column(_("study")), tables.Column(_("run")), tables.Column(_("started")),
-        tables.Column(_("rows"), True), tables.Column(_("timed"), True), tables.Column(_("finished")),
-        tables.Column(_("commit")),
+        tables.Column(gettext("study")), tables.Column(gettext("run")), tables.Column(gettext("started")),
+        tables.Column(gettext("rows"), True), tables.Column(gettext("timed"), True), tables.Column(gettext("finished")),
+        tables.Column(gettext("commit")),
     )  # fmt: skip
     rows = []
     for chapter in book.chapters:
         run, timed = chapter.run, sum(r.time is not None for r in chapter.run.results)
-        commit = _("not known") if run.commit is None else run.commit[:10] + (" +" if run.dirty else "")
+        commit = gettext("not known") if run.commit is None else run.commit[:10] + (" +" if run.dirty else "")
         rows.append(
             (
                 tables.Cell(chapter.study.name),
@@ -207,11 +205,11 @@ def _runs(book: Book) -> Table:
                 tables.Cell(run.started[:16].replace("T", " ")),
                 tables.Cell(str(len(run.results)), len(run.results)),
                 tables.Cell(str(timed), timed),
-                tables.Cell(_("yes") if run.complete else _("no")),
+                tables.Cell(gettext("yes") if run.complete else gettext("no")),
                 tables.Cell(commit),
             )
         )
-    return Table("runs", _("The runs behind this page"), columns, tuple(rows))
+    return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))
 
 
 def _variables(ink: Ink) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from convforge.bench.records import Result
 from convforge.lab.book import Book
-from convforge.language import gettext as _
+from convforge.language import gettext
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.report import numbers
 from convforge.report.records import Entry
@@ -54,12 +54,20 @@ def _beside(book: Book, published: Published) -> Beside:
     backend, unit = device_backend(book.run), "GFLOP/s" if published.name in IN_RATES else "ms"
     here = _by_problem(book)
     columns = (
-        Column(_("case")),
-        Column(_("method")),
-        Column(_("theirs, {unit}").format(unit=unit), True),
-        Column(_("over their fastest"), True, _("time over that of the fastest method of the case in the same table")),
-        Column(_("here, {unit}").format(unit=unit), True),
-        Column(_("over the fastest here"), True, _("time over that of the fastest method of the case, in one run")),
+        Column(gettext("case")),
+        Column(gettext("method")),
+        Column(gettext("theirs, {unit}").format(unit=unit), True),
+        Column(
+            gettext("over their fastest"),
+            True,
+            gettext("time over that of the fastest method of the case in the same table"),
+        ),
+        Column(gettext("here, {unit}").format(unit=unit), True),
+        Column(
+            gettext("over the fastest here"),
+            True,
+            gettext("time over that of the fastest method of the case, in one run"),
+        ),
     )
     rows: list[tuple[Cell, ...]] = []
     matched = 0
@@ -69,7 +77,7 @@ def _beside(book: Book, published: Published) -> Beside:
             found = {}
         matched += bool(found)
         rows += _rows(published_rows, found, rates=unit == "GFLOP/s")
-    caption = _("Published table {name} beside this machine").format(name=published.name)
+    caption = gettext("Published table {name} beside this machine").format(name=published.name)
     table = Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True)
     return Beside(published, study, table, tuple(study.findings(published.run)), matched)
 
@@ -97,7 +105,7 @@ def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Itera
     more = [first.result.algorithm] if first is not None and first.result.algorithm not in names else []
     for name, r in zip([*names, *more], [*theirs, None], strict=False):
         own = here.get(name)
-        label = name + (" " + _("(host)") if r is not None and r.backend == "cpu" else "")
+        label = name + (" " + gettext("(host)") if r is not None and r.backend == "cpu" else "")
         yield (
             Cell(theirs[0].case),
             Cell(label, look="best" if own is not None and own is first else ""),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from convforge.algorithms import algorithms
 from convforge.lab.book import Book
-from convforge.language import gettext as _
+from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.report.tables import Cell, Column, Table
@@ -69,18 +69,22 @@ MOST_CASES = 6
 
 def _measured(view: View, name: str, entries: list[Entry]) -> Table:
     columns = (
-        Column(_("case")),
-        Column(_("config"), wide=True),
-        Column(_("time"), True),
-        Column(_("spread"), True),
+        Column(gettext("case")),
+        Column(gettext("config"), wide=True),
+        Column(gettext("time"), True),
+        Column(gettext("spread"), True),
         Column("GFLOP/s", True),
-        Column(_("of the roof"), True, _("share of what copy bandwidth and FMA peak allow at this intensity")),
-        Column(_("registers"), True, _("of a thread, in the first launch")),
-        Column(_("occupancy"), True, _("resident warps over the most that one can hold, in the first launch")),
-        Column(_("against the fastest"), True, _("its time over that of the fastest method on the case")),
+        Column(
+            gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
+        ),
+        Column(gettext("registers"), True, gettext("of a thread, in the first launch")),
+        Column(
+            gettext("occupancy"), True, gettext("resident warps over the most that one can hold, in the first launch")
+        ),
+        Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
     )
     chosen = sorted(entries, key=lambda e: (e.result.least_bytes, e.result.flops))[-MOST_CASES:]
-    return Table(f"kernel-{name}", _("Times of {method}").format(method=name), columns,
+    return Table(f"kernel-{name}", gettext("Times of {method}").format(method=name), columns,
                  tuple(_row(view, entry) for entry in reversed(chosen)))  # fmt: skip
 
 

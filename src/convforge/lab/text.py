@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
 from convforge.lab.words import answer, headline_of
-from convforge.language import gettext as _
+from convforge.language import gettext
 from convforge.report import machine, tables
 from convforge.report.summary import cautions
 from convforge.report.tables import Cell, Column, Table
@@ -30,18 +30,18 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     headline = headline_of(book)
     lines = [f"# {_escape(title)}", "", f"**{headline.figure}** {_escape(headline.caption)}", ""]
     lines += [f"{_escape(sentence)}\n" for sentence in headline.sentences]
-    lines += [f"## {_('The questions, and what the measurements answer')}", ""]
-    lines += [_line((_("question"), _("answer"))), "|---|---|"]
-    lines += [_line((_(c.study.asks), _escape(answer(c)))) for c in book.chapters]
+    lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
+    lines += [_line((gettext("question"), gettext("answer"))), "|---|---|"]
+    lines += [_line((gettext(c.study.asks), _escape(answer(c)))) for c in book.chapters]
     lines += ["", *_list(cautions(book.whole))]
     for chapter in book.chapters:
         lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
     lines += _libraries(book)
     if drawn.get("roofline"):
-        lines += [f"## {_('Roofline')}", "", *_pictures(drawn["roofline"])]
+        lines += [f"## {gettext('Roofline')}", "", *_pictures(drawn["roofline"])]
     lines += _published(book)
-    lines += [f"## {_('Errors')}", "", *_table(tables.error_table(book.whole))]
-    lines += [f"## {_('Machine')}", ""]
+    lines += [f"## {gettext('Errors')}", "", *_table(tables.error_table(book.whole))]
+    lines += [f"## {gettext('Machine')}", ""]
     for group in machine.facts(book.whole)[:2]:
         lines += _list(f"{name}: {value}" for name, value in group.pairs)
     return "\n".join(lines).rstrip() + "\n"
@@ -49,12 +49,12 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
 
 def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
     study = chapter.study
-    yield from (f"## {_(study.asks)}", "")
+    yield from (f"## {gettext(study.asks)}", "")
     yield from (f"**{_escape(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:
-        yield from (f"{_('What the data does not support, and what to be wary of')}:", "")
+        yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
         yield from _findings(study, chapter.doubtful)
     yield from _table(_best(chapter))
 
@@ -62,8 +62,8 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
 def _best(chapter: Chapter) -> Table:
     """Of each method on a case the fastest."""
     columns = (
-        Column(_("case")), Column(_("method")), Column(_("config")), Column(_("time, ms"), True),
-        Column(_("spread"), True), Column("GFLOP/s", True),
+        Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
+        Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
     )  # fmt: skip
     full = tables.result_table(chapter.shown)
     chosen = [i for i, entry in enumerate(chapter.shown.timed) if entry in chapter.shown.best]
@@ -85,13 +85,13 @@ def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:
 def _libraries(book: Book) -> Iterator[str]:
     table = tables.summary_table(book.whole)
     if table.rows:
-        yield from (f"## {_('Against the libraries')}", "", *_table(table))
+        yield from (f"## {gettext('Against the libraries')}", "", *_table(table))
 
 
 def _published(book: Book) -> Iterator[str]:
-    yield from (f"## {_('Published tables, beside this machine')}", "")
+    yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
-        yield from (f"### {found.published.name}: {_escape(_(found.published.about))}", "")
+        yield from (f"### {found.published.name}: {_escape(gettext(found.published.about))}", "")
         yield from _findings(found.study, found.theirs)
         yield from _table(found.table)
 
@@ -106,7 +106,7 @@ def _table(table: Table) -> list[str]:
     return [
         *lines,
         "",
-        *([_("{n} more rows stand in the page and in the data.").format(n=more), ""] if more > 0 else []),
+        *([gettext("{n} more rows stand in the page and in the data.").format(n=more), ""] if more > 0 else []),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from convforge.lab.book import Book, Chapter
-from convforge.language import gettext as _
+from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.records import View, view
 from convforge.report.summary import Headline, duels, geometric_mean, headline
@@ -35,7 +35,7 @@ def headline_of(book: Book) -> Headline:
     if product is None or not duels(product):
         return said
     mean = geometric_mean(d.ratio for d in duels(product))
-    more = _("Matrix products: {ratio} the speed of the best library, geometric mean over {n} cases.").format(
+    more = gettext("Matrix products: {ratio} the speed of the best library, geometric mean over {n} cases.").format(
         ratio=numbers.ratio(mean), n=len(duels(product))
     )
     return replace(said, sentences=(*said.sentences, more))
@@ -51,7 +51,7 @@ def _of(book: Book, operation: str) -> View | None:
 def answer(chapter: Chapter) -> str:
     """A chapter's answer in a sentence or two."""
     if not chapter.answers:
-        return _("The records say nothing about this.")
+        return gettext("The records say nothing about this.")
     return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
 
 
@@ -60,7 +60,7 @@ def figures(finding: Finding) -> Iterator[Figure]:
     for datum in finding.data:
         where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
         spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
-        yield Figure(where or _("this machine"), datum.what.replace("_", " "), value_of(datum), spread)
+        yield Figure(where or gettext("this machine"), datum.what.replace("_", " "), value_of(datum), spread)
 
 
 def value_of(datum: Datum) -> str:
