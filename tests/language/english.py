@@ -14,7 +14,7 @@ NAMES = frozenset((
 ))  # fmt: skip
 _CODE = re.compile(r"<code>.*?</code>|<[^>]*>|pip install \S+|\bgit\b|\w+=")
 _FIELD = re.compile(r"\{[^{}]*\}|%\([a-z_]+\)[sd]")
-_WORD = re.compile(r"[A-Za-zµ](?:[\w+.\[\]=*-]*\w)?")
+_WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-zµ](?:[\w+.\[\]=*-]*\w)?")
 
 
 def english(text: str, names: Iterable[str] = ()) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.language.english import english
 from tests.report import runs
 
 from convforge.report import load, render, write
@@ -223,3 +224,55 @@ def test_the_page_never_scrolls_sideways(page: Any, width: int) -> None:
         assert page.execute_script("return document.documentElement.scrollWidth") == width
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def chinese_address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("chinese")
+    shown, _ = load([runs.write(folder / "a.jsonl", runs.records())])
+    write(folder / "page.html", render(shown, language="zh"))
+    return (folder / "page.html").as_uri()
+
+
+def test_a_chinese_page_draws_sorts_and_filters(driver: Any, chinese_address: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get(chinese_address)
+    drawn = "return document.documentElement.dataset.charts === 'drawn'"
+    WebDriverWait(driver, 60).until(lambda d: d.execute_script(drawn))
+    assert driver.execute_script("return document.documentElement.lang") == "zh"
+
+    labels = driver.execute_script("return [...document.querySelectorAll('.plot svg text')].map((t) => t.textContent)")
+    assert {"每次调用的时间", "图像边长，像素", "最快对照库的时间 ÷ 本库的时间", "屋顶线"} <= set(labels)
+    names = set(runs.METHODS) | {"rgb_to_1", "rgb_to_3"}
+    assert {label for label in labels if english(label, names)} == set()
+
+    index, name = head(driver, "run0-results", "时间，ms")
+    before = [number(text) for text in column(driver, "run0-results", index)]
+    name.find_element("css selector", "button").click()
+    assert [number(text) for text in column(driver, "run0-results", index)] == sorted(before)
+    whose, name = head(driver, "run0-results", "归属")
+    name.find_element("css selector", "button").click()
+    found = column(driver, "run0-results", whose)
+    assert list(dict.fromkeys(found)) in (["本库", "对照库"], ["对照库", "本库"])
+
+    box = driver.find_element("css selector", "#run0-results-filter")
+    output = driver.find_element("css selector", ".filter output")
+    assert output.text == f"{len(before)} 行"
+    box.send_keys("direct_rows 2048")
+    assert output.text == f"{len(before)} 行中的 6 行"
+    assert len(column(driver, "run0-results", 0)) == 6
+    assert driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+def test_a_chinese_page_never_scrolls_sideways(driver: Any, chinese_address: str, width: int) -> None:
+    driver.get(chinese_address)
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        assert driver.execute_script("return document.documentElement.scrollWidth") == width
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -117,8 +117,10 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
                 typer.echo(f"    {where}: {datum.what} {datum.value:.6g}{spread}")
 
 
-# What a line may end behind: a run of signs without a space, or a Chinese one with the punctuation that follows it.
-_UNIT = re.compile(r"\s+|[\u2e80-\u9fff][\u3000-\u303f\uff00-\uffef]*|[^\s\u2e80-\u9fff]+")
+# What stays on one line: a Chinese letter or a run of others, with the bracket before and the punctuation behind it.
+_UNIT = re.compile(
+    r"\s+|[\uff08\u201c]*(?:[\u3400-\u9fff]|[^\s\u3400-\u9fff\uff08\u201c]+)[\u3001\u3002\uff09\uff0c\uff1a\uff1b\u201d]*|."
+)
 
 
 def _folded(text: str, width: int) -> list[str]:
