@@ -10,7 +10,8 @@ NAMES = frozenset((
     "B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", "s", "ms", "us", "ns", "µs", "MHz", "GHz", "FLOP",
     "FLOPs", "GFLOP", "TFLOP", "CPU", "GPU", "FMA", "FFT", "RGB", "RMS", "NaN", "Inf", "UTC", "BLAS", "NCHW",
     "NHWC", "NPP", "TF", "RTX", "GTX", "NumPy", "PyTorch", "OpenCV", "SciPy", "CuPy", "cuDNN", "cuBLAS", "oneDNN",
-    "A", "C", "F", "GEMM", "SVD", "TMA", "Python", "JavaScript", "Winograd", "Kendall", "ReLU", "CUDA", "NVIDIA", "convforge", "x", "w",
+    "A", "C", "F", "GEMM", "SVD", "TMA", "Python", "JavaScript", "Winograd", "Kendall", "ReLU", "CUDA", "NVIDIA",
+    "convforge", "ncu", "x", "w",
 ))  # fmt: skip
 _CODE = re.compile(r"<code>.*?</code>|<[^>]*>|pip install \S+|\bgit\b|\w+=")
 _FIELD = re.compile(r"\{[^{}]*\}|%\([a-z_]+\)[sd]")

@@ -6,12 +6,17 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.backends.emulated import needs_emulator
+from tests.studies.made_up import launch, one, result, run, sentence
 
-from convforge.studies import counters
+from convforge.backends.facts import DeviceFacts
+from convforge.bench.records import Counters, Profile, Run
+from convforge.bench.store import Store, load_run
+from convforge.studies import counters, memory
 from convforge.studies.counters import Call, NoCounters, count, find_profiler
 from convforge.studies.profiled import work
 
@@ -112,3 +117,84 @@ def test_the_profiled_process_makes_the_calls() -> None:
     work({"device": "emulator", "calls": [json.loads(json.dumps(call))]})
     with pytest.raises(StopIteration):
         work({"device": "emulator", "calls": [call | {"config": "block_x=7"}]})
+
+
+# What the study of memory says of them.
+
+
+def counted(method: str, l1_bytes: float, dram_bytes: float = 4e6) -> Counters:
+    return Counters("c3_3x3", method, "", method, dram_bytes, 2e6, l1_bytes, 0.8, 0.25)
+
+
+def memory_run(*counters: Counters, reason: str | None = None) -> Run:
+    rows = [result(c.method, 1e-3, PROBLEM, case="c3_3x3") for c in counters]
+    rows = rows or [result("direct_naive", 1e-3, PROBLEM, case="c3_3x3")]
+    return run(*rows, profile=Profile(counters, reason))
+
+
+def test_hit_rates_are_said_with_what_moves() -> None:
+    made = memory_run(counted("direct_naive", 9e6))
+    finding = one("memory", made, "hit-rates")
+    assert (finding.form, finding.supported) == ("hit-rates/counted", True)
+    assert finding.values["moved"] / made.results[0].least_bytes == finding.values["times"]
+    said = sentence("memory", finding)
+    assert "L1 has 80 % of what it is asked for, L2 25 %" in said
+    assert "4.00 MB pass to and from memory" in said
+    assert {datum.what: datum.value for datum in finding.data} == {"l1_hit": 0.8, "l2_hit": 0.25, "dram_bytes": 4e6}
+
+
+@pytest.mark.parametrize("shared, form", [(3e6, "fewer"), (9e6, "more"), (12e6, "more")])
+def test_what_shared_memory_asks_of_l1(shared: float, form: str) -> None:
+    made = memory_run(counted("direct_naive", 9e6), counted("direct_shared", shared))
+    finding = one("memory", made, "asked-of-l1")
+    assert finding.form == f"asked/{form}"
+    assert ("3.00x as much" in sentence("memory", finding)) is (form == "fewer")
+
+
+def test_without_counters_the_reason_is_said() -> None:
+    finding = one("memory", memory_run(reason="NVIDIA's profiler ncu is not installed"), "hit-rates")
+    assert (finding.form, finding.supported) == ("hit-rates/not-counted", False)
+    assert "ncu is not installed" in sentence("memory", finding)
+    assert one("memory", run(result("direct_naive", 1e-3, PROBLEM)), "hit-rates").form == "hit-rates/none"
+
+
+class Card:
+    """A runtime that is asked for its facts and its number alone."""
+
+    device = 1
+
+    def __init__(self, backend: str) -> None:
+        self.facts = DeviceFacts(backend, "A Card", 4, 0, 0, 0, 0, 0, "")
+
+
+@pytest.mark.parametrize("reason", [None, "no profiler"])
+def test_the_profile_is_stored_behind_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    asked: list[Call] = []
+
+    def stands_in(calls: Sequence[Call], device: str) -> list[Counters]:
+        assert device == "cuda:1"
+        asked.extend(calls)
+        if reason is not None:
+            raise NoCounters(reason)
+        return [counted(call.method, 1e6) for call in calls]
+
+    monkeypatch.setattr(memory, "count", stands_in)
+    header = {"run": "a", "started": "2026-01-02T03:04:05+00:00", "suite": "memory", "device": "x", "machine": {},
+              "versions": {}, "commit": None, "dirty": False, "settings": {}}  # fmt: skip
+    one_channel = PROBLEM.replace("c3", "c1")
+    with Store.create(tmp_path, header) as store:
+        for r in (
+            result("direct_naive", 1e-3, PROBLEM, case="c3_3x3", launches=launch((32, 4), (1,), 0.5)),
+            result("direct_naive", 1e-3, one_channel, case="c1_3x3"),
+            result("direct_shared", None, PROBLEM, case="c3_3x3"),
+        ):
+            store.append(r.to_record())
+        memory.profile(Card("cpu"), store, False)  # type: ignore[arg-type]
+        assert not asked
+        memory.profile(Card("cuda"), store, False)  # type: ignore[arg-type]
+    made = load_run(store.path)
+    assert [(call.case, call.method, call.kernels) for call in asked] == [("c3_3x3", "direct_naive", ("k",))]
+    assert made.complete
+    assert made.profile == Profile(() if reason else (counted("direct_naive", 1e6),), reason)

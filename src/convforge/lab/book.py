@@ -18,32 +18,6 @@ from convforge.studies import STUDIES, Finding, Study
 from convforge.studies.readings import device_backend
 from convforge.studies.timer import MISTAKEN
 
-# Study -> suites of the bench whose runs its rules can read too, where the study itself was not run.
-ALSO_READS: Mapping[str, tuple[str, ...]] = {
-    "size": ("images",),
-    "stride": ("images",),
-    "block-size": ("blocks",),
-    "filter-size": ("filters",),
-    "memory": ("memory",),
-    "gemm": ("gemm",),
-    "breakdown": ("layers-b32",),
-    "accuracy": ("images",),
-}
-
-# Study -> the rules that answer its question, the most telling first.
-ANSWERED_BY: Mapping[str, tuple[str, ...]] = {
-    "size": ("winner-by-size", "gpu-worth-it-with-transfer"),
-    "stride": ("winner-by-stride", "stride-saves"),
-    "block-size": ("best-shape", "default-config"),
-    "filter-size": ("winner-by-filter", "crossover"),
-    "memory": ("shared-memory", "registers", "rows-in-cache"),
-    "channels": ("direct-against-product", "winner-by-channels"),
-    "partition": ("partition",),
-    "gemm": ("share-of-peak", "against-library"),
-    "breakdown": ("expansion-share", "without-expansion"),
-    "accuracy": ("within-bound", "other-arithmetic"),
-    "timer": ("no-wait", "planning", "first-call"),
-}
 # Sentences that answer a question.
 MOST_ANSWERS = 2
 
@@ -72,8 +46,7 @@ class Chapter:
 
         Where it supports none of them, the first finding of these rules, which says why.
         """
-        rules = ANSWERED_BY[self.study.name]
-        asked = [[f for f in self.findings if f.rule == rule] for rule in rules]
+        asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
         held = [next((f for f in found if f.supported), None) for found in asked]
         chosen = [f for f in held if f is not None] or [f for found in asked for f in found[:1]][:1]
         return tuple(chosen[:MOST_ANSWERS])
@@ -149,7 +122,7 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
             raise ValueError(f"{path} does not exist; name files of results (*.jsonl) or a folder of them")
         found += [run for run in load_runs(path) if run.results]
     newest = {run.suite: run for run in sorted(found, key=lambda run: (run.complete, run.started, run.run))}
-    chosen = {name: [newest[s] for s in (name, *ALSO_READS.get(name, ())) if s in newest] for name in STUDIES}
+    chosen = {name: [newest[s] for s in (name, *study.suites) if s in newest] for name, study in STUDIES.items()}
     return {name: runs[0] for name, runs in chosen.items() if runs}
 
 

@@ -12,8 +12,9 @@ from convforge.report.records import View, view
 from convforge.report.summary import Headline, duels, geometric_mean, headline
 from convforge.studies import Datum, Finding
 
-# Figures without a unit; all that are not these, shares or rates are seconds.
+# Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
 PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
+SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ def value_of(datum: Datum) -> str:
         return f"{numbers.three(datum.value / 1e9)} GFLOP/s"
     if datum.what.endswith("bytes_per_s"):
         return f"{numbers.three(datum.value / 1e9)} GB/s"
-    if datum.what == "occupancy":
+    if datum.what.endswith("_bytes"):
+        return numbers.byte_count(datum.value)
+    if datum.what in SHARES:
         return numbers.percent(datum.value)
     return numbers.fraction(datum.value) if datum.what in PLAIN else numbers.seconds(datum.value)

@@ -55,6 +55,13 @@ PHRASES = (
     "{call} has no epilogue {epilogue}",
     "TF32 is about float32",
     "{name} is not installed: pip install {package}",
+    # Why a profiler counted nothing.
+    "NVIDIA's profiler ncu is not installed",
+    "ncu did not end within {limit}",
+    "ncu cannot be run: {fault}",
+    "ncu ended with {code}: {fault}",
+    "ncu saw {seen} launches where {asked} were asked for, or others",
+    "ncu has no {metrics} on this GPU",
 )
 
 

@@ -244,17 +244,22 @@ def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
         "last": last,
         "last_gain": gains[last],
         "first_loss": 1 / gains[first],
-        "last_loss": 1 / gains[last],
         "first_gain": gains[first],
-        "last_before": both[last][0].method,
-        "last_after": both[last][1].method,
     }
+    if lost:
+        at = max(lost)
+        values |= {
+            "last_lost": at,
+            "last_loss": 1 / gains[at],
+            "last_before": both[at][0].method,
+            "last_after": both[at][1].method,
+        }
     if not lost:
         form = "always" if not level else "never-behind" if won else "level"
     elif not won:
         form = "never"
     elif max(lost) < min(won):
-        values |= {"crossover": min(won), "crossover_gain": gains[min(won)], "last_lost": max(lost)}
+        values |= {"crossover": min(won), "crossover_gain": gains[min(won)]}
         form = "at" if min(won) < last else "at-last"
     else:
         form = "back" if min(lost) > max(won) else "scattered"
@@ -345,11 +350,12 @@ ENGLISH = {
     "crossover/never-behind": "{workload:workload}: the best {after:word} method is faster than the best "
     "{before:word} one at {won:names}, and level at {level:names}.",
     "crossover/never": "{workload:workload}: the best {after:word} method is at none of {n:count place} faster than "
-    "the best {before:word} one; at {last} it takes {last_loss:times} the time ({last_after} against {last_before}).",
+    "the best {before:word} one; at {last_lost} it takes {last_loss:times} the time ({last_after} against "
+    "{last_before}).",
     "crossover/level": "{workload:workload}: the best {after:word} and the best {before:word} method are level at "
     "{n:each place}.",
     "crossover/back": "{workload:workload}: the best {after:word} method is faster than the best {before:word} one up "
-    "to {last_won}, and slower from {first_lost} on ({last_loss:times} the time at {last}).",
+    "to {last_won}, and slower from {first_lost} on ({last_loss:times} the time at {last_lost}).",
     "crossover/scattered": "{workload:workload}: the best {after:word} method is faster than the best {before:word} "
     "one at {won:names} and slower at {lost:names}: there is no one crossover.",
     "crossover/too-few": "{workload:workload}: where {after:word} overtakes {before:word} cannot be said: fewer than "

@@ -100,4 +100,6 @@ STUDY = Study(
     (winners, crossovers, growth),
     ENGLISH,
     gpu_s=90.0,
+    answered_by=("winner-by-filter", "crossover"),
+    suites=("filters",),
 )

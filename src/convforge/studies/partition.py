@@ -100,4 +100,5 @@ STUDY = Study(
     ENGLISH,
     gpu_s=40.0,
     view="blocks",
+    answered_by=("partition",),
 )

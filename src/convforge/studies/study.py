@@ -68,6 +68,10 @@ class Study:
         The table to show: "time", "blocks" or "steps".
     timed : bool
         Whether it is about times, so that noise makes it doubtful.
+    answered_by : tuple of str
+        Names of the rules that answer the question, the most telling first.
+    suites : tuple of str
+        Suites of the bench whose runs the rules can read too.
     extra : callable or None
         Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
         form is wanted.
@@ -82,6 +86,8 @@ class Study:
     cpu_s: float = 200.0
     view: str = "time"
     timed: bool = True
+    answered_by: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
     extra: Callable[[Runtime, Store, bool], None] | None = None
 
     def findings(self, run: Run) -> list[Finding]:

@@ -125,6 +125,10 @@ class English(string.Formatter):
         """How the machine moved, as a run says it."""
         return stored(words)
 
+    def say_reason(self, words: str) -> str:
+        """Why there is nothing, as a run says it."""
+        return stored(words)
+
     def say_workload(self, load: Mapping[str, Any]) -> str:
         """What a series of cases has in common."""
         said = [gettext("batch {n}").format(n=load["n"])] if load.get("n", 1) != 1 else []
