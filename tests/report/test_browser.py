@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser import asked, column, driver, head, number, opened
 from tests.language.english import english
 from tests.report import runs
 
 from convforge.report import load, render, write
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+__all__ = ["driver"]
 pytestmark = pytest.mark.browser
-
-SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-dev-shm-usage", "--hide-scrollbars", "--force-prefers-reduced-motion", "--window-size=1400,1000",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    if CHROMIUM is None or DRIVER is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have Chromium and chromedriver")
-        pytest.skip("Chromium and chromedriver are not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for switch in SWITCHES:
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(scope="module")
@@ -54,43 +26,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def page(driver: Any, address: str) -> Any:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    driver.get_log("performance")
-    driver.get(address)
-    drawn = "return document.documentElement.dataset.charts === 'drawn'"
-    WebDriverWait(driver, 60).until(lambda d: d.execute_script(drawn))
-    return driver
-
-
-def column(page: Any, table: str, index: int) -> list[str]:
-    """Texts of a column's visible cells."""
-    script = """return [...document.getElementById(arguments[0]).tBodies[0].rows]
-        .filter((row) => row.offsetParent !== null).map((row) => row.cells[arguments[1]].textContent.trim())"""
-    found: list[str] = page.execute_script(script, table, index)
-    return found
-
-
-def head(page: Any, table: str, name: str) -> tuple[int, Any]:
-    """Place and element of a column's head."""
-    heads = page.find_elements("css selector", f"#{table} thead th")
-    names = [h.text.strip() for h in heads]
-    return names.index(name), heads[names.index(name)]
-
-
-def number(text: str) -> float:
-    return float(text.strip("~*±%").replace(" %", "").split()[0])
+    return opened(driver, address)
 
 
 def test_nothing_goes_wrong_and_nothing_is_asked_of_a_network(page: Any, address: str) -> None:
     assert page.get_log("browser") == []
-    asked = []
-    for line in page.get_log("performance"):
-        message = json.loads(line["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            asked.append(message["params"]["request"]["url"])
-    assert address in asked
-    assert [url for url in asked if not url.startswith(("data:", address))] == []
+    requested = asked(page)
+    assert address in requested
+    assert [url for url in requested if not url.startswith(("data:", address))] == []
 
 
 def test_every_chart_is_drawn_with_its_marks(page: Any) -> None:
