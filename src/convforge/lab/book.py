@@ -152,7 +152,7 @@ def merged(runs: Sequence[Run]) -> Run:
         results=tuple(results),
         finals=tuple(finals),
         copies=tuple(copies),
-        ceilings=tuple(ceiling for run in runs for ceiling in run.ceilings),
+        ceilings=tuple(ceiling for run in {run.run: run for run in runs}.values() for ceiling in run.ceilings),
         versions={name: version for run in reversed(runs) for name, version in run.versions.items()},
         dirty=any(run.dirty for run in runs),
         complete=all(run.complete for run in runs),
