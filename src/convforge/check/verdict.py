@@ -54,11 +54,11 @@ class Verdict:
     message: str = ""
 
 
-def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[Any]:
-    """Weights (K, C, R, S) with every row and every column scaled, the same in all filters, which leaves ranks alone."""
+def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Weights (K, C, R, S) of the same ranks: every row and every column is scaled, in all filters alike."""
     rng = np.random.default_rng(seed)
-    rows, columns = (rng.uniform(0.5, 1.5, size) for size in w.shape[2:])
-    return np.multiply(w, rows[:, None] * columns, casting="unsafe", dtype=np.float64)
+    rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
+    return np.asarray(rows * columns * w, np.float64)
 
 
 class Judge:
