@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from convforge.api import conv2d as compute
 from convforge.integrations.torch_replace import Layer, Replaced, replace
@@ -22,9 +23,10 @@ from convforge.integrations.torch_replace import Layer, Replaced, replace
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 
 _NAME = "convforge::conv2d"
+_PLAIN = (torch.Tensor, nn.Parameter)
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, bool relu, "
-    "bool flip, str precision, str algorithm) -> Tensor"
+    "bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
 )
 
 
@@ -41,6 +43,7 @@ def conv2d(
     activation: str | None = None,
     precision: str = "auto",
     algorithm: str = "auto",
+    tune: bool | None = None,
 ) -> Any:
     """``torch.nn.functional.conv2d`` by convforge, with gradients, under autocast, torch.compile and CUDA graphs.
 
@@ -60,7 +63,7 @@ def conv2d(
     precision : str
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
         strict. Else as in :func:`convforge.conv2d`.
-    algorithm : str
+    algorithm, tune
         As in :func:`convforge.conv2d`.
 
     Returns
@@ -93,10 +96,29 @@ def conv2d(
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
-    options = (steps, sides, spread, groups, activation == "relu", False, _precision(precision), algorithm)
+    options = (steps, sides, spread, groups, activation == "relu", False, _precision(precision), algorithm, tune)
+    call = _forward if _nobody_listens(x, weight, bias) else torch.ops.convforge.conv2d
     if x.dim() == 3:
-        return torch.ops.convforge.conv2d(x[None], weight, bias, *options)[0]
-    return torch.ops.convforge.conv2d(x, weight, bias, *options)
+        return call(x[None], weight, bias, *options)[0]
+    return call(x, weight, bias, *options)
+
+
+def _nobody_listens(*tensors: Any) -> bool:
+    """Whether the operator would do nothing but call :func:`_forward`: no gradient, compiler, tracer or mode looks on.
+
+    PyTorch's dispatcher takes longer to reach a function in Python than a small convolution takes.
+    """
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or (grad and tensor.requires_grad):
+            return False
+    return not (
+        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )  # fmt: skip
 
 
 def _precision(asked: str) -> str:
@@ -134,7 +156,7 @@ def _is_channels_last(x: Any) -> bool:
 
 def _forward(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
-    precision: str, algorithm: str,
+    precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """The operator itself."""
     if x.dtype == torch.bfloat16 and not x.is_cuda:
@@ -145,7 +167,7 @@ def _forward(
         x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
         (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
         mode="convolution" if flip else "cross-correlation", activation="relu" if relu else None, precision=precision,
-        algorithm=algorithm, deterministic=torch.are_deterministic_algorithms_enabled(),
+        algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2) if last else y
 
@@ -175,7 +197,7 @@ def _around(padding: Any) -> list[int]:
 
 def _fake(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
-    precision: str, algorithm: str,
+    precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """Shape, type and memory format of the result."""
     n, _, h, w = x.shape
@@ -197,7 +219,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """Gradients of the three tensors."""
     x, weight, output = ctx.saved_tensors
-    stride, padding, dilation, groups, relu, flip, precision, _ = ctx.options
+    stride, padding, dilation, groups, relu, flip, precision, _, tune = ctx.options
     wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
     if relu:
         grad = torch.ops.aten.threshold_backward(grad, output, 0)
@@ -207,7 +229,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
             for side in sides]  # fmt: skip
     if wants_x and list(stride) == [1, 1] and min(full) >= 0:
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
-        options = (stride, full, dilation, groups, False, not flip, precision, "auto")
+        options = (stride, full, dilation, groups, False, not flip, precision, "auto", tune)
         grad_x, wants_x = torch.ops.convforge.conv2d(grad, turned, None, *options), False
     if wants_x or wants_w:
         whole, sides = _evenly_padded(x, padding)
@@ -237,7 +259,7 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     ----------
     *args, **kwargs
         As of ``torch.nn.Conv2d``.
-    activation, precision, algorithm
+    activation, precision, algorithm, tune
         As of :func:`convforge.torch.conv2d`.
 
     Examples
@@ -254,12 +276,14 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     activation: str | None = None
     precision: str = "auto"
     algorithm: str = "auto"
+    tune: bool | None = None
 
     def __init__(
-        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto", **kwargs: Any
-    ) -> None:
+        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto",
+        tune: bool | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self.activation, self.precision, self.algorithm = activation, precision, algorithm
+        self.activation, self.precision, self.algorithm, self.tune = activation, precision, algorithm, tune
 
     @classmethod
     def of(cls, layer: Any) -> Conv2d:
@@ -273,5 +297,5 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
         return conv2d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
             padding_mode=self.padding_mode, activation=self.activation, precision=self.precision,
-            algorithm=self.algorithm,
+            algorithm=self.algorithm, tune=self.tune,
         )  # fmt: skip
