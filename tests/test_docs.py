@@ -395,9 +395,10 @@ LAYERS: dict[str, set[str]] = {
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
     "integrations": {"api"},
+    "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
     "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},
-    "version": {"api", "errors", "filtering", "integrations", "pipeline", "problem"},
+    "version": {"api", "errors", "filtering", "pipeline", "problem", "torch"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
 
