@@ -13,7 +13,7 @@ from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, po
 from convforge.arrays import dtype_name, flat, home_of
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
-from convforge.replay import Calls
+from convforge.replay import Calls, kinds
 from convforge.tuning import CHOICES, key_of
 
 # Of NumPy, PyTorch, CuPy or JAX.
@@ -119,9 +119,9 @@ def conv2d(
     """
     options = (
         "conv2d",
-        *(stride, padding, dilation, groups, type(stride), type(padding), type(dilation), type(groups)),
-        *(layout, padding_mode, mode, activation, precision, algorithm, config, device, deterministic, tune),
-        workspace_limit,
+        *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
+        kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
+        *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
     result, key = _CALLS.again((x, w, bias), options, out)
     if result is not None:
@@ -263,8 +263,8 @@ def max_pool2d(
     [[[5.0, 7.0], [13.0, 15.0]]]
     """
     options = (
-        *("max_pool2d", kernel_size, stride, padding, dilation, type(kernel_size), type(stride), type(padding)),
-        *(type(dilation), ceil_mode, layout, device),
+        *("max_pool2d", kernel_size, stride, padding, dilation, kinds(kernel_size, stride, padding, dilation)),
+        *(ceil_mode, layout, device),
     )
     result, key = _CALLS.again((x,), options, out)
     if result is not None:

@@ -91,6 +91,8 @@ def find_plan(
         raise ValueError(f"workspace_limit={workspace_limit} bytes must not be negative")
     if tune is not None and not isinstance(tune, bool):
         raise TypeError(f"tune={tune!r} must be True, False or None")
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic={deterministic!r} must be True or False")
     if isinstance(config, Mapping):
         config = ",".join(f"{name}={value}" for name, value in config.items())
     if deterministic and algorithm in LEVELS:

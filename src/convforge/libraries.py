@@ -187,6 +187,8 @@ class _Torch:
                 f"{name} is a tensor inside of torch.func's vmap or grad, which gives no numbers to compute with: call "
                 "convforge outside"
             )
+        if name == "out" and array.is_neg():
+            raise ValueError("out has a lazy minus sign, as the imaginary part of a conjugate has; give a plain tensor")
         if array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, which is not recorded here: call convforge.torch.conv2d, which records "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.arrays import Home, Seen, address, overlap, span
+from convforge.arrays import Home, Seen, address, overlap, repeats, span
 from convforge.backends.maps import MAP_BYTES
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
@@ -147,7 +147,7 @@ class HostReady:
     compute: Callable[[tuple[Any, ...], Any], None]
 
     def __call__(self, inputs: tuple[Any, ...], out: Any) -> Any:
-        """The result for these inputs, in `out` where that is an array; None where it overlaps an input."""
+        """The result for these inputs, in `out` where that is an array; None where it cannot be written to as it is."""
         library = self.library
         seen = tuple([library.seen(array) for array in inputs])
         if out is None:
@@ -155,7 +155,7 @@ class HostReady:
             target = library.seen(out)
         else:
             target = library.seen(out, written=True)
-            if not target.flags.writeable or any(overlap(target, array) for array in seen):
+            if not target.flags.writeable or repeats(target) or any(overlap(target, array) for array in seen):
                 return None
         self.compute(seen, target)
         return out
@@ -176,6 +176,17 @@ class Kept:
     ready: Ready | HostReady
     about: str
     generation: int
+
+
+def kinds(*options: Any) -> tuple[Any, ...]:
+    """Types of options, those inside of tuples too: True and 1.0 equal 1, and are refused where 1 is taken.
+
+    Examples
+    --------
+    >>> kinds(1, (1.0, True))
+    (<class 'int'>, (<class 'float'>, <class 'bool'>))
+    """
+    return tuple([kinds(*option) if type(option) is tuple else type(option) for option in options])
 
 
 class Calls:

@@ -89,10 +89,15 @@ def conv2d(
     """
     if activation not in (None, "relu"):
         raise ValueError(f"activation={activation!r} must be None or 'relu' here; apply PyTorch's to the result")
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(tensor, torch.Tensor) and not (tensor is None and name == "bias"):
+            raise TypeError(
+                f"{name} must be a PyTorch tensor; got {type(tensor).__name__}: convforge.conv2d takes other arrays"
+            )
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (t if t is None or not t.is_floating_point() else t.to(dtype) for t in (x, weight, bias))
-    steps, spread = _pair(stride), _pair(dilation)
+    steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
@@ -130,8 +135,13 @@ def _precision(asked: str) -> str:
     return "strict" if asked == "auto" else asked
 
 
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
+def _pair(value: Any, name: str) -> list[int]:
+    """A number for both axes, or two; of a sequence of one number PyTorch makes both as well."""
+    if isinstance(value, int | torch.SymInt):
+        return [value, value]
+    if isinstance(value, list | tuple) and len(value) in (1, 2):
+        return [value[0], value[-1]]
+    raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
 
 
 def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
@@ -145,8 +155,8 @@ def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) ->
         return [vertical // 2, vertical - vertical // 2, horizontal // 2, horizontal - horizontal // 2]
     if isinstance(padding, str):
         raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
-    vertical, horizontal = _pair(padding)
-    return [*_pair(vertical), *_pair(horizontal)]
+    vertical, horizontal = _pair(padding, "padding")
+    return [*_pair(vertical, "padding"), *_pair(horizontal, "padding")]
 
 
 def _is_channels_last(x: Any) -> bool:
@@ -205,7 +215,14 @@ def _fake(
     p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
     q = (w + padding[2] + padding[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
     form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-    return torch.empty((n, k, p, q), dtype=x.dtype, device=x.device, memory_format=form)
+    return torch.empty((n, k, p, q), dtype=_result_dtype(x.dtype, weight.dtype), device=x.device, memory_format=form)
+
+
+def _result_dtype(x: Any, weight: Any) -> Any:
+    """The type of sums: x's own where that is a float type."""
+    if x.is_floating_point:
+        return x
+    return torch.float64 if weight == torch.float64 else torch.float32 if weight.is_floating_point else torch.int32
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

@@ -229,6 +229,10 @@ class Choices:
         self._every = 0
         self._of: dict[str, int] = {}
 
+    def unlock(self) -> None:
+        """Forget who held the lock: in a forked process, whose other threads are gone, nobody does."""
+        self._lock = threading.RLock()
+
     def generation(self, key: str) -> int:
         """A number that goes up with every choice that is remembered of a tuning key, and where any may change."""
         return self._every + self._of.get(key, 0)
@@ -416,3 +420,5 @@ def bucket_of(problem: Problem, workspace_limit: int | None = None, *, peers: bo
 
 
 CHOICES = Choices()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CHOICES.unlock)
