@@ -3,7 +3,11 @@
     make bench                                 # the CPU, all parts: about fifteen minutes on a machine of its own
     make gpu-bench                             # an NVIDIA GPU
     python benchmarks/run.py images gemm --device cuda --budget 5m
+    python benchmarks/run.py host first choices models --device cuda   # what users get unasked; see sheets below
     python benchmarks/run.py --no-measure      # only write the tables and pictures again
+
+Sheets are no suites: what a warm call costs the host, first calls, how near choices come to the best, and whole models
+of PyTorch. Each is a script of its own, runs in a process of its own, and only where it is named.
 
 Results go to benchmarks/results/DEVICE/. The budget is for each part; compiling, and building another library's plans,
 come on top. A part that was interrupted goes on with --resume.
@@ -24,7 +28,7 @@ import typer
 import convforge
 from convforge.bench.records import Run
 from convforge.bench.store import load_runs
-from convforge.cli.bench import bench
+from convforge.cli.bench import bench, seconds
 from convforge.images.convert import to_dtype
 from convforge.images.files import Picture, write_picture
 from convforge.images.photographs import photograph
@@ -80,8 +84,32 @@ PARTS: dict[str, dict[str, Part]] = {
 BUDGETS = {"cpu": "4m", "cuda": "7m"}
 
 
-def chosen(names: list[str], device: str) -> dict[str, Part]:
-    """The parts of a device by name; all where none is named.
+@dataclass(frozen=True, slots=True)
+class SheetPart:
+    """A script that measures a sheet.
+
+    Attributes
+    ----------
+    script : Path
+        It takes --device, --out, --resume, and --budget in seconds.
+    budget_s : float
+        Where none is given.
+    """
+
+    script: Path
+    budget_s: float
+
+
+SHEETS = {
+    "host": SheetPart(HERE / "host.py", 20.0),
+    "first": SheetPart(HERE / "first.py", 60.0),
+    "choices": SheetPart(HERE / "choices.py", 540.0),
+    "models": SheetPart(ROOT / "examples" / "torch_swap.py", 10.0),
+}
+
+
+def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, SheetPart]]:
+    """The suites and sheets of a device by name; all suites where none is named.
 
     Raises
     ------
@@ -89,12 +117,14 @@ def chosen(names: list[str], device: str) -> dict[str, Part]:
         There is no such part.
     """
     parts = PARTS["cuda" if device.startswith("cuda") else "cpu"]
+    every = [*parts, *SHEETS]
     for name in names:
-        if name not in parts:
-            near = difflib.get_close_matches(name, parts, n=1)
+        if name not in every:
+            near = difflib.get_close_matches(name, every, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{device} has no part {name!r}{hint} It has: {', '.join(parts)}")
-    return {name: parts[name] for name in names or parts}
+            raise ValueError(f"{device} has no part {name!r}{hint} It has: {', '.join(every)}")
+    suites = {name: parts[name] for name in names or parts if name in parts}
+    return suites, {name: SHEETS[name] for name in names if name in SHEETS}
 
 
 def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, resume: bool) -> None:
@@ -113,6 +143,18 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, res
             transfer=part.transfer,
             steps=part.steps,
         )
+
+
+def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, *, resume: bool) -> list[str]:
+    """Run every sheet's script; those that failed."""
+    failed = []
+    for name, part in sheets.items():
+        budget_s = seconds(budget) if budget else part.budget_s
+        words = ["--device", device, "--out", str(HERE / "results"), "--budget", f"{budget_s:g}"]
+        words += ["--resume"] * resume
+        if subprocess.run([sys.executable, part.script, *words], cwd=ROOT, check=False).returncode:
+            failed.append(name)
+    return failed
 
 
 def pictures() -> None:
@@ -135,7 +177,9 @@ def widest_of(runs: list[Run], backend: str) -> Run | None:
 
 
 def main(
-    parts: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Suites; all by default.")] = None,
+    parts: Annotated[
+        list[str] | None, typer.Argument(metavar="[PART]...", help="Suites, all by default, and sheets.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for each part; 4m on the CPU, 7m on a GPU.")] = "",
     sizes: Annotated[str, typer.Option(help="Only these sizes, such as 32,64.")] = "",
@@ -145,9 +189,11 @@ def main(
 ) -> None:
     """Measure, then write the tables of README and docs."""
     try:
-        wanted = chosen(parts or [], device)
+        suites, sheets = chosen(parts or [], device)
+        failed = []
         if measuring:
-            measure(wanted, device, budget, sizes, resume=resume)
+            measure(suites, device, budget, sizes, resume=resume)
+            failed = measure_sheets(sheets, device, budget, resume=resume)
     except ValueError as mistake:
         typer.echo(f"run.py: {mistake}", err=True)
         raise typer.Exit(2) from None
@@ -155,7 +201,11 @@ def main(
         pictures()
         pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
         command = [sys.executable, "-m", "convforge.bench.markers", *map(str, pages)]
-        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            failed.append("tables")
+    if failed:
+        typer.echo(f"run.py: failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,34 @@
 """Swap the convolutions of three PyTorch models for convforge's, and compare outputs and times.
 
     python examples/torch_swap.py                  # on the CPU, small pictures
-    python examples/torch_swap.py --device cuda    # on a GPU, beside torch.compile too
+    python examples/torch_swap.py --device cuda    # on a GPU, beside torch.compile too, strict and with TF32 allowed
+    python examples/torch_swap.py --device cuda --out benchmarks/results    # and store what the docs show
 
-The models are like ResNet-18, MobileNetV2 and U-Net, with random weights. Each layer is timed by both sides and left to
-PyTorch where that is faster; the report says so, and undo() brings the model back.
+The models are ResNet-18, MobileNetV2 and U-Net with random weights, on the CPU of a quarter of their width. Each layer
+is timed by both sides and left to PyTorch where that is faster; the report says so, and undo() brings the model back.
+Outputs are held against the same model in float64; then the whole models are timed in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.benchmark import Timer
 
 import convforge
+from convforge.bench.sheets import Sheet
+from convforge.execution import runtime_of
+from convforge.measure import StoppingRule, interleave
+
+# Ours may be so many times as far from the model in float64 as PyTorch is, or so far.
+FACTOR, FLOOR = 2.0, 1e-5
 
 
 def unit(c: int, k: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -43,8 +55,9 @@ class Down(nn.Module):
     def __init__(self, c: int, k: int, below: nn.Module | None) -> None:
         super().__init__()
         self.features, self.below = nn.Sequential(unit(c, k), unit(k, k)), below
-        self.smaller, self.larger = nn.MaxPool2d(2), nn.ConvTranspose2d(2 * k, k, 2, 2)
-        self.both = nn.Sequential(unit(2 * k, k), unit(k, k))
+        if below is not None:
+            self.smaller, self.larger = nn.MaxPool2d(2), nn.ConvTranspose2d(2 * k, k, 2, 2)
+            self.both = nn.Sequential(unit(2 * k, k), unit(k, k))
 
     def forward(self, x: Any) -> Any:
         y = self.features(x)
@@ -52,33 +65,47 @@ class Down(nn.Module):
 
 
 def resnet(width: int) -> nn.Module:
-    """Like ResNet-18: four stages of two blocks of two 3x3 convolutions."""
+    """ResNet-18 for a width of 64: four stages of two blocks of two 3x3 convolutions."""
     layers: list[nn.Module] = [unit(3, width, 7, 2), nn.MaxPool2d(3, 2, 1)]
     c = width
     for stage in range(4):
         k = width << stage
         for stride in (1 if stage == 0 else 2, 1):
             body = nn.Sequential(unit(c, k, stride=stride), *list(unit(k, k))[:2])
-            layers.append(Residual(body, nn.Conv2d(c, k, 1, stride) if stride > 1 else None, nn.ReLU()))
+            skip = nn.Sequential(*list(unit(c, k, 1, stride))[:2]) if stride > 1 else None
+            layers.append(Residual(body, skip, nn.ReLU()))
             c = k
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 10))
 
 
 def mobilenet(width: int) -> nn.Module:
-    """Like MobileNetV2: 1x1 to six times the channels, depthwise 3x3, 1x1 back."""
-    layers: list[nn.Module] = [unit(3, width, stride=2)]
+    """MobileNetV2 for a width of 32: 1x1 to six times the channels, depthwise 3x3, 1x1 back; ReLU6."""
+
+    def part(c: int, k: int, size: int = 1, stride: int = 1, groups: int = 1) -> nn.Sequential:
+        return nn.Sequential(*list(unit(c, k, size, stride, groups))[:2], nn.ReLU6())
+
+    layers: list[nn.Module] = [part(3, width, 3, 2)]
     c = width
-    for k, stride in ((width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1)):
-        body = nn.Sequential(unit(c, 6 * c, 1), unit(6 * c, 6 * c, 3, stride, 6 * c), *list(unit(6 * c, k, 1))[:2])
-        layers.append(Residual(body) if (c, stride) == (k, 1) else body)
-        c = k
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 10))
+    for expand, out, count, first in (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    ):
+        k, wide = out * width // 32, c
+        for stride in (first, *(1,) * (count - 1)):
+            wide = expand * c
+            widened = [part(c, wide)] if expand > 1 else []
+            body = nn.Sequential(*widened, part(wide, wide, 3, stride, wide), *list(unit(wide, k, 1))[:2])
+            layers.append(Residual(body) if (c, stride) == (k, 1) else body)
+            c = k
+    layers += [part(c, 40 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40 * width, 10)]
+    return nn.Sequential(*layers)
 
 
 def unet(width: int) -> nn.Module:
-    """Like U-Net, of three levels."""
-    below = Down(2 * width, 4 * width, None)
-    return nn.Sequential(Down(3, width, Down(width, 2 * width, below)), nn.Conv2d(width, 2, 1))
+    """U-Net for a width of 64, padded: five levels."""
+    below = None
+    for level in (4, 3, 2, 1):
+        below = Down(width << level - 1, width << level, below)
+    return nn.Sequential(Down(3, width, below), nn.Conv2d(width, 2, 1))
 
 
 def settled(model: nn.Module, size: int) -> nn.Module:
@@ -92,50 +119,128 @@ def settled(model: nn.Module, size: int) -> nn.Module:
     return model.eval()
 
 
-def milliseconds(model: Any, x: Any) -> float:
-    """The median time of a call."""
-    with torch.no_grad():
-        model(x)
-        timer = Timer("model(x)", globals={"model": model, "x": x}, num_threads=torch.get_num_threads())
-        return timer.blocked_autorange(min_run_time=0.1).median * 1e3
+class WholeCalls:
+    """A clock (:class:`convforge.measure.timer.Clock`) of calls and of all that they leave to the GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def time(self, run: Callable[[], object], repeats: int) -> float:
+        """Seconds that `repeats` calls take, until the device has done their work."""
+        self._wait()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        self._wait()
+        return time.perf_counter() - begin
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
-def compiled_milliseconds(model: Any, x: Any) -> str:
-    """The same by torch.compile, or why not."""
+def compiled(model: nn.Module, x: torch.Tensor) -> tuple[Any, str]:
+    """The model by torch.compile, called once, or why not."""
+    torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
     try:
-        return f"{milliseconds(torch.compile(model), x):.3f} ms"
+        made = torch.compile(model)
+        made(x)
     except Exception as fault:  # no compiler, no Triton
-        return f"not possible here ({type(fault).__name__})"
+        return None, f"not possible here ({type(fault).__name__}: {str(fault).strip().splitlines()[0][:120]})"
+    return made, ""
+
+
+def allow_tf32(allowed: bool) -> None:
+    """PyTorch's setting; strict means that it may not round to TF32 either."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def rms(values: torch.Tensor) -> float:
+    """The root of the mean square, in float64."""
+    return float(values.double().square().mean().sqrt())
+
+
+@torch.no_grad()
+def compared(model: nn.Module, x: torch.Tensor, with_compile: bool, budget_s: float) -> tuple[dict[str, Any], Any]:
+    """A model beside the same with its layers swapped: a row of results, and what was swapped."""
+    exact = copy.deepcopy(model).double()(x.double())
+    ours = copy.deepcopy(model)
+    report = convforge.torch.replace(ours, x)
+    calls: dict[str, Any] = {"eager": model, "convforge": ours}
+    fault = ""
+    if with_compile:
+        calls["compiled"], fault = compiled(model, x)
+    calls = {by: call for by, call in calls.items() if call is not None}
+    errors = {by: rms(call(x) - exact) / rms(exact) for by, call in calls.items()}
+    right = errors["convforge"] <= max(FACTOR * errors["eager"], FLOOR)
+    if not right:  # a result that is wrong gets no time
+        del calls["convforge"]
+    rule = StoppingRule(sample_s=2e-3, samples=11, patience_s=budget_s / 2, budget_s=budget_s)
+    timings = interleave([partial(call, x) for call in calls.values()], WholeCalls(x.device), rule)
+    row = {
+        "right": right, "error": errors["convforge"], "eager_error": errors["eager"], "compile_fault": fault,
+        "layers": len(report.layers), "ours_layers": sum(layer.by == "convforge" for layer in report.layers),
+        "times": {by: timing.to_table() for by, timing in zip(calls, timings, strict=True)},
+    }  # fmt: skip
+    report.undo()
+    torch.testing.assert_close(ours(x), model(x))
+    return row, report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, help="height and width of the picture: 224 on a GPU, else 64")
-    parser.add_argument("--compile", action="store_true", help="time torch.compile on the CPU too")
+    parser.add_argument("--batch", type=int, nargs="+", help="pictures at once: 1 and 32 on a GPU, else 1")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="time torch.compile: on a GPU it is")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of timing for each model")
+    parser.add_argument("--out", type=Path, help="store the result in OUT/DEVICE/models-TIME.json")
+    parser.add_argument("--resume", action="store_true", help="go on with what was interrupted")
     given = parser.parse_args()
     on_gpu = given.device != "cpu"
     size, factor = given.size or (224 if on_gpu else 64), 4 if on_gpu else 1
-    torch.manual_seed(0)
-    # Strict against strict: PyTorch may not round to TF32 either.
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    with_compile = on_gpu if given.compile is None else given.compile
+    batches = given.batch or ((1, 32) if on_gpu else (1,))
+    sheet = None
+    if given.out is not None:
+        settings = {"device": given.device, "size": size, "width": 16 * factor, "batches": list(batches),
+                    "factor": FACTOR, "floor": FLOOR}  # fmt: skip
+        facts = runtime_of(given.device).facts
+        more = {"torch": torch.__version__}
+        sheet = Sheet.begin(given.out, "models", facts, settings, resume=given.resume, more_versions=more)
+    wrong = []
     for name, make, width in (("ResNet-18", resnet, 16), ("MobileNetV2", mobilenet, 8), ("U-Net", unet, 8)):
+        torch.manual_seed(0)
+        allow_tf32(False)
         model = settled(make(width * factor).to(given.device), size)
-        x = torch.randn(1, 3, size, size, device=given.device)
-        with torch.no_grad():
-            expected = model(x)
-        eager = milliseconds(model, x)
-        compiled = compiled_milliseconds(model, x) if on_gpu or given.compile else "not asked for"
-        report = convforge.torch.replace(model, x)
-        with torch.no_grad():
-            found = model(x)
-        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
-        print(report)
-        print(f"{name}: {milliseconds(model, x):.3f} ms with convforge, {eager:.3f} ms in eager mode; "
-              f"torch.compile: {compiled}; largest difference {(found - expected).abs().max():.1e}")  # fmt: skip
-        report.undo()
-        with torch.no_grad():
-            torch.testing.assert_close(model(x), expected)
+        for batch in batches:
+            x = torch.randn(batch, 3, size, size, device=given.device)
+            for setting in ("strict", "TF32 allowed")[: 2 if on_gpu else 1]:
+                about = {"model": name, "batch": batch, "setting": setting}
+                if sheet is not None and sheet.has(**about):
+                    continue
+                allow_tf32(setting != "strict")
+                row, report = compared(model, x, with_compile, given.budget)
+                print(report)
+                print(f"{name}, batch {batch}, {setting}: {told(row)}")
+                if sheet is not None:
+                    sheet.add(about | row)
+                if not row["right"]:
+                    wrong.append(f"{name}, batch {batch}, {setting}")
+    if sheet is not None:
+        sheet.finish()
+        print(f"stored in {sheet.path}")
+    if wrong:
+        raise SystemExit(f"further from float64 than allowed: {', '.join(wrong)}")
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row in words."""
+    times = {by: f"{1e3 * table['median_s']:.3f} ms" for by, table in row["times"].items()}
+    ours = times.get("convforge", "wrong, so no time,")
+    others = times.get("compiled") or row["compile_fault"] or "not asked for"
+    errors = f"error {row['error']:.1e}, PyTorch's {row['eager_error']:.1e}"
+    return f"{ours} with convforge, {times['eager']} in eager mode; torch.compile: {others}; {errors}"
 
 
 if __name__ == "__main__":

@@ -130,10 +130,11 @@ def test_the_measuring_page_names_every_field_of_a_record() -> None:
 @pytest.mark.parametrize("page", DOCUMENTS, ids=named)
 def test_tables_are_asked_of_suites_that_exist(page: Path) -> None:
     from convforge.bench.markers import marker_specs
+    from convforge.bench.sheets import KINDS
     from convforge.bench.suites import suite_names
 
     asked = {spec.split()[0] for spec in marker_specs(page.read_text(encoding="utf-8"))}
-    assert asked <= set(suite_names())
+    assert asked <= {*suite_names(), *KINDS}
 
 
 # Versions.
@@ -395,9 +396,10 @@ LAYERS: dict[str, set[str]] = {
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
     "integrations": {"api"},
+    "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
     "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},
-    "version": {"api", "errors", "filtering", "integrations", "pipeline", "problem"},
+    "version": {"api", "errors", "filtering", "pipeline", "problem", "torch"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
 

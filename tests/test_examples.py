@@ -16,7 +16,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize(
     "library, name, says",
     [
-        ("torch", "torch_swap", ["ResNet-18", "MobileNetV2", "U-Net", "measured"]),
         ("torch", "train_cnn", ["the loss fell from"]),
         ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
     ],
@@ -30,6 +29,26 @@ def test_an_example(library: str, name: str, says: list[str]) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert [words for words in says if words not in ran.stdout] == []
+
+
+def test_swapped_models_are_stored_as_the_docs_show_them(tmp_path: Path) -> None:
+    from convforge.bench.sheet_tables import sheet_markdown
+    from convforge.bench.sheets import load_sheets
+
+    module("torch")
+    words = ["--size", "32", "--budget", "0.1", "--out", str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "torch_swap.py", *words],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "measured" in ran.stdout
+    (made,) = load_sheets(tmp_path)
+    assert made.complete
+    found = [(row["model"], row["layers"], row["right"], set(row["times"])) for row in made.rows]
+    times = {"eager", "convforge"}
+    assert found == [("ResNet-18", 20, True, times), ("MobileNetV2", 52, True, times), ("U-Net", 19, True, times)]
+    assert "All outputs keep to the bound." in sheet_markdown("models", [made])
 
 
 def test_without_jax_the_example_says_so(tmp_path: Path) -> None:

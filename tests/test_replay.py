@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +12,14 @@ import numpy as np
 import pytest
 from tests.a_library import ALibrary, There, a_library, aligned
 from tests.api.definition import convolved, whole
+from tests.kinds import KINDS, maker
 
 import convforge
 from convforge import api, execution, filtering
 from convforge.algorithms import ON_DEVICE
 from convforge.backends.emulator import why_absent
 from convforge.problem import parse_problem
+from convforge.tuning import CHOICES, key_of
 
 pytestmark = pytest.mark.skipif(why_absent() is not None, reason=f"no emulator: {why_absent()}")
 
@@ -163,6 +167,127 @@ def test_out_may_overlap_x_there_too(library: ALibrary) -> None:
     expected = convolved(x.lies, w.lies, pads=(1, 1, 1, 1))
     assert convforge.conv2d(x, w, padding=1, out=x) is x
     np.testing.assert_array_equal(x.lies, expected)
+
+
+def test_a_result_goes_where_it_is_wanted_again(library: ALibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into another array than the first time, wherever that lies within its 256 bytes; one like x in strides too."""
+    w, blur = there(whole(3, 3, 3, 3)), convforge.Filter(there(whole(3, 3, 3, 3)), padding=1)
+    outs = [there(np.empty((1, 3, 9, 9), np.float32)) for _ in range(3)]
+    made = library.made
+    for out in outs:
+        x = there(whole(1, 3, 9, 9))
+        assert convforge.conv2d(x, w, padding=1, out=out) is out
+        np.testing.assert_array_equal(out.lies, convolved(x.lies, w.lies, pads=(1, 1, 1, 1)))
+        assert blur(x, out) is out
+        np.testing.assert_array_equal(out.lies, convolved(x.lies, blur.w.lies, pads=(1, 1, 1, 1)))
+    assert library.made == made, "no other result was made"
+    assert kept() == len(blur._calls._ready) == 1
+    monkeypatch.setattr(api, "home_of", None)
+    convforge.conv2d(there(whole(1, 3, 9, 9)), w, padding=1, out=outs[0])
+
+
+def test_a_result_over_x_or_elsewhere_goes_the_whole_way(library: ALibrary) -> None:
+    x, w = there(whole(1, 3, 9, 9)), there(whole(3, 3, 3, 3))
+    out = there(np.empty((1, 3, 9, 9), np.float32))
+    for target in (out, x, out):
+        expected = convolved(x.lies, w.lies, pads=(1, 1, 1, 1))
+        assert convforge.conv2d(x, w, padding=1, out=target) is target
+        np.testing.assert_array_equal(target.lies, expected)
+    assert kept() == 1
+    with pytest.raises(ValueError, match="out has shape"):
+        convforge.conv2d(x, w, out=out)
+
+
+def test_pools_and_products_are_made_again(library: ALibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, b = there(whole(2, 4, 8, 10)), there(whole(10, 6))
+    given = [there(whole(2, 4, 8, 10)) for _ in range(3)]
+    convforge.max_pool2d(x, 2)
+    convforge.gemm(There(x.lies[0, 0]), b)
+    monkeypatch.setattr(api, "home_of", None)
+    for x in given:
+        pooled = convforge.max_pool2d(x, 2)
+        np.testing.assert_array_equal(pooled.lies, x.lies.reshape(2, 4, 4, 2, 5, 2).max((3, 5)))
+        np.testing.assert_array_equal(convforge.gemm(There(x.lies[0, 0]), b).lies, x.lies[0, 0] @ b.lies)
+
+
+def test_what_is_measured_of_others_leaves_a_call_alone(library: ALibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice for problems like this one makes the call anew; one for others does not."""
+    x, w = there(whole(1, 3, 9, 9)), there(whole(4, 3, 3, 3))
+    convforge.conv2d(x, w)
+    own, other = (key_of(parse_problem(text)) for text in ("n1c3h9w9_k4r3s3_f32_nchw", "n1c3h9w9_k8r3s3_f32_nchw"))
+    asked = []
+    monkeypatch.setattr(api, "home_of", lambda home_of=api.home_of, **given: asked.append(1) or home_of(**given))
+    for key, count in ((other, 0), (own, 1), (other, 1), (own, 2)):
+        CHOICES._of[key] = CHOICES._of.get(key, 0) + 1
+        for _ in range(2):
+            convforge.conv2d(x, w)
+        assert len(asked) == count, key
+
+
+# On the host.
+
+
+@pytest.fixture(params=KINDS[:2])
+def make(request: pytest.FixtureRequest) -> Iterator[Any]:
+    api._CALLS.clear()
+    yield maker(request.param)
+    api._CALLS.clear()
+
+
+def test_a_call_on_the_host_is_made_again_by_its_plan(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the strides: the plan looks at them anew."""
+    w, b = whole(4, 3, 3, 3), whole(4)
+    convforge.conv2d(make(whole(1, 3, 9, 9)), make(w), make(b))
+    out = make(np.empty((1, 4, 7, 7), np.float32))
+    convforge.conv2d(make(whole(1, 3, 9, 9)), make(w), make(b), out=out)
+    monkeypatch.setattr(api, "home_of", None)
+    for x in (whole(1, 3, 9, 9), whole(1, 3, 9, 9).transpose(0, 1, 3, 2), np.broadcast_to(whole(9), (1, 3, 9, 9))):
+        w, b = whole(4, 3, 3, 3), whole(4)
+        expected = convolved(x, w) + b[:, None, None]
+        np.testing.assert_array_equal(np.asarray(convforge.conv2d(make(x), make(w), make(b))), expected)
+        assert convforge.conv2d(make(x), make(w), make(b), out=out) is out
+        np.testing.assert_array_equal(np.asarray(out), expected)
+
+
+def test_a_filter_on_the_host_is_called_again(make: Any) -> None:
+    w, b = whole(4, 3, 3, 3), whole(4)
+    blur = convforge.Filter(make(w), make(b))
+    for shape in ((1, 3, 9, 9), (3, 9, 9)) * 2:
+        x = whole(*shape)
+        expected = convolved(x.reshape(1, 3, 9, 9), w) + b[:, None, None]
+        np.testing.assert_array_equal(np.asarray(blur(make(x))), expected.reshape(-1, *expected.shape[1:])[0]
+                                      if len(shape) == 3 else expected)  # fmt: skip
+    assert len(blur._calls._ready) == 2
+
+
+def test_a_call_that_is_kept_holds_no_array_of_the_caller(make: Any) -> None:
+    x, w = make(whole(1, 3, 9, 9)), make(whole(4, 3, 3, 3))
+    convforge.conv2d(x, w)
+    gone = [weakref.ref(array) for array in (x, w)]
+    del x, w
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_what_is_refused_is_refused_again(make: Any) -> None:
+    """An array of the same shape and type that must not be read or written as it lies is told from one that may."""
+    x, w = whole(1, 3, 9, 9), whole(4, 3, 3, 3)
+    convforge.conv2d(make(x), make(w))
+    masked, swapped = np.ma.masked_array(x, x > 0), x.astype(">f4")
+    if type(make(x)) is np.ndarray:
+        with pytest.raises(TypeError, match="masked array"):
+            convforge.conv2d(masked, w)
+        np.testing.assert_array_equal(convforge.conv2d(swapped, w), convolved(x, w))
+        out = np.empty((1, 4, 7, 7), np.float32)
+        convforge.conv2d(x, w, out=out)
+        out.flags.writeable = False
+        with pytest.raises(ValueError, match="out is read-only"):
+            convforge.conv2d(x, w, out=out)
+    else:
+        with pytest.raises(ValueError, match="requires a gradient"):
+            convforge.conv2d(make(x).requires_grad_(), make(w))
+    with pytest.raises(TypeError, match=r"groups=1\.0"):
+        convforge.conv2d(make(x), make(w), groups=1.0)
 
 
 def test_the_other_operations_there(library: ALibrary) -> None:

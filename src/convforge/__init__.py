@@ -33,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> _ModuleType:
     """convforge.torch, which imports PyTorch, once it is asked for."""
     if name == "torch":
-        from convforge.integrations import torch
+        from importlib import import_module
 
-        return torch
+        return import_module("convforge.torch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

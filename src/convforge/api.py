@@ -13,12 +13,12 @@ from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, po
 from convforge.arrays import dtype_name, flat, home_of
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
-from convforge.replay import Calls
-from convforge.tuning import CHOICES
+from convforge.replay import Calls, kinds
+from convforge.tuning import CHOICES, key_of
 
 # Of NumPy, PyTorch, CuPy or JAX.
 Array = Any
-_CALLS = Calls()
+_CALLS = Calls(CHOICES.generation)
 AnyConfig = Config | Mapping[str, Any] | str | None
 
 
@@ -118,11 +118,12 @@ def conv2d(
     [[606.0, 1072.0], [2070.0, 3368.0]]
     """
     options = (
-        *(stride, padding, dilation, groups, type(stride), type(padding), type(dilation), type(groups)),
-        *(layout, padding_mode, mode, activation, precision, algorithm, config, device, deterministic, tune),
-        *(workspace_limit, CHOICES.generation),
+        "conv2d",
+        *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
+        kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
+        *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
-    result, key = _CALLS.again((x, w, bias), options) if out is None else (None, None)
+    result, key = _CALLS.again((x, w, bias), options, out)
     if result is not None:
         return result
     home = home_of(x=x, w=w, bias=bias, out=out)
@@ -134,12 +135,12 @@ def conv2d(
     )  # fmt: skip
     operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
     stream = home.stream()
+    keep = _CALLS.keeper(key, operands.bias is vector, stream, key_of(problem))
     with at_home(home):
         plan = find_plan(
             problem, algorithm, config, home.runs_on(device), workspace_limit, tune=tune, deterministic=deterministic,
             stream=stream,
         )  # fmt: skip
-        keep = _CALLS.keeper(key, operands.bias is vector, stream)
         return run(plan, home, seen, weights, operands, out, stream=stream, keep=keep)
 
 
@@ -180,7 +181,7 @@ class Filter:
         self._options = options
         self._kept: dict[Any, PreparedFilter] = {}
         self._last: PreparedFilter | None = None
-        self._calls = Calls()
+        self._calls = Calls(CHOICES.generation)
 
     @property
     def note(self) -> str:
@@ -189,7 +190,7 @@ class Filter:
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""
-        result, key = self._calls.again((x,), (CHOICES.generation,)) if out is None else (None, None)
+        result, key = self._calls.again((x,), (), out)
         if result is not None:
             return result
         home = home_of(w=self.w, x=x, out=out)
@@ -197,12 +198,13 @@ class Filter:
         problem, operands = conv2d_problem(seen, self._w, self._bias, **self._options)
         operands = Operands(bias=home.operand(self._bias, self.bias, problem.operand_dtype))
         stream = home.stream()
+        keep = self._calls.keeper(key, True, stream, key_of(problem))
         with at_home(home):
             arguments = _plan_arguments(self._choice)
             device = home.runs_on(arguments["device"])
             plan = find_plan(problem, **{**arguments, "device": device, "stream": stream})
             prepared = self._last = prepared_plan(plan, self._w, self._kept, stream)
-            return run(plan, home, seen, None, operands, out, prepared, stream, self._calls.keeper(key, True, stream))
+            return run(plan, home, seen, None, operands, out, prepared, stream, keep)
 
 
 _PLAN_OPTIONS = ("algorithm", "config", "device", "workspace_limit", "tune", "deterministic")
@@ -260,13 +262,21 @@ def max_pool2d(
     >>> max_pool2d(np.arange(16, dtype=np.float32).reshape(1, 4, 4), 2).tolist()
     [[[5.0, 7.0], [13.0, 15.0]]]
     """
+    options = (
+        *("max_pool2d", kernel_size, stride, padding, dilation, kinds(kernel_size, stride, padding, dilation)),
+        *(ceil_mode, layout, device),
+    )
+    result, key = _CALLS.again((x,), options, out)
+    if result is not None:
+        return result
     home = home_of(x=x, out=out)
     seen = home.read(x, "x", (3, 4))
     problem = pool2d_problem(seen, kernel_size, stride, padding, dilation, ceil_mode, layout)
     stream = home.stream()
+    keep = _CALLS.keeper(key, True, stream, key_of(problem))
     with at_home(home):
         plan = find_plan(problem, "auto", None, home.runs_on(device), None, stream=stream)
-        return run(plan, home, seen, None, Operands(), out, stream=stream)
+        return run(plan, home, seen, None, Operands(), out, stream=stream, keep=keep)
 
 
 def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
@@ -333,6 +343,9 @@ def gemm(
     >>> gemm(a, a.T, algorithm="gemm_blocked").tolist()
     [[5.0, 14.0], [14.0, 50.0]]
     """
+    result, key = _CALLS.again((a, b), ("gemm", algorithm, config, device), out)
+    if result is not None:
+        return result
     home = home_of(a=a, b=b, out=out)
     left, right = home.read(a, "a", (2,)), home.read(b, "b", (2,))
     if left.shape[1] != right.shape[0]:
@@ -341,9 +354,10 @@ def gemm(
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     problem = GemmProblem(m=left.shape[0], n=right.shape[1], k=left.shape[1], dtype=dtype_name(left))
     stream = home.stream()
+    keep = _CALLS.keeper(key, True, stream, key_of(problem))
     with at_home(home):
         plan = find_plan(problem, algorithm, config, home.runs_on(device), None, stream=stream)
-        return run(plan, home, left, right, Operands(), out, stream=stream)
+        return run(plan, home, left, right, Operands(), out, stream=stream, keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

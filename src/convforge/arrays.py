@@ -87,6 +87,8 @@ class Home:
         ValueError
             Its number of axes is not among `ranks`, or it wants a gradient.
         """
+        if value is None:
+            raise TypeError(f"{name} must be an array; got None")
         self.library.check(value, name)
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
@@ -120,7 +122,7 @@ class Home:
         TypeError
             `out` cannot be written to.
         ValueError
-            It has another shape or dtype, or is read-only.
+            It has another shape or dtype, is read-only, or has several elements in one place.
         """
         if out is None:
             fresh = self.library.empty(shape, dtype, self.device)
@@ -132,6 +134,10 @@ class Home:
             raise ValueError(f"out has shape {target.shape} and dtype {word}; the result has {shape} and {dtype}")
         if isinstance(target, np.ndarray) and not target.flags.writeable:
             raise ValueError("out is read-only; give a writable array")
+        if repeats(target):
+            raise ValueError(
+                f"out has strides {target.strides}, so that several results would lie in one place; copy it"
+            )
         if any(overlap(target, array) for array in inputs):
             fresh = self.library.empty(shape, dtype, self.device)
             return Output(self.library, fresh, self.library.seen(fresh), out)
@@ -213,6 +219,13 @@ def home_of(**given: Any) -> Home:
 def overlap(a: Seen, b: Seen) -> bool:
     """Whether two arrays may share memory, by the first and last byte of each."""
     return np.may_share_memory(_described(a), _described(b))
+
+
+def repeats(array: Seen) -> bool:
+    """Whether an axis has all its elements in one place, as one that was broadcast has."""
+    if 0 not in array.strides or not array.size:
+        return False
+    return any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True))
 
 
 def address(array: Seen) -> int:

@@ -17,8 +17,8 @@ from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
-from convforge.replay import Ready, replay
-from convforge.tuning import CHOICES, LEVELS, Choice, decide, may_measure, with_peers
+from convforge.replay import HostReady, Ready, replay
+from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measure, with_peers
 from convforge.tuning import tune as measure_bucket
 from convforge.tuning.heuristic import fit
 
@@ -91,16 +91,18 @@ def find_plan(
         raise ValueError(f"workspace_limit={workspace_limit} bytes must not be negative")
     if tune is not None and not isinstance(tune, bool):
         raise TypeError(f"tune={tune!r} must be True, False or None")
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic={deterministic!r} must be True or False")
     if isinstance(config, Mapping):
         config = ",".join(f"{name}={value}" for name, value in config.items())
     if deterministic and algorithm in LEVELS:
         algorithm = "heuristic"
     wanted = (problem, algorithm, config, device, workspace_limit)
-    choice = _find_plan(*wanted, CHOICES.generation)
+    choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
         choice.plan.runtime.synchronize(stream)  # what the caller has under way would take its time
         measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
-        choice = _find_plan(*wanted, CHOICES.generation)
+        choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     return choice.plan
 
 
@@ -113,7 +115,7 @@ def _find_plan(
     workspace_limit: int | None,
     generation: int,
 ) -> Choice:
-    """What is chosen as long as nothing more is measured: `generation` goes up with every choice that is remembered."""
+    """What is chosen as long as nothing more is measured of problems like this one: `generation` goes up when it is."""
     runtime = runtime_of(device)
     if algorithm in LEVELS:
         if config is not None:
@@ -164,7 +166,7 @@ def at_home(home: Home) -> AbstractContextManager[None]:
 
 def run(
     plan: Plan, home: Home, x: Any, w: Any, operands: Operands, out: Any = None, prepared: PreparedFilter | None = None,
-    stream: CallerStream | None = None, keep: Callable[[Ready], None] | None = None,
+    stream: CallerStream | None = None, keep: Callable[[Ready | HostReady], None] | None = None,
 ) -> Any:  # fmt: skip
     """Run a plan on arrays of the caller's, and give back what the caller gets.
 
@@ -185,17 +187,46 @@ def run(
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
     tape = None if keep is None or stream is None else Tape(stream)
     first = (None,) * lacks_batch
+
     x_whole, out_whole = (x[first], output.seen[first]) if first else (x, output.seen)
     execute(plan, x_whole, w, operands, out_whole, prepared, tape or stream)
-    if keep is not None and tape is not None:
-        held: tuple[Any, ...] = ()
-        if prepared is not None:
-            kept = (*prepared.tensors.values(), operands.bias)
-            inputs, held = (x,), tuple(array for array in kept if hasattr(array, "strides"))
-        ready = replay(home, plan.runtime, tape, inputs, output.seen, dtype, held)
+    if keep is not None and output.wanted is None:
+        ready: Ready | HostReady | None = None
+        if tape is not None:
+            kept = () if prepared is None else (*prepared.tensors.values(), operands.bias)
+            held = tuple(array for array in kept if hasattr(array, "strides"))
+            read = inputs if prepared is None else (x,)
+            ready = replay(home, plan.runtime, tape, read, output.seen, dtype, held, given=out is not None)
+        elif plan.runtime.facts.backend == "cpu":
+            compute = _weighted(plan, first) if prepared is None else _prepared(plan, first, prepared, operands)
+            ready = HostReady(home.library, shape[lacks_batch:], dtype, compute)
         if ready is not None:
             keep(ready)
     return output.finish(stream)
+
+
+def _weighted(plan: Plan, first: tuple[None, ...]) -> Callable[[tuple[Any, ...], Any], None]:
+    """A call of a plan on x, w where there are weights, and a bias where there is one; `first` adds a batch axis."""
+
+    def compute(inputs: tuple[Any, ...], out: Any) -> None:
+        x, w, bias = (*inputs, None, None)[:3]
+        x, out = (x[first], out[first]) if first else (x, out)
+        plan(x, plan.borrow(w), Operands(bias=bias), out)
+
+    return compute
+
+
+def _prepared(
+    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter, operands: Operands
+) -> Callable[[tuple[Any, ...], Any], None]:
+    """A call of a plan on x, with weights that are prepared."""
+
+    def compute(inputs: tuple[Any, ...], out: Any) -> None:
+        (x,) = inputs
+        x, out = (x[first], out[first]) if first else (x, out)
+        plan(x, prepared, operands, out)
+
+    return compute
 
 
 def _result(problem: Any) -> tuple[tuple[int, ...], str]:

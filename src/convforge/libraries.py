@@ -69,7 +69,10 @@ class Library(Protocol):
         ...
 
     def signature(self, array: Any) -> tuple[Any, ...] | None:
-        """All that a plan looks at, the address by its remainder of 256; None where the call goes the whole way."""
+        """All that a plan looks at, on a GPU the address by its remainder of 256; None where a call goes the whole way.
+
+        On the host shape and type alone: there a plan looks at the rest anew on every call.
+        """
         ...
 
     def address(self, array: Any) -> int:
@@ -90,7 +93,7 @@ class Library(Protocol):
 
 
 class _Plain:
-    """What a library without more to say of it says: its calls go the whole way each time."""
+    """What a library without more to say of it says."""
 
     def signature(self: Any, array: Any) -> tuple[Any, ...] | None:
         return None
@@ -147,6 +150,11 @@ class _Numpy(_Plain):
     def give(self, array: Any, stream: CallerStream | None) -> Any:
         return array
 
+    def signature(self, array: Any) -> tuple[Any, ...] | None:
+        if type(array) is not np.ndarray or not array.dtype.isnative:
+            return None
+        return array.shape, array.dtype
+
 
 @lru_cache(maxsize=64)
 def _numpy_name(dtype: np.dtype[Any]) -> str:
@@ -161,6 +169,8 @@ class _Torch:
         self.arrays: tuple[type, ...] = (torch.Tensor,)
         self._types = {name: getattr(torch, name) for name in SHORT_NAMES if hasattr(torch, name)}
         self._names = {dtype: name for name, dtype in self._types.items()}
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def device(self, array: Any, name: str) -> str:
@@ -172,6 +182,13 @@ class _Torch:
             raise TypeError(f"{name} is a tensor of layout {array.layout}; call to_dense() first")
         if hasattr(array, "fake_mode"):
             raise TypeError(f"{name} is a fake tensor, as torch.compile traces with: call convforge.torch.conv2d there")
+        if self._wrapped(array):
+            raise TypeError(
+                f"{name} is a tensor inside of torch.func's vmap or grad, which gives no numbers to compute with: call "
+                "convforge outside"
+            )
+        if name == "out" and array.is_neg():
+            raise ValueError("out has a lazy minus sign, as the imaginary part of a conjugate has; give a plain tensor")
         if array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, which is not recorded here: call convforge.torch.conv2d, which records "
@@ -182,10 +199,11 @@ class _Torch:
         return self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
 
     def seen(self, array: Any, written: bool = False) -> Any:
-        array = array.detach()
-        if array.is_neg() and not written:
+        if array.requires_grad:
+            array = array.detach()
+        if not written and array.is_neg():
             array = array.resolve_neg()
-        if not array.is_cuda:
+        if array.is_cpu:
             half = array.dtype == self._torch.bfloat16
             return array.view(self._torch.uint16).numpy().view(BFLOAT16) if half else array.numpy()
         name = self.dtype(array)
@@ -219,9 +237,13 @@ class _Torch:
         return array
 
     def signature(self, array: Any) -> tuple[Any, ...] | None:
-        if not array.is_cuda or (array.requires_grad and self._torch.is_grad_enabled()) or array.is_neg():
+        if type(array) not in self._plain or array.layout is not self._torch.strided or self._wrapped(array):
             return None
-        return array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % 256
+        if array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
+            return None
+        if array.is_cuda:
+            return array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % 256
+        return (array.shape, array.dtype, array.device) if array.is_cpu else None
 
     def address(self, array: Any) -> int:
         place: int = array.data_ptr()
@@ -394,7 +416,7 @@ def replaying(kind: Any) -> Library | None:
     """The library of a type of arrays whose calls can be made again; None where it has no such."""
     make = _maker(kind, tuple(module in sys.modules for module, _ in _OTHERS))
     library = None if make is None else make()
-    return None if isinstance(library, _Plain) else library
+    return None if isinstance(library, _Jax) else library
 
 
 def library_of(value: Any, name: str) -> Library:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import subprocess
 from types import ModuleType
 from typing import Any
 
@@ -101,6 +102,28 @@ def test_a_part_that_is_not_there_is_named_with_the_nearest(asked: Asked) -> Non
     assert code == 2
     assert "cuda has no part 'block'; did you mean 'blocks'?" in said
     assert not asked.calls
+
+
+def test_sheets_are_scripts_that_run_where_they_are_named(
+    script: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(words: list[Any], **options: Any) -> Any:
+        ran.append([str(word) for word in words[1:]])
+        return subprocess.CompletedProcess(words, 1 if "first.py" in str(words[1]) else 0)
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    assert asked("images")[0] == 0
+    assert not ran
+    code, said = asked("host", "first", "models", "--device", "cuda", "--budget", "2m", "--resume")
+    assert code == 1
+    assert "failed: first" in said
+    assert len(asked.calls) == 1
+    names = [words[0].rpartition("/")[2] for words in ran]
+    assert names == ["host.py", "first.py", "torch_swap.py"]
+    assert all(words[1:3] == ["--device", "cuda"] and words[-3:] == ["--budget", "120", "--resume"] for words in ran)
+    assert all(part.script.is_file() for part in script.SHEETS.values())
 
 
 def test_the_chart_is_of_the_run_with_the_most_cases_on_its_kind_of_device(script: ModuleType) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -40,13 +43,13 @@ def reference(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, 
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | None) -> None:
     found, expected = [], []
     for results, call in ((found, ops.conv2d), (expected, reference)):
         given = [t.requires_grad_() for t in tensors(geometry[3])]
         y = call(*given, *geometry) if call is reference else call(*given, *geometry, activation=activation)
-        y = y.relu() if call is reference and activation else y
+        y = getattr(F, activation)(y) if call is reference and activation else y
         (y * torch.arange(y.numel()).reshape(y.shape)).sum().backward()
         results += [y, *(t.grad for t in given)]
     for ours, theirs in zip(found, expected, strict=True):
@@ -58,6 +61,7 @@ def test_gradcheck(geometry: Any) -> None:
     given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
     assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry), given)
     assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu"), given)
+    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu6"), given)
 
 
 def test_gradients_of_gradients() -> None:
@@ -71,7 +75,7 @@ def test_opcheck(last: bool, with_bias: bool) -> None:
     x, w, b = tensors(dtype=torch.float32)
     x = x.to(memory_format=torch.channels_last) if last else x
     given = (x.requires_grad_(), w.requires_grad_(), b if with_bias else None)
-    options = ([1, 2], [1, 0, 2, 1], [1, 1], 1, True, False, "strict", "auto")
+    options = ([1, 2], [1, 0, 2, 1], [1, 1], 1, "relu6", False, "strict", "auto")
     done = torch.library.opcheck(torch.ops.convforge.conv2d, (*given, *options))
     assert set(done.values()) == {"SUCCESS"}
 
@@ -106,7 +110,7 @@ def test_a_picture_without_a_batch_axis_and_words_for_padding() -> None:
         ops.conv2d(x, w, b, 2, "same")
     with pytest.raises(ValueError, match="'full' is unknown"):
         ops.conv2d(x, w, b, 1, "full")
-    with pytest.raises(ValueError, match="activation='gelu' must be None or 'relu' here"):
+    with pytest.raises(ValueError, match="activation='gelu' must be None, 'relu' or 'relu6' here"):
         ops.conv2d(x, w, b, activation="gelu")
     with pytest.raises(ValueError, match="w has 3 channels"):
         ops.conv2d(x, w[:, :3])
@@ -184,6 +188,81 @@ def test_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "code, loaded",
+    [
+        ("import convforge", False),
+        ("import convforge.torch as ct; ct.conv2d, ct.replace", True),
+        ("from convforge.torch import Conv2d; Conv2d(3, 4, 3)", True),
+        ("from convforge import torch as ct; ct.Conv2d", True),
+        ("import convforge; convforge.torch.Conv2d; import convforge.torch; convforge.torch.conv2d", True),
+    ],
+)
+def test_it_is_imported_by_its_name_and_only_then(code: str, loaded: bool) -> None:
+    ask = f"{code}\nimport sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(loaded)
+
+
+def test_tune_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.integrations import torch as room
+
+    asked = []
+    compute = room.compute
+    monkeypatch.setattr(room, "compute", lambda *a, **k: asked.append(k["tune"]) or compute(*a, **k))
+    x, w, _ = tensors()
+    ops.conv2d(x, w, tune=False)
+    ops.conv2d(x.requires_grad_(), w, tune=False).sum().backward()
+    ops.Conv2d(4, 6, 3, tune=False).double()(x.detach())
+    assert asked == [False] * 4
+    with pytest.raises(TypeError, match="tune='yes'"):
+        ops.conv2d(x.detach(), w, tune="yes")
+
+
+# Who is to hear of the operator does: each is lost where the function behind it is called in its place.
+def test_the_operator_is_seen_by_all_that_look_on() -> None:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Dispatch(TorchDispatchMode):
+        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(call))
+            return call(*args, **(kwargs or {}))
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(call))
+            return call(*args, **(kwargs or {}))
+
+    x, w, _ = tensors()
+    for mode in (Dispatch, Function):
+        with mode():
+            ops.conv2d(x, w)
+        assert any("convforge" in name for name in seen), mode
+        seen.clear()
+    with warnings.catch_warnings(action="ignore"):  # of newer PyTorch: tracing is deprecated
+        traced = torch.jit.trace(lambda x: ops.conv2d(x, w), x)
+    assert "convforge::conv2d" in str(traced.graph)
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x: ops.conv2d(x, w))(x).graph
+    assert any("convforge" in str(node.target) for node in graph.nodes)
+
+
+def test_without_gradients_the_result_is_the_same() -> None:
+    x, w, b = tensors()
+    layer = torch.nn.Parameter(w)
+    with torch.no_grad():
+        for form in (torch.contiguous_format, torch.channels_last):
+            given = x.to(memory_format=form)
+            y, through = ops.conv2d(given, layer, b, 1, 1), torch.ops.convforge.conv2d(
+                given, layer, b, [1, 1], [1, 1, 1, 1], [1, 1], 1, "", False, "strict", "auto"
+            )  # fmt: skip
+            assert (y.stride(), y.requires_grad) == (through.stride(), False)
+            torch.testing.assert_close(y, through, rtol=0, atol=0)
+    assert ops.conv2d(x, layer).requires_grad
 
 
 def test_convforge_has_no_other_attributes_by_chance() -> None:

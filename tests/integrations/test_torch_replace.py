@@ -53,7 +53,12 @@ class Untraceable(nn.Module):  # type: ignore[misc]
 
 
 def chain(*names: str) -> Any:
-    makers = {"conv": lambda: nn.Conv2d(4, 4, 3, padding=1), "bn": lambda: nn.BatchNorm2d(4), "relu": nn.ReLU}
+    makers = {
+        "conv": lambda: nn.Conv2d(4, 4, 3, padding=1),
+        "bn": lambda: nn.BatchNorm2d(4),
+        "relu": nn.ReLU,
+        "relu6": nn.ReLU6,
+    }
     return nn.Sequential(*(makers[name]() for name in names))
 
 
@@ -70,13 +75,14 @@ def state_of(model: Any) -> list[tuple[str, int]]:
     "model, folded",
     [
         (chain("conv", "bn", "relu"), [("1", "2")]),
+        (chain("conv", "bn", "relu6"), [("1", "2")]),
         (chain("conv", "bn", "conv", "relu"), [("1",), ()]),
         (chain("conv", "relu", "bn"), [()]),
         (Block(), [("bn1",), ("bn2",)]),
         (nn.Sequential(Block(), chain("conv", "bn", "relu")), [("0.bn1",), ("0.bn2",), ("1.1", "1.2")]),
         (Untraceable(), [("body.1", "body.2"), (), ()]),
     ],
-    ids=["all", "relu behind conv", "relu between", "block", "nested", "untraceable"],
+    ids=["all", "relu6", "relu behind conv", "relu between", "block", "nested", "untraceable"],
 )
 def test_what_is_folded(model: Any, folded: list[tuple[str, ...]]) -> None:
     model = settled(model)
@@ -159,12 +165,27 @@ def test_layers_are_measured_on_what_reaches_them() -> None:
 def test_a_model_that_became_slower_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     from convforge.integrations import torch_replace
 
-    seconds = iter([3e-6, 1e-6, 2e-6, 4e-6])  # the model, the layer by ours and by PyTorch, the model
+    seconds = iter([3e-6, 1e-6, 2e-6, 4e-6, 3.5e-6])  # model, layer by ours and by PyTorch, model, and brought back
     monkeypatch.setattr(torch_replace, "_seconds", lambda call, x: next(seconds))
     model = settled(chain("conv", "bn", "relu"))
     before = state_of(model)
     report = replace(model, X)
     assert state_of(model) == before
     assert (report.layers[0].by, report.layers[0].folded) == ("PyTorch", ())
-    assert "took 3.0 us before and 4.0 us after" in str(report)
+    assert "took 3.0 us before and 4.0 us after, and brought back 3.5 us." in str(report)
     assert "left as it was" in str(report)
+
+
+def test_a_machine_that_became_slower_says_nothing_against_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.integrations import torch_replace
+
+    seconds = iter([3e-6, 1e-6, 2e-6, 4e-6, 5e-6])
+    monkeypatch.setattr(torch_replace, "_seconds", lambda call, x: next(seconds))
+    model = settled(chain("conv", "bn", "relu"))
+    before, expected = state_of(model), model(X)
+    report = replace(model, X)
+    assert [type(layer) for layer in model] == [Conv2d, nn.Identity, nn.Identity]
+    assert (report.layers[0].by, report.layers[0].folded) == ("convforge", ("1", "2"))
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+    report.undo()
+    assert state_of(model) == before

@@ -9,6 +9,9 @@ and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the s
 ``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best
 peer all cases are together, ``view=choices`` how near to the best the choices by rule and by search come.
 
+<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
+takes ``device=`` alone.
+
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
 
@@ -25,6 +28,8 @@ from convforge.bench.ahead_tables import ahead_markdown
 from convforge.bench.block_tables import block_markdown
 from convforge.bench.choice_tables import choice_markdown
 from convforge.bench.records import Run
+from convforge.bench.sheet_tables import sheet_markdown
+from convforge.bench.sheets import KINDS, Sheet, load_sheets
 from convforge.bench.step_tables import step_markdown
 from convforge.bench.store import load_runs
 from convforge.bench.tables import markdown_table
@@ -89,8 +94,8 @@ def update_markers(text: str, tables: Mapping[str, str]) -> str:
     return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
 
 
-def table_of(spec: str, runs: Iterable[Run]) -> str:
-    """The Markdown that a marker asks for: of the newest complete run of its suite.
+def table_of(spec: str, runs: Iterable[Run], sheets: Iterable[Sheet] = ()) -> str:
+    """The Markdown that a marker asks for: of the newest complete run of its suite, or the newest sheets of its kind.
 
     Raises
     ------
@@ -118,6 +123,10 @@ def table_of(spec: str, runs: Iterable[Run]) -> str:
     if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
         raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
     devices = chosen.pop("device", None)
+    if suite in KINDS:
+        if chosen or view != "cases":
+            raise ValueError(f"table {spec!r}: a sheet takes device= alone")
+        return sheet_markdown(suite, sheets, devices or ())
     able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]
     if not able:
         raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
@@ -141,12 +150,14 @@ def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -
     """
     changed: list[Path] = []
     runs: list[Run] | None = None
+    sheets: list[Sheet] = []
     for file in files:
         before = file.read_text(encoding="utf-8")
         if not (specs := marker_specs(before)):
             continue
-        runs = load_runs(results) if runs is None else runs
-        after = update_markers(before, {spec: table_of(spec, runs) for spec in specs})
+        if runs is None:
+            runs, sheets = load_runs(results), load_sheets(results)
+        after = update_markers(before, {spec: table_of(spec, runs, sheets) for spec in specs})
         if after != before:
             changed.append(file)
             if not check:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from convforge.api import conv2d as compute
 from convforge.integrations.torch_replace import Layer, Replaced, replace
@@ -22,9 +23,12 @@ from convforge.integrations.torch_replace import Layer, Replaced, replace
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 
 _NAME = "convforge::conv2d"
+# What :func:`convforge.conv2d` is told of each activation that has a gradient here.
+_ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
+_PLAIN = (torch.Tensor, nn.Parameter)
 _SCHEMA = (
-    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, bool relu, "
-    "bool flip, str precision, str algorithm) -> Tensor"
+    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
+    "str activation, bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
 )
 
 
@@ -41,6 +45,7 @@ def conv2d(
     activation: str | None = None,
     precision: str = "auto",
     algorithm: str = "auto",
+    tune: bool | None = None,
 ) -> Any:
     """``torch.nn.functional.conv2d`` by convforge, with gradients, under autocast, torch.compile and CUDA graphs.
 
@@ -55,12 +60,12 @@ def conv2d(
     padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
         Others than zeros are PyTorch's pad, in front of the convolution.
-    activation : {None, "relu"}
+    activation : {None, "relu", "relu6"}
         In the same kernel.
     precision : str
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
         strict. Else as in :func:`convforge.conv2d`.
-    algorithm : str
+    algorithm, tune
         As in :func:`convforge.conv2d`.
 
     Returns
@@ -84,19 +89,45 @@ def conv2d(
     >>> x.grad[0, 0, 2, 2].item()
     27.0
     """
-    if activation not in (None, "relu"):
-        raise ValueError(f"activation={activation!r} must be None or 'relu' here; apply PyTorch's to the result")
+    if activation is not None and activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
+        )
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(tensor, torch.Tensor) and not (tensor is None and name == "bias"):
+            raise TypeError(
+                f"{name} must be a PyTorch tensor; got {type(tensor).__name__}: convforge.conv2d takes other arrays"
+            )
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (t if t is None or not t.is_floating_point() else t.to(dtype) for t in (x, weight, bias))
-    steps, spread = _pair(stride), _pair(dilation)
+    steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
-    options = (steps, sides, spread, groups, activation == "relu", False, _precision(precision), algorithm)
+    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
+    call = _forward if _nobody_listens(x, weight, bias) else torch.ops.convforge.conv2d
     if x.dim() == 3:
-        return torch.ops.convforge.conv2d(x[None], weight, bias, *options)[0]
-    return torch.ops.convforge.conv2d(x, weight, bias, *options)
+        return call(x[None], weight, bias, *options)[0]
+    return call(x, weight, bias, *options)
+
+
+def _nobody_listens(*tensors: Any) -> bool:
+    """Whether the operator would do nothing but call :func:`_forward`: no gradient, compiler, tracer or mode looks on.
+
+    PyTorch's dispatcher takes longer to reach a function in Python than a small convolution takes.
+    """
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or (grad and tensor.requires_grad):
+            return False
+    return not (
+        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )  # fmt: skip
 
 
 def _precision(asked: str) -> str:
@@ -108,8 +139,13 @@ def _precision(asked: str) -> str:
     return "strict" if asked == "auto" else asked
 
 
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
+def _pair(value: Any, name: str) -> list[int]:
+    """A number for both axes, or two; of a sequence of one number PyTorch makes both as well."""
+    if isinstance(value, int | torch.SymInt):
+        return [value, value]
+    if isinstance(value, list | tuple) and len(value) in (1, 2):
+        return [value[0], value[-1]]
+    raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
 
 
 def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
@@ -123,8 +159,8 @@ def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) ->
         return [vertical // 2, vertical - vertical // 2, horizontal // 2, horizontal - horizontal // 2]
     if isinstance(padding, str):
         raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
-    vertical, horizontal = _pair(padding)
-    return [*_pair(vertical), *_pair(horizontal)]
+    vertical, horizontal = _pair(padding, "padding")
+    return [*_pair(vertical, "padding"), *_pair(horizontal, "padding")]
 
 
 def _is_channels_last(x: Any) -> bool:
@@ -133,31 +169,33 @@ def _is_channels_last(x: Any) -> bool:
 
 
 def _forward(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
-    precision: str, algorithm: str,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
+    precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """The operator itself."""
     if x.dtype == torch.bfloat16 and not x.is_cuda:
-        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, relu, flip)
+        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
     last = _is_channels_last(x)
     top, bottom, left, right = padding
+    end = _ACTIVATIONS[activation] if activation else None
     y = compute(
         x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
         (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
-        mode="convolution" if flip else "cross-correlation", activation="relu" if relu else None, precision=precision,
-        algorithm=algorithm, deterministic=torch.are_deterministic_algorithms_enabled(),
+        mode="convolution" if flip else "cross-correlation", activation=end, precision=precision,
+        algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2) if last else y
 
 
 def _by_pytorch(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool
 ) -> Any:
     x, sides = _evenly_padded(x, padding)
     w = weight.flip((2, 3)) if flip else weight
     y = nn.functional.conv2d(x, w, bias, stride, sides, dilation, groups)
     form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-    return (y.relu_() if relu else y).contiguous(memory_format=form)
+    made = {"relu": torch.relu_, "relu6": nn.functional.relu6}.get(activation)
+    return (y if made is None else made(y)).contiguous(memory_format=form)
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
@@ -174,8 +212,8 @@ def _around(padding: Any) -> list[int]:
 
 
 def _fake(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
-    precision: str, algorithm: str,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
+    precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """Shape, type and memory format of the result."""
     n, _, h, w = x.shape
@@ -183,31 +221,40 @@ def _fake(
     p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
     q = (w + padding[2] + padding[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
     form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-    return torch.empty((n, k, p, q), dtype=x.dtype, device=x.device, memory_format=form)
+    return torch.empty((n, k, p, q), dtype=_result_dtype(x.dtype, weight.dtype), device=x.device, memory_format=form)
+
+
+def _result_dtype(x: Any, weight: Any) -> Any:
+    """The type of sums: x's own where that is a float type."""
+    if x.is_floating_point:
+        return x
+    return torch.float64 if weight == torch.float64 else torch.float32 if weight.is_floating_point else torch.int32
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     """What the gradients need."""
     x, weight, bias, *ctx.options = inputs
-    relu = ctx.options[4]
+    activation = ctx.options[4]
     ctx.bias_sizes = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
+    ctx.save_for_backward(x, weight, output if activation else None)
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """Gradients of the three tensors."""
     x, weight, output = ctx.saved_tensors
-    stride, padding, dilation, groups, relu, flip, precision, _ = ctx.options
+    stride, padding, dilation, groups, activation, flip, precision, _, tune = ctx.options
     wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
-    if relu:
+    if activation == "relu":
         grad = torch.ops.aten.threshold_backward(grad, output, 0)
+    elif activation == "relu6":
+        grad = torch.ops.aten.hardtanh_backward(grad, output, 0, 6)
     grad_x = grad_w = None
     full = [d * (size - 1) - side
             for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
             for side in sides]  # fmt: skip
     if wants_x and list(stride) == [1, 1] and min(full) >= 0:
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
-        options = (stride, full, dilation, groups, False, not flip, precision, "auto")
+        options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
         grad_x, wants_x = torch.ops.convforge.conv2d(grad, turned, None, *options), False
     if wants_x or wants_w:
         whole, sides = _evenly_padded(x, padding)
@@ -237,7 +284,7 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     ----------
     *args, **kwargs
         As of ``torch.nn.Conv2d``.
-    activation, precision, algorithm
+    activation, precision, algorithm, tune
         As of :func:`convforge.torch.conv2d`.
 
     Examples
@@ -254,12 +301,14 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     activation: str | None = None
     precision: str = "auto"
     algorithm: str = "auto"
+    tune: bool | None = None
 
     def __init__(
-        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto", **kwargs: Any
-    ) -> None:
+        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto",
+        tune: bool | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self.activation, self.precision, self.algorithm = activation, precision, algorithm
+        self.activation, self.precision, self.algorithm, self.tune = activation, precision, algorithm, tune
 
     @classmethod
     def of(cls, layer: Any) -> Conv2d:
@@ -273,5 +322,5 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
         return conv2d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
             padding_mode=self.padding_mode, activation=self.activation, precision=self.precision,
-            algorithm=self.algorithm,
+            algorithm=self.algorithm, tune=self.tune,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from convforge.tuning.choices import CHOICES, Remembered
+from convforge.tuning.choices import CHOICES, Remembered, key_of
 from convforge.tuning.heuristic import Choice, choose
 from convforge.tuning.tuner import decide, may_measure, remembered, tune, with_peers
 
@@ -18,6 +18,7 @@ __all__ = [
     "Remembered",
     "choose",
     "decide",
+    "key_of",
     "load",
     "may_measure",
     "remembered",

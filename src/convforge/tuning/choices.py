@@ -226,7 +226,16 @@ class Choices:
         self._kept: dict[tuple[Path, str], Remembered] = {}
         self._shipped: dict[str, list[Remembered]] = {}
         self._seen = ""
-        self.generation = 0
+        self._every = 0
+        self._of: dict[str, int] = {}
+
+    def unlock(self) -> None:
+        """Forget who held the lock: in a forked process, whose other threads are gone, nobody does."""
+        self._lock = threading.RLock()
+
+    def generation(self, key: str) -> int:
+        """A number that goes up with every choice that is remembered of a tuning key, and where any may change."""
+        return self._every + self._of.get(key, 0)
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
         """What is remembered of a bucket at this level or a more thorough one: measured here, else shipped."""
@@ -250,7 +259,7 @@ class Choices:
             while len(self._kept) >= MOST:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[path, str(found.bucket)] = found
-            self.generation += 1
+            self._of[found.bucket.key] = self._of.get(found.bucket.key, 0) + 1
         if disk:
             with suppress(OSError):  # a folder that cannot be written keeps nothing; the memory has it
                 write_whole(path, _json([found]))
@@ -270,7 +279,7 @@ class Choices:
             for one in found:
                 known = [old for old in self._shipped.get(str(one.bucket), []) if old.environment != one.environment]
                 self._shipped[str(one.bucket)] = [one, *known]
-            self.generation += 1
+            self._every += 1
         return len(found)
 
     def forget(self) -> None:
@@ -279,7 +288,7 @@ class Choices:
             self._kept.clear()
             self._shipped.clear()
             self._seen = ""
-            self.generation += 1
+            self._every += 1
 
     def _all_shipped(self) -> dict[str, list[Remembered]]:
         """What was loaded; the files that CONVFORGE_TUNED names are loaded when they are first asked for."""
@@ -388,6 +397,12 @@ def _file(folder: Path, where: Mapping[str, str], bucket: Bucket) -> Path:
 
 
 @lru_cache(maxsize=MOST)
+def key_of(problem: Problem) -> str:
+    """A problem's tuning key, worked out once."""
+    return tuning_key(problem)
+
+
+@lru_cache(maxsize=MOST)
 def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -401,7 +416,9 @@ def bucket_of(problem: Problem, workspace_limit: int | None = None, *, peers: bo
     >>> str(bucket_of(parse_problem("m500n512k300_f32"), 1000))
     'm512n512k512_f32 within 1000 B'
     """
-    return Bucket(tuning_key(problem), workspace_limit, peers)
+    return Bucket(key_of(problem), workspace_limit, peers)
 
 
 CHOICES = Choices()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CHOICES.unlock)

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 _SEARCHING = threading.RLock()
 
 
+def _unlock() -> None:
+    """In a forked process nobody searches: the thread that did is not there."""
+    global _SEARCHING
+    _SEARCHING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:

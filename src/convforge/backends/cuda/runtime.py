@@ -121,8 +121,10 @@ class CudaRuntime:
     """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
 
     def __init__(self, device: int = 0) -> None:
+        from cuda.bindings import driver
         from cuda.core import Device
 
+        self._get_context, self._success = driver.cuCtxGetCurrent, driver.CUresult.CUDA_SUCCESS
         self.facts: DeviceFacts = cuda_facts(device)
         self.device = device
         self._gpu = Device(device)
@@ -152,8 +154,9 @@ class CudaRuntime:
             checked(driver.cuCtxPopCurrent())
 
     def is_current(self) -> bool:
-        """Whether this GPU is the thread's own."""
-        return _current_context() == self._context
+        """Whether this GPU is the thread's own; asked on every call, so nothing is looked up for it."""
+        status, context = self._get_context()
+        return bool(status == self._success and int(context) == self._context)
 
     def compile(self, kernel: KernelSource) -> CudaKernel:
         """A kernel for this GPU, compiled or taken from the disk."""

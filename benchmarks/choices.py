@@ -1,0 +1,193 @@
+"""How near auto and the heuristic come to the best of the full search: python benchmarks/choices.py --device cuda
+
+On the image grid at batch 1, and on layers.csv at batch 1 and 32, each case in three steps: choose, by rule, by auto
+and by the full search, each with choices of its own; then time what was chosen, in turns in the same run, each output
+checked before and after; then store. Small problems go first. A case that does not fit is skipped with a reason;
+--resume goes on with what the budget cut off, which the table says until then. The result goes to
+benchmarks/results/DEVICE/choices-TIME.json.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from convforge.backends.cache import cache_root
+from convforge.backends.runtime import Runtime
+from convforge.bench import suites
+from convforge.bench.material import memory_refusal
+from convforge.bench.records import digest
+from convforge.bench.sheets import Sheet
+from convforge.errors import UnsupportedProblem
+from convforge.execution import runtime_of
+from convforge.measure.timer import Timing
+from convforge.problem import Conv2dProblem
+from convforge.tuning import CHOICES, Choice, Remembered, decide, tune
+from convforge.tuning.search import EFFORTS, Candidate, candidates_for
+from convforge.tuning.trial import DeviceTrial
+
+# Suite -> the batches that it is measured at.
+SUITES: dict[str, tuple[int, ...]] = {"images": (1,), "layers": (1, 32)}
+# Of the time that is left, times this many a case's even share, for its full search; at most `search_s` in all.
+GENEROUS = 3.0
+# Seconds for timing the chosen of a case, at most.
+TIMED_S = 3.0
+# A case with less than this for its full search is left for another run.
+LEAST_SEARCH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem, its name, and the group of cases that it counts in."""
+
+    name: str
+    group: str
+    problem: Conv2dProblem
+
+
+def cases_of(named: Mapping[str, Sequence[int]], pattern: str = "*") -> list[Case]:
+    """The cases of suites at batches, the smallest problem first; none twice."""
+    found: dict[Conv2dProblem, Case] = {}
+    for suite, batches in named.items():
+        _, rows = suites.load([suite])
+        for case in rows:
+            for n in batches:
+                if isinstance(case.problem, Conv2dProblem) and fnmatch.fnmatch(case.name, pattern):
+                    problem = case.problem.replace(n=n)
+                    found.setdefault(problem, Case(f"{case.name}_b{n}", f"{suite}, batch {n}", problem))
+    return sorted(found.values(), key=lambda case: case.problem.flops)
+
+
+@contextmanager
+def choices_in(folder: Path) -> Iterator[None]:
+    """What is remembered is of this folder alone."""
+    before = CHOICES.folder
+    try:
+        CHOICES.folder = folder
+        CHOICES.forget()
+        yield
+    finally:
+        CHOICES.folder = before
+        CHOICES.forget()
+
+
+def chosen(
+    problem: Conv2dProblem, runtime: Runtime, search_s: float, folder: Path
+) -> tuple[dict[str, Choice], Remembered]:
+    """What each level takes, and what came of the full search, which measures this very problem.
+
+    Raises
+    ------
+    RuntimeError
+        Nothing could be measured; the text says why.
+    """
+    levels = {"heuristic": decide(problem, runtime, "heuristic")}
+    for level in ("auto", "max"):
+        with choices_in(folder / level):
+            effort = replace(EFFORTS[level], budget_s=min(EFFORTS[level].budget_s, search_s))
+            found = tune(problem, runtime, level, again=level == "max", effort=effort)
+            if found is None or found.fault:
+                raise RuntimeError(
+                    f"nothing was measured: {'times say nothing here' if found is None else found.fault}"
+                )
+            levels[level] = decide(problem, runtime, level)
+    return levels, found
+
+
+def timed(problem: Conv2dProblem, runtime: Runtime, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
+    """Each method and config once, timed in turns.
+
+    Raises
+    ------
+    RuntimeError
+        One is wrong, or cannot run; the text says which and how.
+    """
+    once = {(choice.algorithm.name, str(choice.config)): choice for choice in choices}
+    candidates = [Candidate(choice.algorithm, choice.config, 0.0) for choice in once.values()]
+    trial = DeviceTrial(problem, runtime)
+    for candidate in candidates:
+        tried = trial.time(candidate, TIMED_S / 10)
+        if tried.seconds is None:
+            raise RuntimeError(f"{tried.algorithm} [{tried.config}]: {tried.fault}")
+    found = []
+    for choice, timing in zip(once.values(), trial.final(candidates, TIMED_S), strict=True):
+        if isinstance(timing, str):
+            raise RuntimeError(f"{choice.algorithm.name} [{choice.config}]: {timing}")
+        found.append((choice, timing))
+    return found
+
+
+def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dict[str, Any]:
+    """The row of a case."""
+    row: dict[str, Any] = {"case": case.name, "group": case.group, "problem": str(case.problem),
+                           "backend": runtime.facts.backend}  # fmt: skip
+    if (reason := memory_refusal(case.problem, runtime.facts)) is not None:
+        return row | {"reason": reason}
+    try:
+        levels, found = chosen(case.problem, runtime, search_s, folder)
+        times = timed(case.problem, runtime, list(levels.values()))
+    except (UnsupportedProblem, RuntimeError, MemoryError, ValueError) as fault:
+        return row | {"reason": " ".join(f"{type(fault).__name__}: {fault}".split())[:400]}
+    finally:
+        runtime.release()
+    row["levels"] = {
+        level: {"algorithm": choice.algorithm.name, "config": str(choice.config), "why": choice.reason}
+        for level, choice in levels.items()
+    }
+    row["times"] = [
+        {"algorithm": choice.algorithm.name, "config": str(choice.config), "digest": digest(choice.algorithm),
+         "time": timing.to_table()} for choice, timing in times
+    ]  # fmt: skip
+    tried, every = len(found.tried), sum(map(len, candidates_for(case.problem, runtime.facts)))
+    return row | {"search_s": found.spent_s, "tried": tried, "whole": tried >= every}
+
+
+def main(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    budget: Annotated[float, typer.Option(help="Seconds in all; what it cuts off, --resume goes on with.")] = 540.0,
+    search: Annotated[float, typer.Option(help="Seconds for the full search of a case, at most.")] = 30.0,
+    cases: Annotated[str, typer.Option(help="Only cases of these names, such as 'resnet*'.")] = "*",
+    out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+) -> None:
+    """Choose at every level, then time what was chosen."""
+    runtime, end = runtime_of(device), monotonic() + budget
+    every = cases_of(SUITES, cases)
+    settings = {"device": device, "search_s": search, "cases": cases, "count": len(every),
+                "suites": {suite: list(batches) for suite, batches in SUITES.items()}}  # fmt: skip
+    sheet = Sheet.begin(out, "choices", runtime.facts, settings, resume=resume)
+    folder = cache_root() / "chosen" / sheet.path.stem
+    todo = [case for case in every if not sheet.has(case=case.name)]
+    for at, case in enumerate(todo):
+        share = (end - monotonic()) / (len(todo) - at)
+        if GENEROUS * share < LEAST_SEARCH_S:
+            typer.echo(f"The budget of {budget:g} s was spent; {len(todo) - at} cases are left: go on with --resume.")
+            typer.echo(f"so far stored in {sheet.path}")
+            return
+        row = measured(case, runtime, min(search, GENEROUS * share), folder)
+        sheet.add(row)
+        typer.echo(f"{case.name:36} {row.get('reason') or said(row)}")
+    sheet.finish()
+    typer.echo(f"stored in {sheet.path}")
+
+
+def said(row: Mapping[str, Any]) -> str:
+    """A row in a line."""
+    best = min(t["time"]["median_s"] for t in row["times"])
+    times = {(t["algorithm"], t["config"]): t["time"]["median_s"] for t in row["times"]}
+    shown = []
+    for level, choice in row["levels"].items():
+        over = times[choice["algorithm"], choice["config"]] / best
+        shown.append(f"{level} {choice['algorithm']} {over:.2f}x")
+    return f"{1e6 * best:10.1f} us  {', '.join(shown)}  (search {row['search_s']:.1f} s of {row['tried']})"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,155 @@
+"""What a warm call costs the host: python benchmarks/host.py --device cuda
+
+Host cost of a call on a device: seconds until it returns, on an idle device, with work so small that the device never
+keeps the host waiting. Calls are timed in batches of 32, which fill no launch queue (it takes a thousand), and the
+device is waited for between batches, outside of the time; a figure is the median over batches. All calls take turns. On
+the CPU a call has done its work when it returns, so the computing is inside.
+
+Before it is timed every result is compared with the float64 truth. The result goes to
+benchmarks/results/DEVICE/host-TIME.json.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import convforge
+from convforge.bench.sheets import Sheet
+from convforge.check import make_inputs, truth
+from convforge.execution import runtime_of
+from convforge.measure import StoppingRule, interleave
+from convforge.measure.timer import HOST_CLOCK
+from convforge.problem import Conv2dProblem
+
+PROBLEM = Conv2dProblem(n=1, c=3, h=8, w=8, k=4, r=3, s=3, padding=(1, 1, 1, 1))
+BATCH = 32
+SAMPLE_S = 200e-6
+
+
+class HostCost:
+    """A clock (:class:`convforge.measure.timer.Clock`) of batches of calls, between which a device is waited for."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self._wait = wait
+
+    def time(self, run: Callable[[], None], repeats: int) -> float:
+        """Seconds that `repeats` calls take until they return."""
+        seconds = 0.0
+        for begin in range(0, repeats, BATCH):
+            self._wait()
+            seconds += HOST_CLOCK.time(run, min(BATCH, repeats - begin))
+        self._wait()
+        return seconds
+
+
+def libraries(device: str) -> dict[str, Callable[[Any], Any]]:
+    """What makes an array of each library on the device; of those that are installed."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    if device == "cpu":
+        found["NumPy"] = np.array
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        found["PyTorch"] = lambda array: torch.tensor(array, device=device)
+    if device != "cpu" and importlib.util.find_spec("cupy") is not None:
+        import cupy
+
+        number = int(device.partition(":")[2] or 0)
+        found["CuPy"] = lambda array: _with(cupy.cuda.Device(number), cupy.array, array)
+    return found
+
+
+def _with(context: Any, call: Callable[[Any], Any], given: Any) -> Any:
+    with context:
+        return call(given)
+
+
+def calls_of(library: str, x: Any, w: Any) -> dict[str, Callable[[], Any]]:
+    """The calls of a library's arrays; of PyTorch's its own conv2d and our operator too."""
+    out = convforge.conv2d(x, w, padding=1)
+    kept = convforge.Filter(w, padding=1)
+    found: dict[str, Callable[[], Any]] = {
+        "conv2d": lambda: convforge.conv2d(x, w, padding=1),
+        "conv2d, out=": lambda: convforge.conv2d(x, w, padding=1, out=out),
+        "Filter": lambda: kept(x),
+    }
+    if library == "PyTorch":
+        from torch.nn.functional import conv2d
+
+        trained = w.clone().requires_grad_()
+        found |= {
+            "the operator": lambda: convforge.torch.conv2d(x, w, None, 1, 1),
+            "the operator, with a gradient": lambda: convforge.torch.conv2d(x, trained, None, 1, 1).detach(),
+            "PyTorch's conv2d": lambda: conv2d(x, w, None, 1, 1),
+            "PyTorch's conv2d, with a gradient": lambda: conv2d(x, trained, None, 1, 1).detach(),
+        }
+    return found
+
+
+def on_host(array: Any) -> Any:
+    """An array as NumPy's."""
+    return array.get() if hasattr(array, "get") else np.asarray(array.cpu() if hasattr(array, "cpu") else array)
+
+
+def measured(library: str, make: Callable[[Any], Any], runtime: Any, rule: StoppingRule) -> list[Mapping[str, Any]]:
+    """A row for each call of a library's arrays."""
+    inputs = make_inputs(PROBLEM)
+    calls = calls_of(library, make(inputs.x), make(inputs.w))
+    expected = truth(PROBLEM, inputs).value
+    for name, call in calls.items():
+        np.testing.assert_allclose(on_host(call()), expected, atol=1e-4, err_msg=f"{library}, {name}")
+    clock = HostCost(waiting(runtime))
+    times = interleave(list(calls.values()), clock, rule)
+    return [{"library": library, "call": name, "time": time.to_table()}
+            for name, time in zip(calls, times, strict=True)]  # fmt: skip
+
+
+def waiting(runtime: Any) -> Callable[[], object]:
+    """What waits for all that a device has to do."""
+    if runtime.facts.backend != "cuda":
+        return runtime.synchronize
+    from cuda.core import Device
+
+    gpu = Device(runtime.device)
+    gpu.set_current()
+    return gpu.sync
+
+
+def main(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    budget: Annotated[float, typer.Option(help="Seconds for each library.")] = 20.0,
+    out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+) -> None:
+    """Time warm calls by the host's clock."""
+    runtime = runtime_of(device)
+    picture = "x".join(map(str, PROBLEM.x_shape))
+    settings = {"device": device, "batch": BATCH, "picture": picture, "problem": str(PROBLEM)}
+    found = libraries(device)
+    sheet = Sheet.begin(out, "host", runtime.facts, settings, resume=resume, more_versions=_versions(found))
+    rule = StoppingRule(sample_s=SAMPLE_S, samples=31, patience_s=budget / 2, budget_s=budget)
+    for library, make in found.items():
+        if sheet.has(library=library):
+            continue
+        for row in measured(library, make, runtime, rule):
+            sheet.add(row)
+            time = row["time"]
+            typer.echo(f"{library:8} {row['call']:34} {1e6 * time['median_s']:8.2f} us{' noisy' * time['noisy']}")
+    sheet.finish()
+    typer.echo(f"stored in {sheet.path}")
+
+
+def _versions(found: Mapping[str, Any]) -> dict[str, str]:
+    names = {"PyTorch": "torch", "CuPy": "cupy"}
+    return {names[name]: str(sys.modules[names[name]].__version__) for name in found if name in names}
+
+
+if __name__ == "__main__":
+    typer.run(main)
