@@ -141,6 +141,7 @@ class WholeCalls:
 
 def compiled(model: nn.Module, x: torch.Tensor) -> tuple[Any, str]:
     """The model by torch.compile, called once, or why not."""
+    torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
     try:
         made = torch.compile(model)
         made(x)
@@ -191,13 +192,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, help="height and width of the picture: 224 on a GPU, else 64")
     parser.add_argument("--batch", type=int, nargs="+", help="pictures at once: 1 and 32 on a GPU, else 1")
-    parser.add_argument("--compile", action="store_true", help="time torch.compile on the CPU too")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="time torch.compile: on a GPU it is")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of timing for each model")
     parser.add_argument("--out", type=Path, help="store the result in OUT/DEVICE/models-TIME.json")
     parser.add_argument("--resume", action="store_true", help="go on with what was interrupted")
     given = parser.parse_args()
     on_gpu = given.device != "cpu"
     size, factor = given.size or (224 if on_gpu else 64), 4 if on_gpu else 1
+    with_compile = on_gpu if given.compile is None else given.compile
     batches = given.batch or ((1, 32) if on_gpu else (1,))
     sheet = None
     if given.out is not None:
@@ -218,7 +220,7 @@ def main() -> None:
                 if sheet is not None and sheet.has(**about):
                     continue
                 allow_tf32(setting != "strict")
-                row, report = compared(model, x, on_gpu or given.compile, given.budget)
+                row, report = compared(model, x, with_compile, given.budget)
                 print(report)
                 print(f"{name}, batch {batch}, {setting}: {told(row)}")
                 if sheet is not None:
