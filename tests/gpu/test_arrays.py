@@ -224,7 +224,7 @@ def test_the_operator(torch: Any, last: bool) -> None:
     y = convforge.torch.conv2d(x, w, b, padding=1)
     assert y.is_contiguous(memory_format=form)
     np.testing.assert_array_equal(y.cpu().numpy(), EXPECTED)
-    given = (x.requires_grad_(), w.requires_grad_(), b, [1, 1], [1, 1, 1, 1], [1, 1], 1, False, False, "strict", "auto")
+    given = (x.requires_grad_(), w.requires_grad_(), b, [1, 1], [1, 1, 1, 1], [1, 1], 1, "", False, "strict", "auto")
     assert set(torch.library.opcheck(torch.ops.convforge.conv2d, given).values()) == {"SUCCESS"}
 
 

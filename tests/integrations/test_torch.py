@@ -43,13 +43,13 @@ def reference(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, 
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | None) -> None:
     found, expected = [], []
     for results, call in ((found, ops.conv2d), (expected, reference)):
         given = [t.requires_grad_() for t in tensors(geometry[3])]
         y = call(*given, *geometry) if call is reference else call(*given, *geometry, activation=activation)
-        y = y.relu() if call is reference and activation else y
+        y = getattr(F, activation)(y) if call is reference and activation else y
         (y * torch.arange(y.numel()).reshape(y.shape)).sum().backward()
         results += [y, *(t.grad for t in given)]
     for ours, theirs in zip(found, expected, strict=True):
@@ -61,6 +61,7 @@ def test_gradcheck(geometry: Any) -> None:
     given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
     assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry), given)
     assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu"), given)
+    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu6"), given)
 
 
 def test_gradients_of_gradients() -> None:
@@ -74,7 +75,7 @@ def test_opcheck(last: bool, with_bias: bool) -> None:
     x, w, b = tensors(dtype=torch.float32)
     x = x.to(memory_format=torch.channels_last) if last else x
     given = (x.requires_grad_(), w.requires_grad_(), b if with_bias else None)
-    options = ([1, 2], [1, 0, 2, 1], [1, 1], 1, True, False, "strict", "auto")
+    options = ([1, 2], [1, 0, 2, 1], [1, 1], 1, "relu6", False, "strict", "auto")
     done = torch.library.opcheck(torch.ops.convforge.conv2d, (*given, *options))
     assert set(done.values()) == {"SUCCESS"}
 
@@ -109,7 +110,7 @@ def test_a_picture_without_a_batch_axis_and_words_for_padding() -> None:
         ops.conv2d(x, w, b, 2, "same")
     with pytest.raises(ValueError, match="'full' is unknown"):
         ops.conv2d(x, w, b, 1, "full")
-    with pytest.raises(ValueError, match="activation='gelu' must be None or 'relu' here"):
+    with pytest.raises(ValueError, match="activation='gelu' must be None, 'relu' or 'relu6' here"):
         ops.conv2d(x, w, b, activation="gelu")
     with pytest.raises(ValueError, match="w has 3 channels"):
         ops.conv2d(x, w[:, :3])
@@ -257,7 +258,7 @@ def test_without_gradients_the_result_is_the_same() -> None:
         for form in (torch.contiguous_format, torch.channels_last):
             given = x.to(memory_format=form)
             y, through = ops.conv2d(given, layer, b, 1, 1), torch.ops.convforge.conv2d(
-                given, layer, b, [1, 1], [1, 1, 1, 1], [1, 1], 1, False, False, "strict", "auto"
+                given, layer, b, [1, 1], [1, 1, 1, 1], [1, 1], 1, "", False, "strict", "auto"
             )  # fmt: skip
             assert (y.stride(), y.requires_grad) == (through.stride(), False)
             torch.testing.assert_close(y, through, rtol=0, atol=0)

@@ -53,7 +53,12 @@ class Untraceable(nn.Module):  # type: ignore[misc]
 
 
 def chain(*names: str) -> Any:
-    makers = {"conv": lambda: nn.Conv2d(4, 4, 3, padding=1), "bn": lambda: nn.BatchNorm2d(4), "relu": nn.ReLU}
+    makers = {
+        "conv": lambda: nn.Conv2d(4, 4, 3, padding=1),
+        "bn": lambda: nn.BatchNorm2d(4),
+        "relu": nn.ReLU,
+        "relu6": nn.ReLU6,
+    }
     return nn.Sequential(*(makers[name]() for name in names))
 
 
@@ -70,13 +75,14 @@ def state_of(model: Any) -> list[tuple[str, int]]:
     "model, folded",
     [
         (chain("conv", "bn", "relu"), [("1", "2")]),
+        (chain("conv", "bn", "relu6"), [("1", "2")]),
         (chain("conv", "bn", "conv", "relu"), [("1",), ()]),
         (chain("conv", "relu", "bn"), [()]),
         (Block(), [("bn1",), ("bn2",)]),
         (nn.Sequential(Block(), chain("conv", "bn", "relu")), [("0.bn1",), ("0.bn2",), ("1.1", "1.2")]),
         (Untraceable(), [("body.1", "body.2"), (), ()]),
     ],
-    ids=["all", "relu behind conv", "relu between", "block", "nested", "untraceable"],
+    ids=["all", "relu6", "relu behind conv", "relu between", "block", "nested", "untraceable"],
 )
 def test_what_is_folded(model: Any, folded: list[tuple[str, ...]]) -> None:
     model = settled(model)

@@ -23,10 +23,12 @@ from convforge.integrations.torch_replace import Layer, Replaced, replace
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 
 _NAME = "convforge::conv2d"
+# What :func:`convforge.conv2d` is told of each activation that has a gradient here.
+_ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
 _PLAIN = (torch.Tensor, nn.Parameter)
 _SCHEMA = (
-    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, bool relu, "
-    "bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
+    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
+    "str activation, bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
 )
 
 
@@ -58,7 +60,7 @@ def conv2d(
     padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
         Others than zeros are PyTorch's pad, in front of the convolution.
-    activation : {None, "relu"}
+    activation : {None, "relu", "relu6"}
         In the same kernel.
     precision : str
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
@@ -87,8 +89,10 @@ def conv2d(
     >>> x.grad[0, 0, 2, 2].item()
     27.0
     """
-    if activation not in (None, "relu"):
-        raise ValueError(f"activation={activation!r} must be None or 'relu' here; apply PyTorch's to the result")
+    if activation is not None and activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
+        )
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, torch.Tensor) and not (tensor is None and name == "bias"):
             raise TypeError(
@@ -101,7 +105,7 @@ def conv2d(
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
-    options = (steps, sides, spread, groups, activation == "relu", False, _precision(precision), algorithm, tune)
+    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
     call = _forward if _nobody_listens(x, weight, bias) else torch.ops.convforge.conv2d
     if x.dim() == 3:
         return call(x[None], weight, bias, *options)[0]
@@ -165,31 +169,33 @@ def _is_channels_last(x: Any) -> bool:
 
 
 def _forward(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """The operator itself."""
     if x.dtype == torch.bfloat16 and not x.is_cuda:
-        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, relu, flip)
+        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
     last = _is_channels_last(x)
     top, bottom, left, right = padding
+    end = _ACTIVATIONS[activation] if activation else None
     y = compute(
         x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
         (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
-        mode="convolution" if flip else "cross-correlation", activation="relu" if relu else None, precision=precision,
+        mode="convolution" if flip else "cross-correlation", activation=end, precision=precision,
         algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2) if last else y
 
 
 def _by_pytorch(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool
 ) -> Any:
     x, sides = _evenly_padded(x, padding)
     w = weight.flip((2, 3)) if flip else weight
     y = nn.functional.conv2d(x, w, bias, stride, sides, dilation, groups)
     form = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-    return (y.relu_() if relu else y).contiguous(memory_format=form)
+    made = {"relu": torch.relu_, "relu6": nn.functional.relu6}.get(activation)
+    return (y if made is None else made(y)).contiguous(memory_format=form)
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
@@ -206,7 +212,7 @@ def _around(padding: Any) -> list[int]:
 
 
 def _fake(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, relu: bool, flip: bool,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
     """Shape, type and memory format of the result."""
@@ -228,25 +234,27 @@ def _result_dtype(x: Any, weight: Any) -> Any:
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     """What the gradients need."""
     x, weight, bias, *ctx.options = inputs
-    relu = ctx.options[4]
+    activation = ctx.options[4]
     ctx.bias_sizes = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
+    ctx.save_for_backward(x, weight, output if activation else None)
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """Gradients of the three tensors."""
     x, weight, output = ctx.saved_tensors
-    stride, padding, dilation, groups, relu, flip, precision, _, tune = ctx.options
+    stride, padding, dilation, groups, activation, flip, precision, _, tune = ctx.options
     wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
-    if relu:
+    if activation == "relu":
         grad = torch.ops.aten.threshold_backward(grad, output, 0)
+    elif activation == "relu6":
+        grad = torch.ops.aten.hardtanh_backward(grad, output, 0, 6)
     grad_x = grad_w = None
     full = [d * (size - 1) - side
             for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
             for side in sides]  # fmt: skip
     if wants_x and list(stride) == [1, 1] and min(full) >= 0:
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
-        options = (stride, full, dilation, groups, False, not flip, precision, "auto", tune)
+        options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
         grad_x, wants_x = torch.ops.convforge.conv2d(grad, turned, None, *options), False
     if wants_x or wants_w:
         whole, sides = _evenly_padded(x, padding)

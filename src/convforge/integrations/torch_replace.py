@@ -16,6 +16,8 @@ from torch import fx, nn
 BUDGET_S = 0.02
 # A layer is left to PyTorch where ours takes this many times as long, or more.
 WORTH = 1.0
+# Layers that become part of a convolution, by the names that it has for them.
+_ACTIVATIONS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,9 @@ class Replaced:
 def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     """Swap the nn.Conv2d layers of a model for :class:`convforge.torch.Conv2d`, in place.
 
-    In eval mode a BatchNorm2d behind a convolution, and a ReLU behind that, are folded into it, where it is certain
-    that nothing else sees what is in between: by a trace of the model (torch.fx), or, where it cannot be traced, among
-    neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches it, and left
+    In eval mode a BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where it is
+    certain that nothing else sees what is in between: by a trace of the model (torch.fx), or, where it cannot be
+    traced, among neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches it, and left
     to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing was measured.
     Last the whole model is timed before and after; where it has become slower it is left as it was.
 
@@ -142,7 +144,7 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
         behind = _foldable(layer, behind, places)
         plain = _folded(layer, behind)
         ours = Conv2d.of(plain)
-        ours.activation = "relu" if any(isinstance(other, nn.ReLU) for _, other in behind) else None
+        ours.activation = next((name for _, other in behind if (name := _ACTIVATIONS.get(type(other)))), None)
         found = _verdict(path, behind, ours, plain, inputs.get(path), bool(example))
         report.layers.append(found)
         if found.by == "convforge":
@@ -193,12 +195,14 @@ def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bo
 
     def by_pytorch(x: Any) -> Any:
         y = plain(x)
+        if ours.activation == "relu6":
+            return nn.functional.relu6(y, inplace=True)
         return y if ours.activation is None else y.relu_()
 
     ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
     if ours_s < WORTH * torch_s:
         return Layer(path, "convforge", folded, "measured: ours is faster", ours_s, torch_s)
-    kept = tuple(name for name, other in behind if not isinstance(other, nn.ReLU))
+    kept = tuple(name for name, other in behind if type(other) not in _ACTIVATIONS)
     return Layer(path, "PyTorch", kept, "measured: PyTorch is faster", ours_s, torch_s)
 
 
@@ -238,9 +242,9 @@ def _noting(found: dict[str, Any], path: str) -> Any:
 def _foldable(layer: Any, behind: list[tuple[str, Any]], places: Counter[int]) -> list[tuple[str, Any]]:
     """Those of the layers behind a convolution that can be part of it: each once in the model, with no hooks."""
     kept: list[tuple[str, Any]] = []
-    for (name, other), kind in zip(behind, (nn.BatchNorm2d, nn.ReLU), strict=False):
+    for (name, other), kinds in zip(behind, ((nn.BatchNorm2d,), tuple(_ACTIVATIONS)), strict=False):
         before = layer if not kept else kept[-1][1]
-        if type(other) is not kind or places[id(other)] > 1 or _hooked(other) or _hooked(before):
+        if type(other) not in kinds or places[id(other)] > 1 or _hooked(other) or _hooked(before):
             break
         if isinstance(other, nn.BatchNorm2d) and (other.running_mean is None or other.training):
             break
