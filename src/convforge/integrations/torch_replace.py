@@ -96,9 +96,9 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
 
     In eval mode a BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where it is
     certain that nothing else sees what is in between: by a trace of the model (torch.fx), or, where it cannot be
-    traced, among neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches it, and left
-    to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing was measured.
-    Last the whole model is timed before and after; where it has become slower it is left as it was.
+    traced, among neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches
+    it, and left to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing
+    was measured. Last the whole model is timed before and after; where it has become slower it is left as it was.
 
     Parameters
     ----------
