@@ -99,6 +99,18 @@ def test_a_pytorch_without_cuda_is_a_refusal() -> None:
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_p1_symmetric_f32_nchw", "has no symmetric border"),
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_u16-f32-u16-f32_nchw", "no uint16 on a GPU"),
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_f32-f32-bf16-f32_nchw", "NumPy has no bfloat16"),
+        (
+            "conv2d",
+            "torch_conv2d",
+            "n1c3h9w9_k2r3s3_p1_constant0.1_f16_nchw",
+            "does not hold a border",
+        ),
+        (
+            "conv2d",
+            "torch_conv2d",
+            "n1c3h9w9_k2r3s3_p1_constant1e5_f16_nchw",
+            "does not hold a border",
+        ),
         ("conv2d", "torch_conv2d_tf32", "n1c3h9w9_k2r3s3_f64_nchw", "TF32 is about float32"),
         ("conv2d", "cupy_ndimage", "n1c3h9w9_k2r3s3_f32_nchw_+bias", "has no epilogue +bias"),
         ("conv2d", "cupy_ndimage", "n1c256h14w14_k256r3s3_p1_f32_nchw", "65536 calls are not in 1 to 4096"),
@@ -111,6 +123,14 @@ def test_refusals_are_sentences(operation: str, name: str, text: str, reason: st
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     peer = peer_of(operation, name)
     assert reason in (peer.refuses(asked(text, peer), FACTS) or "")
+
+
+@pytest.mark.parametrize("text", ["p1_constant0.5_f16", "p1_constant0.1_f32", "constant0.1_f16", "p1_f16"])
+def test_a_border_that_is_held_is_taken(text: str, monkeypatch: Any) -> None:
+    from convforge.peers.torch_cuda import _border_refusal
+
+    peer = peer_of("conv2d", "torch_conv2d")
+    assert _border_refusal(asked(f"n1c3h9w9_k2r3s3_{text}_nchw", peer)) is None
 
 
 # cuBLAS: a row-major product of column-major calls.

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
+
 from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, PreparedFilter
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
@@ -109,7 +111,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
             return f"PyTorch's pad has no {problem.padding_mode} border of {problem.padding} on {problem.h}x{problem.w}"
         if not problem.n:
             return "PyTorch is asked for no empty batch"
-        return missing_cuda()
+        return _border_refusal(problem) or missing_cuda()
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""
@@ -211,6 +213,18 @@ def compute_dtype(problem: Conv2dProblem) -> str:
     if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
         return "float16"
     return sums_dtype(problem)
+
+
+def _border_refusal(problem: Conv2dProblem) -> str | None:
+    """Why PyTorch's pad, which writes a border into x itself, cannot hold the border's value."""
+    value = problem.padding_value
+    if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
+        return None
+    with np.errstate(over="ignore"):
+        held = float(np.float16(value))
+    return (
+        None if held == value else f"PyTorch pads float16 pictures in float16, which does not hold a border of {value}"
+    )
 
 
 def logical_tensor(x: Any, layout: str) -> Any:
