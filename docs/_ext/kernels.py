@@ -187,7 +187,8 @@ def parameters_of(algorithm: Any, text: str, facts: Any) -> str:
     if not rows:
         return "It has none: there is one config."
     said = f"{len(configs)} configs are worth comparing on it." if len(configs) > 1 else "It is the only config there."
-    note = f"The default is that for `{text}` on {facts.name}. {said} `--config NAME=VALUE` sets one."
+    sets = ' A call sets another: `config="NAME=VALUE,..."`.' if problem.operation in ("conv2d", "gemm") else ""
+    note = f"The default is that for `{text}` on {facts.name}. {said}{sets}"
     return table(("field", "what it is", "default"), rows) + "\n\n" + note
 
 
@@ -214,6 +215,7 @@ def refusals_of(algorithm: Any, facts: Any) -> str:
 def results_of(algorithms: Sequence[Any], backend: str) -> str:
     """Tables of the stored results of methods, each beside the steps around it: a table a suite and device."""
     from convforge.bench.markers import table_of
+    from convforge.bench.tables import LEGEND
 
     mine = {a.name for a in algorithms}
     beside = [*(a.since for a in algorithms if a.since), *(a.name for a in on_gpu() if a.since in mine)]
@@ -228,7 +230,10 @@ def results_of(algorithms: Sequence[Any], backend: str) -> str:
         near = [name for name in dict.fromkeys(beside) if name in there - mine][: max(MOST_METHODS - len(mine), 1)]
         methods = ",".join((*mine, *near, *peers))
         spec = f"{run.suite} cases={','.join(cases)} methods={methods} device={run.device} best=yes"
-        parts.append(f"From the suite `{run.suite}`:\n\n{table_of(spec, stored_runs())}")
+        text = table_of(spec, stored_runs())
+        if parts:  # what the figures mean is said once
+            text = "\n".join(line for line in text.splitlines() if LEGEND not in line.replace("\\", ""))
+        parts.append(f"From the suite `{run.suite}`:\n\n{text}")
     return "\n\n".join(parts) or "No stored result has it yet."
 
 

@@ -83,7 +83,7 @@ def likely(problem: str) -> tuple[str, ...]:
 
 
 def beside(name: str, run: Any, mine: list[Any]) -> str:
-    """Theirs and ours, a row a problem, and the fastest of our methods on a GPU in the last column."""
+    """Theirs and ours, a row a case, and the fastest of our methods on a GPU in the last column."""
     rate = name in RATES
     best = {stored.machine["facts"]["backend"]: fastest(stored) for stored in mine}
     columns: dict[str, list[str]] = {}
@@ -103,8 +103,11 @@ def beside(name: str, run: Any, mine: list[Any]) -> str:
     gpu = [stored.path for stored in mine if stored.machine["facts"]["backend"] == "cuda"]
     whole = [r for stored in stored_runs() if stored.path in gpu for r in stored.results]
     columns["fastest of ours"] = [winner(p, whole, rate) for p in problems]
-    lines = ["| problem | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
-    lines += ["| " + " | ".join((f"`{p}`", *row)) + " |" for p, *row in zip(problems, *columns.values(), strict=True)]
+    cases = [next(r.case for r in run.results if r.problem == p).removesuffix("_host") for p in problems]
+    lines = ["| case | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    lines += [
+        "| " + " | ".join((in_words(case), *row)) + " |" for case, *row in zip(cases, *columns.values(), strict=True)
+    ]
     notes = [f"{'Nominal GFLOP/s' if rate else 'ms a call'}; ours are the fastest of the configs that are stored."]
     notes += [f"Ours: {stored.machine['facts']['name']}, `{stored.path.name}`." for stored in mine]
     if more > 1:
