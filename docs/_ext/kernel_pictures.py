@@ -129,19 +129,34 @@ def picture(trace: Trace, kernel: str = "") -> Picture:
         Which of its launches; by default the last that writes to the output.
     """
     launch = trace.writer() if not kernel else _launch_of(trace, kernel)
-    wrote = trace.touched("out", launch, written=True)
-    written = wrote.accesses > 0
-    target = wrote if written else trace.touched("x", launch)
-    owners = plane(trace.plan.problem, target.last("blocks"), "out" if written else "x")
+    problem, wrote = trace.plan.problem, target_of(trace, launch)
+    target = wrote or trace.touched("x", launch)
+    owners = plane(problem, target.last("blocks"), "out" if wrote else "x")
     block = _middle(owners)
     own = target.of_block(block)
-    thread = _middle(plane(trace.plan.problem, own.last("threads"), "out" if written else "x"))
+    thread = _middle(plane(problem, own.last("threads"), "out" if wrote else "x"))
     found = Picture(trace, launch, block, thread)
-    if written:
+    if wrote:
         found.panels += _output_panels(found, owners, own)
     found.panels += _input_panels(found)
-    found.caption = _caption(found, own if written else None)
+    found.caption = _caption(found, own if wrote else None)
     return found
+
+
+def target_of(trace: Trace, launch: int) -> Touched | None:
+    """What a launch writes that can be drawn: the output, or im2col's matrix (C R S rows, N P Q columns)."""
+    wrote = trace.touched("out", launch, written=True)
+    if wrote.accesses:
+        return wrote
+    if trace.launches[launch].info.kernel != "im2col":
+        return None
+    problem, entries = trace.plan.problem, trace.touched("workspace", launch, written=True)
+    size = np.dtype(problem.acc_dtype).itemsize
+    # The workspace is bytes, and the matrix begins where it is aligned.
+    places = entries.elements - entries.elements.min()
+    first = places % size == 0
+    shape = problem.taps, problem.n * problem.p * problem.q
+    return Touched(shape, places[first] // size, entries.blocks[first], entries.threads[first], entries.accesses)
 
 
 def _launch_of(trace: Trace, kernel: str) -> int:
@@ -154,7 +169,7 @@ def _launch_of(trace: Trace, kernel: str) -> int:
 def _output_panels(found: Picture, owners: Grid, own: Touched) -> Iterator[Panel]:
     problem, info = found.trace.plan.problem, found.trace.launches[found.launch].info
     yield Panel(
-        f"{_output_name(problem)}: the block that computes each element, of a grid of {_sizes(info.grid)}",
+        f"{_output_name(found)}: the block that computes each element, of a grid of {_sizes(info.grid)}",
         owners, colours(owners), names(owners), [owners == found.block], SMALL,
     )  # fmt: skip
     threads = plane(problem, own.last("threads"), "out")
@@ -253,7 +268,7 @@ def plane(problem: Problem, values: Grid, name: str) -> Grid:
             layout = problem.x_layout if name == "x" else problem.out_layout
         else:
             layout = problem.layout
-        if name != "w":
+        if values.ndim == 4:
             return values[0, 0] if layout == "NCHW" else values[0, :, :, 0]
     if values.ndim == 1:
         width = min(128, values.size)
@@ -261,9 +276,12 @@ def plane(problem: Problem, values: Grid, name: str) -> Grid:
     return values
 
 
-def _output_name(problem: Problem) -> str:
+def _output_name(found: Picture) -> str:
+    problem = found.trace.plan.problem
     if isinstance(problem, GemmProblem):
         return "C"
+    if not found.trace.touched("out", found.launch, written=True).accesses:
+        return "the matrix"
     several = isinstance(problem, Conv2dProblem) and problem.k > 1
     return "the first channel of the output" if several else "the output"
 

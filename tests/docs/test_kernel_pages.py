@@ -66,7 +66,7 @@ def test_a_page_has_its_title_its_prose_and_the_rest(name: str, text: str) -> No
 @pytest.mark.parametrize("name, text", [(n, t) for n, t in pages().items() if "{kernel}" in t], ids=lambda v: v[:20])
 def test_what_is_drawn_is_what_the_kernel_does(name: str, text: str) -> None:
     """Of every picture: the emulator's result is right, and each panel's labels are the trace's."""
-    from kernel_pictures import picture, plane
+    from kernel_pictures import picture, plane, target_of
 
     for line in _PICTURE.findall(text):
         problem, *rest = line.split()
@@ -74,8 +74,8 @@ def test_what_is_drawn_is_what_the_kernel_does(name: str, text: str) -> None:
         traced = trace(parse_problem(problem), name, config)
         assert traced.is_right
         drawn = picture(traced, next((word[3:] for word in rest if word.startswith("of=")), ""))
-        wrote = traced.touched("out", drawn.launch, written=True)
-        if wrote.accesses:
+        wrote = target_of(traced, drawn.launch)
+        if wrote:
             blocks = plane(traced.plan.problem, wrote.last("blocks"), "out")
             assert drawn.panels[0].labels.tolist() == blocks.tolist()
             threads = plane(traced.plan.problem, wrote.of_block(drawn.block).last("threads"), "out")
@@ -103,6 +103,18 @@ def test_numbers_in_cells_are_what_was_read() -> None:
     assert sum(counts.values()) == 8 * 4 * 9
     assert x.outlines[0].sum() == 9
     assert "each 4.8 times" in drawn.caption
+
+
+@needs_emulator
+def test_the_matrix_of_im2col_is_written_whole() -> None:
+    from kernel_pictures import picture, target_of
+
+    traced = trace(parse_problem("n1c2h6w8_k4r3s3_st1_p1_f32_nchw"), "im2col")
+    matrix = target_of(traced, 1)
+    assert matrix is not None
+    assert matrix.shape == (18, 48)
+    assert (matrix.counts() == 1).all()
+    assert picture(traced, "im2col").panels[0].title.startswith("the matrix: the block that")
 
 
 def test_neighbours_differ_in_colour(extensions: None) -> None:
