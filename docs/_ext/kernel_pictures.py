@@ -27,8 +27,8 @@ _NOBODY, _READ, _HALO = _COLOURS["outside"], _COLOURS["tile"], _COLOURS["halo"]
 # Pixels: a panel without numbers, one with them, and sides of a cell.
 SMALL, LARGE = (330, 230), (690, 400)
 LARGEST, SMALLEST = 26, 1.5
-# Below this side no thread's number can be read: then cells are drawn by warps.
-LEGIBLE = 5
+# Below this side no thread's number can be read: then cells are drawn by warps. Below this size of text no number is.
+LEGIBLE, READABLE = 5, 6
 
 
 @dataclass
@@ -75,9 +75,12 @@ class Panel:
             step += "".join(f"M0 {i * cell:g}H{columns * cell:g}" for i in range(rows + 1))
             parts.append(f'<path d="{step}" class="cells"/>')
         parts += [f'<path d="{edges(outline, cell)}" class="outline"/>' for outline in self.outlines]
-        for row, column, text, high, wide in self.words:
-            size = min(12.0, 0.62 * high * cell, 1.5 * wide * cell / max(len(text), 1))
-            if size >= 6:
+        sizes = [min(12.0, 0.62 * high * cell, 1.5 * wide * cell / len(text)) for _, _, text, high, wide in self.words]
+        # One size for all, where the longest can be read so.
+        if sizes and min(sizes) >= READABLE:
+            sizes = [min(sizes)] * len(sizes)
+        for (row, column, text, high, wide), size in zip(self.words, sizes, strict=True):
+            if size >= READABLE:
                 x, y = (column + wide / 2) * cell, (row + high / 2) * cell + 0.36 * size
                 parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:.3g}">{html.escape(text)}</text>')
         width, height = columns * cell, rows * cell
@@ -262,7 +265,7 @@ def _range(counts: Grid) -> str:
 
 
 def plane(problem: Problem, values: Grid, name: str) -> Grid:
-    """One plane of an array, as it is drawn: of a picture the first channel of the first, of a vector rows of 64."""
+    """One plane of an array, as it is drawn: of a picture the first channel of the first, of a vector rows of 32."""
     if isinstance(problem, (Conv2dProblem, Pool2dProblem)):
         if isinstance(problem, Conv2dProblem):
             layout = problem.x_layout if name == "x" else problem.out_layout
@@ -271,7 +274,7 @@ def plane(problem: Problem, values: Grid, name: str) -> Grid:
         if values.ndim == 4:
             return values[0, 0] if layout == "NCHW" else values[0, :, :, 0]
     if values.ndim == 1:
-        width = min(128, values.size)
+        width = min(32, values.size)
         return np.pad(values, (0, -values.size % width), constant_values=-1).reshape(-1, width)
     return values
 

@@ -113,7 +113,7 @@ def header(source: str) -> tuple[str, list[tuple[str, str]]]:
     first: list[str] = []
     entries: list[list[str]] = []
     for line in lines:
-        words = re.match(r"(?P<name>[A-Z]\w*)(?P<gap> +)(?P<text>.*)", line)
+        words = re.match(r"(?P<name>[A-Z]\w* [a-z]+(?=  )|[A-Z]\w*)(?P<gap> +)(?P<text>.*)", line)
         if words and (len(words["name"] + words["gap"]) >= 10 or words["name"] == "Since"):
             entries.append([words["name"], words["text"]])
         elif entries and line.strip():
@@ -124,8 +124,10 @@ def header(source: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def in_words(text: str) -> str:
-    """A comment's text as Markdown: names of constants and formulas stand as they are."""
-    return re.sub(r"([*_<>\[\]`$])", r"\\\1", text)
+    """Plain text as Markdown: names of constants and formulas stand as they are, what is in backticks as code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*_<>\[\]$])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def plain(text: str) -> str:
@@ -134,8 +136,9 @@ def plain(text: str) -> str:
 
 
 def kernel_files(algorithm: Any) -> list[Path]:
-    """The .cu files of a method, its own before what it shares."""
-    return [PACKAGE / source for source in algorithm.sources if source.endswith(".cu") and "/include/" not in source]
+    """The .cu files of a method's own: not those of other families that it builds on."""
+    own = f"algorithms/{folder_of(algorithm)}/"
+    return [PACKAGE / source for source in algorithm.sources if source.endswith(".cu") and source.startswith(own)]
 
 
 # Parts of a page, as Markdown.

@@ -93,10 +93,9 @@ def beside(name: str, run: Any, mine: list[Any]) -> str:
     for method, backend in dict.fromkeys((r.algorithm, r.backend) for r in run.results):
         word = in_words(method) + (" on the CPU" if backend == "cpu" else "")
         columns[f"{word}, theirs"] = [figure(theirs.get((p, method, backend)), rate) for p in problems]
-        same = _SAME.get(method, method)
-        found = [
-            next((best[backend][q, same] for q in likely(p) if (q, same) in best[backend]), None) for p in problems
-        ]
+        same, stored_here = _SAME.get(method, method), best.get(backend, {})
+        known = [[stored_here[q, same] for q in likely(p) if (q, same) in stored_here] for p in problems]
+        found = [several[0] if several else None for several in known]
         more = max([more, *(r.flops / parse_problem(p).flops for p, r in zip(problems, found, strict=True) if r)])
         if any(found):
             columns[f"{word}, ours"] = [figure(r, rate) for r in found]

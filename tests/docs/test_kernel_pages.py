@@ -131,8 +131,21 @@ def test_neighbours_differ_in_colour(extensions: None) -> None:
 
 
 def test_the_head_of_a_file_is_read(kernels: Any) -> None:
-    text = "// relu: max.\n//\n// Threads   one an\n//           element.\n// Since a: b\n// c.\nint i;\n// d\n"
-    assert kernels.header(text) == ("relu: max.", [("Threads", "one an element."), ("Since", "a: b c.")])
+    text = "// relu: max.\n//\n// Threads   an\n//           element.\n// Since a: b\n// c.\n// In place  too\nint i;\n"
+    entries = [("Threads", "an element."), ("Since", "a: b c."), ("In place", "too")]
+    assert kernels.header(text) == ("relu: max.", entries)
+
+
+def test_words_of_a_comment_stand_in_markdown_as_they_are(kernels: Any) -> None:
+    assert kernels.in_words("a_b * [c] `d_e`") == r"a\_b \* \[c\] `d_e`"
+
+
+def test_a_page_shows_the_files_of_its_own_kernel(kernels: Any) -> None:
+    from convforge.algorithms import find
+
+    files = kernels.kernel_files
+    names = {name: [path.name for path in files(find("conv2d", "cuda", name))] for name in ("im2col", "fft")}
+    assert names == {"im2col": ["im2col.cu"], "fft": ["gather.cu", "filter.cu", "multiply.cu", "scatter.cu"]}
 
 
 def test_every_kernels_file_says_its_threads_and_its_limit(kernels: Any) -> None:
