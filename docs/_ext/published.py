@@ -1,9 +1,4 @@
-"""The directive ``published``: a table that others published, beside what is stored of ours; what rules say of both.
-
-    ```{published} C
-    :study: stride
-    :rules: ahead, im2col-against-direct
-    ```
+"""Tables that others published, beside what is stored of ours, and what the rules of a study say of both, as Markdown.
 
 Nothing is measured, and nothing is shown that no stored result holds.
 """
@@ -11,12 +6,9 @@ Nothing is measured, and nothing is shown that no stored result holds.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-from docutils import nodes
-from docutils.parsers.rst import directives
-from kernels import Generated, in_words, stored_runs
-from sphinx.application import Sphinx
+from kernel_pages import in_words, stored_runs
 
 from convforge.problem import parse_problem
 
@@ -24,22 +16,6 @@ from convforge.problem import parse_problem
 _SAME = {"cudnn_second_run": "cudnn"}
 # Tables whose figures are GFLOP/s; of the others, ms.
 RATES = ("D",)
-
-
-class PublishedTable(Generated):
-    """See the module."""
-
-    required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {
-        "study": directives.unchanged_required,
-        "rules": directives.unchanged_required,
-    }
-
-    def run(self) -> list[nodes.Node]:
-        """What it is, its doubts, the table, the findings."""
-        name = self.arguments[0]
-        rules = [rule.strip() for rule in self.options["rules"].split(",")]
-        return self.parse_text_to_nodes(page_of(name, self.options["study"], rules))
 
 
 def page_of(name: str, study: str, rules: list[str]) -> str:
@@ -156,9 +132,3 @@ def sentences(study: str, rules: list[str], run: Any) -> str:
     found = find_study(study)
     said = [found.sentence(finding) for finding in found.findings(run) if finding.rule in rules]
     return "\n".join(f"- {in_words(text)}" for text in said) or "- Nothing."
-
-
-def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
-    app.add_directive("published", PublishedTable)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ EXTENSIONS = ROOT / "docs" / "_ext"
 @pytest.fixture(scope="module")
 def tables() -> Iterator[Any]:
     sys.path.insert(0, str(EXTENSIONS))
-    yield pytest.importorskip("published", reason="the docs' libraries are not installed", exc_type=ModuleNotFoundError)
+    yield importlib.import_module("published")
     sys.path.remove(str(EXTENSIONS))
 
 
