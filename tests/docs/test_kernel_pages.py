@@ -103,6 +103,8 @@ def test_numbers_in_cells_are_what_was_read() -> None:
     assert counts[3, 3] == 9
     assert sum(counts.values()) == 8 * 4 * 9
     assert x.outlines[0].sum() == 9
+    assert np.argwhere(x.labels == 0).tolist() == [[i, j] for i in range(2, 6) for j in range(2, 10)]  # under outputs
+    assert (x.labels == 1).sum() == 6 * 10 - 4 * 8  # the halo
     assert "each 4.8 times" in drawn.caption
 
 
