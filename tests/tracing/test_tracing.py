@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import doctest
 import math
 from typing import Any
 
@@ -19,7 +20,7 @@ from convforge.check import make_inputs
 from convforge.check.inputs import output_dtype, output_shape
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tracing import runtime as traced_runtime
-from convforge.tracing import trace
+from convforge.tracing import trace, traced
 
 pytestmark = needs_emulator
 
@@ -239,6 +240,10 @@ def test_more_accesses_than_can_be_kept_are_no_trace(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(traced_runtime, "MOST_ACCESSES", 1000)
     with pytest.raises(ValueError, match="of which 1000 can be kept; trace a smaller problem"):
         trace(parse_problem("m16n16k16_f32"), "gemm_naive")
+
+
+def test_the_example_in_the_docstring_is_true() -> None:
+    assert doctest.testmod(traced) == doctest.TestResults(failed=0, attempted=4)
 
 
 def test_a_launch_knows_what_it_was() -> None:
