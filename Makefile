@@ -10,7 +10,7 @@ PARTS ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format registers clean
+.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format registers words clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
@@ -47,6 +47,10 @@ docs: $(VENV)/.docs
 # What tests/algorithms/test_compiled.py holds every kernel's machine code against, after a change of kernels.
 registers: $(VENV)/.dev
 	$(BIN)/python -m tests.algorithms.registers
+
+# The catalogues of other languages, after a change of a text: what is new stands in them untranslated.
+words: $(VENV)/.dev
+	$(BIN)/python -m tests.language.messages
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convforge.backends.cpu import cpu_runtime
+from convforge.bench.material import Material, checker, gaussian_weights
+from convforge.bench.suites import load
 from convforge.check import Judge, make_inputs, verdict, warm_up
 from convforge.check import inputs as inputs_of
 from convforge.check.bits import PIECE, filled, same
@@ -162,6 +165,26 @@ def test_channels_that_share_a_filter_share_another_in_other_inputs() -> None:
     assert (shared == shared[:1]).all()
     assert np.array_equal(shared[0], apart[0])
     assert not (shared == inputs.w).any()
+
+
+def test_weights_that_were_chosen_for_their_rank_get_others_of_that_rank() -> None:
+    problem = parse_problem("n1c2h9w9_k2r5s7_p2x3_g2_f32_nchw")
+    w = gaussian_weights(problem).astype(np.float32)
+    inputs = replace(make_inputs(problem), w=w, own_weights=True)
+    others = Judge(problem, inputs).other_inputs.w
+    assert others is not None
+    assert [int(np.linalg.matrix_rank(one)) for one in others[:, 0]] == [1, 1]
+    assert (others != w).all()
+
+
+def test_the_bench_s_thorough_check_takes_filters_that_factor() -> None:
+    """A method that refuses filters of a higher rank in its preparation is given none."""
+    (case,) = (case for case in load(["filters"])[1] if case.name == "blur_512_5x5")
+    problem = parse_problem("n1c3h24w24_k3r5s5_st1_p2_g3_f32_nchw")
+    material = Material(replace(case, problem=problem), cpu_runtime(), checker())
+    assert isinstance(material.judges[0].other_inputs.w, np.ndarray)
+    for w in (material.judges[0].inputs.w, material.judges[0].other_inputs.w):
+        assert {int(np.linalg.matrix_rank(one, rtol=1e-5)) for one in w[:, 0]} == {1}
 
 
 def test_other_inputs_are_made_once_for_all_plans() -> None:

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser import asked, column, driver, head, number, opened
+from tests.language.english import english
 from tests.report import runs
 
 from convforge.report import load, render, write
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+__all__ = ["driver"]
 pytestmark = pytest.mark.browser
-
-SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-dev-shm-usage", "--hide-scrollbars", "--force-prefers-reduced-motion", "--window-size=1400,1000",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    if CHROMIUM is None or DRIVER is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have Chromium and chromedriver")
-        pytest.skip("Chromium and chromedriver are not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for switch in SWITCHES:
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(scope="module")
@@ -53,43 +26,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def page(driver: Any, address: str) -> Any:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    driver.get_log("performance")
-    driver.get(address)
-    drawn = "return document.documentElement.dataset.charts === 'drawn'"
-    WebDriverWait(driver, 60).until(lambda d: d.execute_script(drawn))
-    return driver
-
-
-def column(page: Any, table: str, index: int) -> list[str]:
-    """Texts of a column's visible cells."""
-    script = """return [...document.getElementById(arguments[0]).tBodies[0].rows]
-        .filter((row) => row.offsetParent !== null).map((row) => row.cells[arguments[1]].textContent.trim())"""
-    found: list[str] = page.execute_script(script, table, index)
-    return found
-
-
-def head(page: Any, table: str, name: str) -> tuple[int, Any]:
-    """Place and element of a column's head."""
-    heads = page.find_elements("css selector", f"#{table} thead th")
-    names = [h.text.strip() for h in heads]
-    return names.index(name), heads[names.index(name)]
-
-
-def number(text: str) -> float:
-    return float(text.strip("~*±%").replace(" %", "").split()[0])
+    return opened(driver, address)
 
 
 def test_nothing_goes_wrong_and_nothing_is_asked_of_a_network(page: Any, address: str) -> None:
     assert page.get_log("browser") == []
-    asked = []
-    for line in page.get_log("performance"):
-        message = json.loads(line["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            asked.append(message["params"]["request"]["url"])
-    assert address in asked
-    assert [url for url in asked if not url.startswith(("data:", address))] == []
+    requested = asked(page)
+    assert address in requested
+    assert [url for url in requested if not url.startswith(("data:", address))] == []
 
 
 def test_every_chart_is_drawn_with_its_marks(page: Any) -> None:
@@ -223,3 +167,55 @@ def test_the_page_never_scrolls_sideways(page: Any, width: int) -> None:
         assert page.execute_script("return document.documentElement.scrollWidth") == width
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def chinese_address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("chinese")
+    shown, _ = load([runs.write(folder / "a.jsonl", runs.records())])
+    write(folder / "page.html", render(shown, language="zh"))
+    return (folder / "page.html").as_uri()
+
+
+def test_a_chinese_page_draws_sorts_and_filters(driver: Any, chinese_address: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get(chinese_address)
+    drawn = "return document.documentElement.dataset.charts === 'drawn'"
+    WebDriverWait(driver, 60).until(lambda d: d.execute_script(drawn))
+    assert driver.execute_script("return document.documentElement.lang") == "zh"
+
+    labels = driver.execute_script("return [...document.querySelectorAll('.plot svg text')].map((t) => t.textContent)")
+    assert {"每次调用的时间", "图像边长，像素", "最快对照库的时间 ÷ 本库的时间", "屋顶线"} <= set(labels)
+    names = set(runs.METHODS) | {"rgb_to_1", "rgb_to_3"}
+    assert {label for label in labels if english(label, names)} == set()
+
+    index, name = head(driver, "run0-results", "时间，ms")
+    before = [number(text) for text in column(driver, "run0-results", index)]
+    name.find_element("css selector", "button").click()
+    assert [number(text) for text in column(driver, "run0-results", index)] == sorted(before)
+    whose, name = head(driver, "run0-results", "归属")
+    name.find_element("css selector", "button").click()
+    found = column(driver, "run0-results", whose)
+    assert list(dict.fromkeys(found)) in (["本库", "对照库"], ["对照库", "本库"])
+
+    box = driver.find_element("css selector", "#run0-results-filter")
+    output = driver.find_element("css selector", ".filter output")
+    assert output.text == f"{len(before)} 行"
+    box.send_keys("direct_rows 2048")
+    assert output.text == f"{len(before)} 行中的 6 行"
+    assert len(column(driver, "run0-results", 0)) == 6
+    assert driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+def test_a_chinese_page_never_scrolls_sideways(driver: Any, chinese_address: str, width: int) -> None:
+    driver.get(chinese_address)
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        assert driver.execute_script("return document.documentElement.scrollWidth") == width
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -40,3 +40,16 @@ def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(source), "--pictures", str(tmp_path), "--out", str(tmp_path / "p.html")])
     assert isinstance(done.exception, ValueError)
     assert "holds no picture" in str(done.exception)
+
+
+def test_the_page_is_written_in_the_language_that_is_asked_for(tmp_path: Path) -> None:
+    source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
+    out = tmp_path / "p.html"
+    done = CliRunner().invoke(app, [str(source), "--language", "zh", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = out.read_text(encoding="utf-8")
+    assert '<html lang="zh">' in page
+    assert "本库最快" in page
+    done = CliRunner().invoke(app, [str(source), "--language", "fr", "--out", str(tmp_path / "q.html")])
+    assert str(done.exception) == "language='fr' is unknown; choose one of en, zh"
+    assert not (tmp_path / "q.html").exists()

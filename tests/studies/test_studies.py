@@ -154,6 +154,36 @@ def test_findings_of_a_stored_file(done: Callable[..., Ran]) -> None:
     assert "copy_bytes_per_s" in done("study", "memory", "--from", path, "--trace").out
 
 
+def test_findings_are_said_in_chinese(done: Callable[..., Ran]) -> None:
+    from rich.cells import cell_len
+
+    (path,) = [one.path for one in STORED if one.device.startswith("nvidia") and one.suite == "memory"]
+    out = done("study", "memory", "--from", path, "--language", "zh").out
+    said = out[out.index("结论：") :]
+    assert "数据不足以支持的，以及需要当心的：" in said
+    assert "direct_shared在全部15个算例上比direct_naive快" in re.sub(r"\s+", "", said)
+    assert max(map(cell_len, said.splitlines())) <= 118
+    assert not any(line.strip().startswith(("，", "。", "、", "；", "）")) for line in said.splitlines())
+    tables = json.loads(done("study", "memory", "--from", path, "--json", "--language", "zh").out)["findings"]
+    assert all(table["sentence"].endswith("。") for table in tables)
+    assert "共享内存" in done("study", "--list", "--language", "zh").out
+
+
+def test_lines_end_where_they_may() -> None:
+    from rich.cells import cell_len
+
+    from convforge.cli.study import _folded
+
+    english = "one two (three), four: five"
+    assert _folded(english, 10) == ["one two", "(three),", "four: five"]
+    chinese = "在全部 15 个算例上（rgb_to_1），加速比为 1.5 倍（a）到 3 倍。“核函数”"
+    for width in range(16, 40):
+        lines = _folded(chinese, width)
+        assert re.sub(r"\s", "", "".join(lines)) == re.sub(r"\s", "", chinese)
+        assert max(map(cell_len, lines)) <= width
+        assert not any(line.startswith(tuple("，。、；：）” ")) or line.endswith(tuple("（“ ")) for line in lines)
+
+
 def test_blocks_are_shown_with_their_occupancy(done: Callable[..., Ran]) -> None:
     (path,) = [one.path for one in STORED if one.suite == "blocks"]
     assert "%)" in done("study", "block-size", "--from", path).out
@@ -167,6 +197,7 @@ def test_blocks_are_shown_with_their_occupancy(done: Callable[..., Ran]) -> None
         (("size", "--from", "x.jsonl", "--quick"), "--from measures nothing"),
         (("size", "--device", "emulator"), "its times say nothing about a GPU"),
         (("size", "--budget", "soon"), "--budget 'soon'"),
+        (("--list", "--language", "fr"), "language='fr' is unknown"),
     ],
 )
 def test_bad_use_is_refused(refused: Callable[..., str], words: tuple[str, ...], says: str) -> None:

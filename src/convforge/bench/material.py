@@ -161,7 +161,8 @@ def _inputs(case: Case, check: Checker, seed: int) -> Any:
     if case.weights != "normal":
         assert isinstance(case.problem, Conv2dProblem)
         make = gaussian_weights if case.weights == "gaussian" else shared_weights
-        inputs = dataclasses.replace(inputs, w=make(case.problem, seed).astype(inputs.w.dtype))
+        w = make(case.problem, seed).astype(inputs.w.dtype)
+        inputs = dataclasses.replace(inputs, w=w, own_weights=True)
     return inputs
 
 

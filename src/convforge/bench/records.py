@@ -243,6 +243,54 @@ class CopyTime:
         return cls(record["case"], record["bytes"], Timing.from_table(record["time"]))
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What one launch did.
+
+    Attributes
+    ----------
+    case, method, config, kernel : str
+    dram_bytes, l2_bytes, l1_bytes : float
+        Bytes read from and written to memory; that passed L2; that L1 was asked for.
+    l1_hit, l2_hit : float
+        Share of the 32-byte sectors that were found there.
+    """
+
+    case: str
+    method: str
+    config: str
+    kernel: str
+    dram_bytes: float
+    l2_bytes: float
+    l1_bytes: float
+    l1_hit: float
+    l2_hit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a profiler counted, or why it counted nothing.
+
+    Attributes
+    ----------
+    counters : tuple of Counters
+    reason : str or None
+    """
+
+    counters: tuple[Counters, ...] = ()
+    reason: str | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """As a line of the store."""
+        tables = [dataclasses.asdict(counters) for counters in self.counters]
+        return {"kind": "profile", "counters": tables, "reason": self.reason}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Profile:
+        """What :meth:`to_record` wrote."""
+        return cls(tuple(Counters(**table) for table in record["counters"]), record["reason"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run as stored.
@@ -261,6 +309,8 @@ class Run:
         "before" or "after" each; a resumed run has several pairs.
     copies : tuple of CopyTime
         One a case; none in runs that are older than copies.
+    profile : Profile or None
+        A profiler's counters; None where none was asked.
     complete : bool
         Every row was reached.
     """
@@ -279,6 +329,7 @@ class Run:
     finals: tuple[Finalists, ...] = ()
     ceilings: tuple[tuple[str, Ceilings], ...] = ()
     copies: tuple[CopyTime, ...] = ()
+    profile: Profile | None = None
     complete: bool = False
 
     @classmethod

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from convforge.bench.records import CopyTime, Finalists, Result, Run
+from convforge.bench.records import CopyTime, Finalists, Profile, Result, Run
 from convforge.measure.ceilings import Ceilings
 
 SCHEMA = 1
@@ -117,6 +117,7 @@ def load_run(path: Path) -> Run:
     finals: dict[str, Finalists] = {}
     ceilings: list[tuple[str, Ceilings]] = []
     copies: dict[str, CopyTime] = {}
+    profile: Profile | None = None
     complete = False
     for number, record in enumerate(records[1:], 2):
         kind = record.get("kind")
@@ -131,6 +132,8 @@ def load_run(path: Path) -> Run:
             elif kind == "copy":
                 copy = CopyTime.from_record(record)
                 copies[copy.case] = copy
+            elif kind == "profile":
+                profile = Profile.from_record(record)
             elif kind == "ceilings":
                 ceilings.append((record["when"], Ceilings(record["copy_bytes_per_s"], record["fma_flops_per_s"])))
             elif kind != "end":
@@ -140,7 +143,7 @@ def load_run(path: Path) -> Run:
         complete = kind == "end" and bool(record["complete"])
     return Run.from_header(
         records[0], path, results=tuple(results.values()), finals=tuple(finals.values()), ceilings=tuple(ceilings),
-        copies=tuple(copies.values()), complete=complete,
+        copies=tuple(copies.values()), profile=profile, complete=complete,
     )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ class Inputs:
         Scale and bias in float32, or float64 where sums are; the residual in the output's layout and type.
     kind, seed
         How it was made, for the line that reproduces a failure; "given" where it was not made here.
+    own_weights : bool
+        The weights were not made with the rest but replaced by others, of a rank that counts.
     """
 
     x: NDArray[Any]
@@ -51,6 +53,7 @@ class Inputs:
     operands: Operands
     kind: str = "given"
     seed: int = 0
+    own_weights: bool = False
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:

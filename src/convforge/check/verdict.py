@@ -54,6 +54,13 @@ class Verdict:
     message: str = ""
 
 
+def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Weights (K, C, R, S) of the same ranks: every row and every column is scaled, in all filters alike."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
+    return np.asarray(rows * columns * w, np.float64)
+
+
 class Judge:
     """What results of a problem on one set of inputs are held against: computed once, however many results come.
 
@@ -99,13 +106,17 @@ class Judge:
     def other_inputs(self) -> Inputs:
         """Inputs of the same kind with other numbers, which a stored result does not answer.
 
-        Where all channels share one filter they share another one, so that what takes but one is given no more.
+        Where all channels share one filter they share another one, so that what takes but one is given no more; and
+        float weights that were chosen for their rank get others of the same rank.
         """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
-        if isinstance(self.problem, Conv2dProblem) and w is not None and w.size and (w == w[:1, :1]).all():
+        if isinstance(self.problem, Conv2dProblem) and w is not None and w.size:
             assert others.w is not None
-            others.w[...] = others.w[:1, :1].copy()
+            if self.inputs.own_weights and not is_integer(self.problem.w_dtype):
+                others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
+            elif (w == w[:1, :1]).all():
+                others.w[...] = others.w[:1, :1].copy()
         return others
 
     @cached_property

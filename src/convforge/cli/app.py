@@ -28,6 +28,7 @@ def _register() -> None:
     from convforge.cli.explain import explain
     from convforge.cli.filter import filter_command
     from convforge.cli.gemm import gemm
+    from convforge.cli.lab import lab
     from convforge.cli.report import report
     from convforge.cli.study import study
     from convforge.cli.tune import tune
@@ -39,6 +40,7 @@ def _register() -> None:
         ("explain", explain),
         ("tune", tune),
         ("study", study),
+        ("lab", lab),
         ("check", check),
         ("report", report),
         ("doctor", doctor),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,14 +31,17 @@ def study(
         bool, typer.Option("--json", help="Print the findings as JSON, with the figures they rest on.")
     ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the figures that it rests on.")] = False,
+    language: Annotated[str, typer.Option(metavar="en|zh", help="Language of questions and findings.")] = "en",
 ) -> None:
     """Measure what a question asks, and say what follows from it."""
     from convforge.cli.bench import progress, seconds
+    from convforge.language import in_language
     from convforge.studies import STUDIES, find_study
 
-    if list_:
-        _list(STUDIES.values())
-        return
+    with in_language(language):  # Refused before anything is measured.
+        if list_:
+            _list(STUDIES.values())
+            return
     if not name:
         raise ValueError(f"name a study: {', '.join(STUDIES)}; --list says what each asks")
     chosen = find_study(name)
@@ -59,18 +62,21 @@ def study(
         with progress() as watch:
             run = conduct(chosen, runtime, out / "results", budget_s=budget_s, quick=quick, watch=watch)
         typer.echo(f"stored in {run.path}", err=True)
-    found = chosen.findings(run)
-    if json_:
-        tables = [finding.to_table() | {"sentence": chosen.sentence(finding)} for finding in found]
-        typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
-        return
-    _show(chosen, run, found, trace)
+    with in_language(language):
+        found = chosen.findings(run)
+        if json_:
+            tables = [finding.to_table() | {"sentence": chosen.sentence(finding)} for finding in found]
+            typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
+            return
+        _show(chosen, run, found, trace)
 
 
 def _list(studies: Iterable[Study]) -> None:
     """Every study, and what it asks."""
+    from convforge.language import gettext
+
     for known in studies:
-        typer.echo(f"{known.name:12} {known.asks}")
+        typer.echo(f"{known.name:12} {gettext(known.asks)}")
 
 
 def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
@@ -82,6 +88,7 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
     from convforge.bench.step_tables import step_table
     from convforge.bench.tables import rich_table
     from convforge.cli.bench import show
+    from convforge.language import gettext
 
     stepped = [r for r in run.results if r.steps]
     tables = block_tables(run, run.results) if chosen.view == "blocks" else []
@@ -93,14 +100,38 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
         typer.echo(caption(run))
     elif run.results:
         show(run)
-    for supported, title in ((True, "Findings"), (False, "What the data does not support, and what to be wary of")):
+    titles = {
+        True: gettext("Findings:"),
+        False: gettext("What the data does not support, and what to be wary of:"),
+    }
+    for supported, title in titles.items():
         some = [finding for finding in found if finding.supported is supported]
         if some:
-            typer.echo(f"\n{title}:\n")
+            typer.echo(f"\n{title}\n")
         for finding in some:
-            typer.echo(textwrap.fill(f"{chosen.sentence(finding)} [{finding.rule}]", 116, initial_indent="- ",
-                                     subsequent_indent="  ", break_on_hyphens=False))  # fmt: skip
+            lines = _folded(f"{chosen.sentence(finding)} [{finding.rule}]", 114)
+            typer.echo("- " + "\n  ".join(lines))
             for datum in finding.data if trace else ():
                 spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"
                 where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
                 typer.echo(f"    {where}: {datum.what} {datum.value:.6g}{spread}")
+
+
+# What stays on one line: a Chinese letter or a run of others, with the bracket before and the punctuation behind it.
+_UNIT = re.compile(
+    r"\s+|[\uff08\u201c]*(?:[\u3400-\u9fff]|[^\s\u3400-\u9fff\uff08\u201c]+)[\u3001\u3002\uff09\uff0c\uff1a\uff1b\u201d]*|."
+)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns of a terminal, where a Chinese sign takes two."""
+    from rich.cells import cell_len
+
+    lines = [""]
+    for unit in _UNIT.findall(text):
+        if lines[-1] and cell_len(lines[-1] + unit.rstrip()) > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+        if lines[-1] or not unit.isspace():
+            lines[-1] += unit
+    return lines

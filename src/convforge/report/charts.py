@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convforge.bench.records import Run
+from convforge.language import in_language
 from convforge.report.panels import KINDS, Kind, Panel, panels
 from convforge.report.records import view
 from convforge.report.theme import Datasets, Ink, Spec, Theme, ink_of, themed, unvalidated
@@ -10,7 +11,7 @@ from convforge.report.theme import Datasets, Ink, Spec, Theme, ink_of, themed, u
 __all__ = ["KINDS", "Kind", "chart_png", "chart_spec", "chart_svg", "panel_spec"]
 
 
-def chart_png(run: Run, kind: Kind, *, theme: Theme = "light", scale: float = 2.0) -> bytes:
+def chart_png(run: Run, kind: Kind, *, theme: Theme = "light", scale: float = 2.0, language: str = "en") -> bytes:
     """A chart of a run as PNG, offline.
 
     Parameters
@@ -20,30 +21,37 @@ def chart_png(run: Run, kind: Kind, *, theme: Theme = "light", scale: float = 2.
     theme : {"light", "dark"}
     scale : float
         Pixels of the picture per pixel of the page.
+    language : {"en", "zh"}
+        Of titles, axes and legends.
 
     Raises
     ------
     ValueError
-        The run holds nothing that such a chart could show, or `kind` is unknown.
+        The run holds nothing that such a chart could show, or `kind` or `language` is unknown.
     """
     import vl_convert
 
-    return bytes(vl_convert.vegalite_to_png(chart_spec(run, kind, theme=theme), scale=scale))
+    return bytes(vl_convert.vegalite_to_png(chart_spec(run, kind, theme=theme, language=language), scale=scale))
 
 
-def chart_svg(run: Run, kind: Kind, *, theme: Theme = "light") -> str:
+def chart_svg(run: Run, kind: Kind, *, theme: Theme = "light", language: str = "en") -> str:
     """A chart of a run as SVG, offline; see :func:`chart_png`."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(chart_spec(run, kind, theme=theme)))
+    return str(vl_convert.vegalite_to_svg(chart_spec(run, kind, theme=theme, language=language)))
 
 
-def chart_spec(run: Run, kind: Kind, *, theme: Theme = "light") -> Spec:
+def chart_spec(run: Run, kind: Kind, *, theme: Theme = "light", language: str = "en") -> Spec:
     """The Vega-Lite spec behind :func:`chart_png`: all panels of a kind with one legend."""
-    import altair as alt
-
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(KINDS)}")
+    with in_language(language):
+        return _spec(run, kind, theme)
+
+
+def _spec(run: Run, kind: Kind, theme: Theme) -> Spec:
+    import altair as alt
+
     shown = view(run)
     ink = ink_of(shown, theme)
     rows: dict[str, list[Panel]] = {}

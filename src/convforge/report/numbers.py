@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from convforge.language import gettext
+
 MISSING = "–"
 
 
@@ -95,7 +97,8 @@ def percent(value: float) -> str:
     >>> percent(0.0123), percent(0.873)
     ('1.2 %', '87 %')
     """
-    return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
+    digits = f"{100 * value:.1f}" if abs(value) < 0.0995 else f"{100 * value:.0f}"
+    return gettext("{n} %").format(n=digits)
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:

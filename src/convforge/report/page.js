@@ -3,7 +3,7 @@
 (() => {
   // Sorting: a click on a column's name, or Enter or Space on it; numbers by value, words as people sort them,
   // missing values last either way.
-  const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+  const collator = new Intl.Collator(document.documentElement.lang, { numeric: true, sensitivity: "base" });
 
   function keyOf(row, column) {
     const cell = row.cells[column];
@@ -59,7 +59,8 @@
         row.hidden = !words.every((word) => texts[i].includes(word));
         shown += row.hidden ? 0 : 1;
       });
-      output.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
+      const said = shown === rows.length ? output.dataset.all : output.dataset.some;
+      output.textContent = said.replace("{k}", shown).replace("{n}", rows.length);
     };
     input.addEventListener("input", filter);
     filter();
@@ -87,7 +88,7 @@
         await draw(place);
       } catch (fault) {
         place.classList.add("failed");
-        place.textContent = "This chart could not be drawn; its numbers stand in the table.";
+        place.textContent = place.dataset.undrawn;
         console.error(fault);
       }
       await new Promise((resolve) => setTimeout(resolve));

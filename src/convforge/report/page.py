@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from convforge.bench.records import Run
-from convforge.language import gettext, ngettext
+from convforge.language import gettext, in_language, ngettext
+from convforge.language import language as language_here
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
 from convforge.report.palette import Look
@@ -79,6 +80,7 @@ class Section:
 
     key: str
     view: View
+    name: str
     machine_name: str
     headline: Headline
     cautions: list[str]
@@ -104,6 +106,7 @@ def render(
     title: str | None = None,
     pictures: Sequence[tuple[str, Path]] = (),
     left_out: Sequence[Run] = (),
+    language: str = "en",
 ) -> str:
     """The page as text; the same runs give the same text.
 
@@ -117,18 +120,27 @@ def render(
         Shown after the first run's summary.
     left_out : sequence of Run
         Older runs, named at the end.
+    language : {"en", "zh"}
+        Of all that the page says; names, units and what a run stores as free text stay as they are.
 
     Raises
     ------
     ValueError
-        No run, a run without results, or a result that is not sound.
+        No run, a run without results, a result that is not sound, or an unknown language.
     """
     if not runs or any(not run.results for run in runs):
         raise ValueError("a report needs runs with at least one result each")
+    with in_language(language):
+        return _render(runs, title, pictures, left_out)
+
+
+def _render(
+    runs: Sequence[Run], title: str | None, pictures: Sequence[tuple[str, Path]], left_out: Sequence[Run]
+) -> str:
     with unvalidated():
         sections = [_section(f"run{i}", view(run)) for i, run in enumerate(runs)]
-    style, script, bundle = _text("page.css"), _text("page.js"), chart_script()
-    names = dict.fromkeys(f"{s.view.run.suite} on {s.machine_name}" for s in sections)
+    style, script, bundle = text("page.css"), text("page.js"), chart_script()
+    names = dict.fromkeys(s.name for s in sections)
     page: str = template("page.html.j2").render(
         title=title or " · ".join(names),
         sections=sections,
@@ -137,7 +149,7 @@ def render(
         style=_variables(sections) + style,
         script=script,
         bundle=bundle,
-        digests=" ".join(f"'{_digest(text)}'" for text in (bundle, script)),
+        digests=" ".join(f"'{digest(part)}'" for part in (bundle, script)),
     )
     return page
 
@@ -199,6 +211,7 @@ def _section(key: str, shown: View) -> Section:
     return Section(
         key=key,
         view=shown,
+        name=gettext("{suite} on {machine}").format(suite=shown.run.suite, machine=machine.machine_name(shown)),
         machine_name=machine.machine_name(shown),
         headline=headline(shown),
         cautions=cautions(shown),
@@ -243,7 +256,7 @@ def _families(shown: View, ink: Ink) -> Iterable[tuple[str, Row, Row]]:
             found.setdefault((kind, family), []).append(_chart(panel, ink, kind))
     for family in shown.series:
         times, rates = (tuple(found.get((kind, family), ())) for kind in kinds)
-        yield family, Row("Time a call", times, tables.series_table(shown, family)), Row("GFLOP/s", rates)
+        yield family, Row(gettext("Time a call"), times, tables.series_table(shown, family)), Row("GFLOP/s", rates)
 
 
 def _variables(sections: Iterable[Section]) -> str:
@@ -265,23 +278,26 @@ def template(name: str) -> Any:
 
 @cache
 def _environment() -> Any:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment: Any = Environment(
-        loader=FunctionLoader(_text),
+        loader=ChoiceLoader([PackageLoader("convforge", room) for room in ("report", "lab")]),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.i18n"],
     )
+    environment.globals["language"] = language_here
     environment.install_gettext_callables(gettext, ngettext, newstyle=True)
     return environment
 
 
-def _text(name: str) -> str:
-    return resources.files("convforge.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def text(name: str, room: str = "report") -> str:
+    """A file of the package's pages."""
+    return resources.files(f"convforge.{room}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _digest(script: str) -> str:
+def digest(script: str) -> str:
+    """What the page's security policy knows a script by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.records import Entry, View
-from convforge.report.summary import Duel, duels
+from convforge.report.summary import Duel, arithmetic, duels
+from convforge.report.tables import status
 from convforge.report.theme import (
     Datasets,
     Ink,
@@ -32,14 +34,15 @@ SECONDS_LABEL = (
 TIME_FIELDS = ("method", "size", "time", "spread", "rate", "of_the_roof", "error", "note")
 
 
-def _row(shown: View, entry: Entry) -> dict[str, Any]:
+def point(shown: View, entry: Entry) -> dict[str, Any]:
     """What a point of a chart holds; words for the tooltip, numbers for the place."""
     timing, r = entry.timing, entry.result
     assert timing is not None
     roof, rate = shown.roof(entry), entry.gflops
     low, high = quartiles(timing.samples)
-    notes = [word for word, true in (("noisy", timing.noisy), ("hot in the cache", not timing.cold)) if true]
-    notes += ["GFLOP/s nominal"] if entry.nominal else []
+    notes = [gettext("noisy")] if timing.noisy else []
+    notes += [] if timing.cold else [gettext("hot in the cache")]
+    notes += [gettext("GFLOP/s nominal")] if entry.nominal else []
     return {
         "method": r.algorithm,
         "case": r.case,
@@ -52,7 +55,7 @@ def _row(shown: View, entry: Entry) -> dict[str, Any]:
         "rate": numbers.MISSING if rate is None else f"{numbers.three(rate)} GFLOP/s",
         "of_the_roof": numbers.MISSING if not roof or rate is None else numbers.percent(rate / roof),
         "error": numbers.MISSING if r.error is None or r.error.rms is None else numbers.tiny(r.error.rms),
-        "note": ", ".join(notes) or "–",
+        "note": gettext(", ").join(notes) or "–",
     }
 
 
@@ -114,7 +117,7 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
         if kind == "gflops" and not any(e.gflops for e in members):
             continue
         sizes = sorted({e.size for e in members if e.size is not None})
-        rows = [_row(shown, e) for e in members]
+        rows = [point(shown, e) for e in members]
         # The strides of a family share one vertical scale: they are there to be compared.
         if kind == "time":
             domain = [min(r["ms"] for r in rows) / 1.3, max(r["ms"] for r in rows) * 1.3]
@@ -122,12 +125,14 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
             domain = [0.0, 1.06 * max(r["gflops"] or 0.0 for r in rows)]
         for stride in sorted({e.stride for e in members}):
             chosen = [e for e in members if e.stride == stride]
-            what = "time a call" if kind == "time" else "GFLOP/s"
-            title = f"stride {stride}" if stride else "all"
+            title = gettext("stride {n}").format(n=stride) if stride else gettext("all")
+            text = gettext("GFLOP/s by size, {problem}, {stride}, a line a method")
+            if kind == "time":
+                text = gettext("time a call by size, {problem}, {stride}, a line a method")
             data = Datasets()
             chart = _series(data, shown, ink, chosen, sizes, kind, domain)
             key = f"{kind}-{shown.series.index(family)}-{stride or 'all'}".replace("×", "x")
-            yield family, Panel(key, title, f"{what} by size, {family}, {title}, a line a method", chart, data)
+            yield family, Panel(key, title, text.format(problem=family, stride=title), chart, data)
 
 
 def _series(
@@ -137,12 +142,12 @@ def _series(
 
     names = [n for n in shown.methods if any(e.result.algorithm == n for e in chosen)]
     scales = method_scales(ink, names)
-    rows = [{**_row(shown, e), "size": e.size} for e in chosen]
+    rows = [{**point(shown, e), "size": e.size} for e in chosen]
     base = data.chart(rows)
     x = size_axis(sizes)
     if kind == "time":
         y = alt.Y(
-            "ms:Q", title="time a call", scale=alt.Scale(type="log", domain=domain, nice=False),
+            "ms:Q", title=gettext("time a call"), scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr=SECONDS_LABEL, values=log_ticks(domain)),
         )  # fmt: skip
     else:
@@ -152,7 +157,7 @@ def _series(
     if kind == "time":
         layers.append(
             base.mark_rule(strokeWidth=1.5, opacity=0.55, clip=True).encode(
-                x=x, y=alt.Y("low:Q", title="time a call"), y2="high:Q", color=scales["color"]
+                x=x, y=alt.Y("low:Q", title=gettext("time a call")), y2="high:Q", color=scales["color"]
             )
         )
     layers.append(method_points(base, scales, TIME_FIELDS).encode(x=x, y=y))
@@ -168,7 +173,7 @@ def _limit(data: Datasets, shown: View, ink: Ink, chosen: Sequence[Entry], x: An
 
     roofs = {e.size: shown.roof(e) for e in chosen if e.size is not None}
     rows = [
-        {"size": size, "gflops": roof, "what": "roof", "rate": f"{numbers.three(roof)} GFLOP/s"}
+        {"size": size, "gflops": roof, "what": gettext("roof"), "rate": f"{numbers.three(roof)} GFLOP/s"}
         for size, roof in sorted(roofs.items())
         if roof is not None and roof <= top
     ]
@@ -191,7 +196,8 @@ def _ratio_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     values = [r["ratio"] for _, r in rows]
     domain = [min(0.8, *values) / 1.08, max(1.25, *values) * 1.08]
     y = alt.Y(
-        "ratio:Q", title="time of the best peer ÷ ours", scale=alt.Scale(type="log", domain=domain, nice=False),
+        "ratio:Q", title=gettext("time of the best peer ÷ ours"),
+        scale=alt.Scale(type="log", domain=domain, nice=False),
         axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain)),
     )  # fmt: skip
     for family in shown.series:
@@ -199,14 +205,15 @@ def _ratio_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
         if members:
             data = Datasets()
             chart = _ratio_series(data, ink, members, y).properties(height=230)
-            text = f"ratio to the best peer by size, {family}, a line a stride; above 1 ours is ahead"
-            yield "", Panel(f"ratio-{shown.series.index(family)}", shown.short(family), text, chart, data)
+            text = gettext("ratio to the best peer by size, {problem}, a line a stride; above 1 ours is ahead")
+            key = f"ratio-{shown.series.index(family)}"
+            yield "", Panel(key, shown.short(family), text.format(problem=family), chart, data)
     single = [(d, r) for d, r in rows if not shown.is_series(d.ours)]
     if single:
-        text = "ratio to the best peer by case; right of 1 ours is ahead"
+        text = gettext("ratio to the best peer by case; right of 1 ours is ahead")
         data = Datasets()
         chart = _ratio_cases(data, ink, single, domain)
-        yield "", Panel("ratio-cases", "single cases", text, chart, data)
+        yield "", Panel("ratio-cases", gettext("single cases"), text, chart, data)
 
 
 RATIO_FIELDS = ("case", "stride", "ours", "our_time", "best_peer", "peer_time", "verdict")
@@ -239,7 +246,11 @@ def _ratio_series(data: Datasets, ink: Ink, members: Sequence[tuple[Duel, dict[s
     if strides != [""]:
         solid = ink("accent")
         legend = alt.Legend(
-            title="stride", orient="top", direction="horizontal", symbolFillColor=solid, symbolStrokeColor=solid
+            title=gettext("stride"),
+            orient="top",
+            direction="horizontal",
+            symbolFillColor=solid,
+            symbolStrokeColor=solid,
         )
     colour = alt.value(ink("accent"))
     base = data.chart(rows)
@@ -262,7 +273,8 @@ def _ratio_cases(
     rows = sorted((r for _, r in members), key=lambda r: -r["ratio"])
     base = data.chart(rows)
     x = alt.X(
-        "ratio:Q", title="time of the best peer ÷ ours", scale=alt.Scale(type="log", domain=list(domain), nice=False),
+        "ratio:Q", title=gettext("time of the best peer ÷ ours"),
+        scale=alt.Scale(type="log", domain=list(domain), nice=False),
         axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top"),
     )  # fmt: skip
     y = alt.Y("case:N", sort=None, title=None, axis=alt.Axis(grid=True, labelLimit=190))
@@ -287,14 +299,14 @@ def _case_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     for operation in dict.fromkeys(e.result.operation for e in members):
         chosen = [e for e in members if e.result.operation == operation]
         names = [n for n in shown.methods if any(e.result.algorithm == n for e in chosen)]
-        rows = [{**_row(shown, e), "size": e.size_text, "problem": e.result.problem} for e in chosen]
+        rows = [{**point(shown, e), "size": e.size_text, "problem": e.result.problem} for e in chosen]
         rows.sort(key=lambda r: r["ms"])
         order = list(dict.fromkeys(r["case"] for r in rows))
         data = Datasets()
         base = data.chart(rows)
         domain = [min(r["ms"] for r in rows) / 1.4, max(r["ms"] for r in rows) * 1.4]
         x = alt.X(
-            "ms:Q", title="time a call", scale=alt.Scale(type="log", domain=domain, nice=False),
+            "ms:Q", title=gettext("time a call"), scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr=SECONDS_LABEL, values=log_ticks(domain), orient="top"),
         )  # fmt: skip
         y = alt.Y("case:N", sort=order, title=None, axis=alt.Axis(grid=True, labelLimit=190))
@@ -302,7 +314,7 @@ def _case_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
             x=x, y=y
         )
         chart = shown_only(ink, alt.layer(points)).properties(height=22 * len(order))
-        text = f"time of every method on each single case of {operation}"
+        text = gettext("time of every method on each single case of {operation}").format(operation=operation)
         yield "", Panel(f"cases-{operation}", operation, text, chart, data)
 
 
@@ -327,7 +339,7 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     ridge = peak / bandwidth
     left, right = min(*intensities, ridge) / 1.6, max(*intensities, ridge) * 1.9
     rows = [
-        _row(shown, e)
+        point(shown, e)
         | {"size": e.size_text, "stride": e.stride or "–", "problem": e.family, "intensity": e.intensity}
         | {"FLOPs_a_byte": numbers.three(e.intensity or 0.0)}
         for e in chosen
@@ -336,7 +348,7 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     high = max(peak, *(r["gflops"] for r in rows)) * 1.5
     domains = [left, right], [min(low, bandwidth * left / 1.3), high]
     x = alt.X(
-        "intensity:Q", title="FLOPs a byte, at least (direct method's FLOPs; x, w and out moved once)",
+        "intensity:Q", title=gettext("FLOPs a byte, at least (direct method's FLOPs; x, w and out moved once)"),
         scale=alt.Scale(type="log", domain=domains[0], nice=False),
         axis=alt.Axis(format="~g", values=log_ticks(domains[0])),
     )  # fmt: skip
@@ -348,8 +360,9 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     data = Datasets()
     roof = data.chart(corner).mark_line(color=ink("ink"), strokeWidth=1.6).encode(x=x, y=y)
     middle = (left * ridge) ** 0.5
+    copy = gettext("copy {rate} GB/s").format(rate=numbers.three(bandwidth))
     words = [
-        {"intensity": middle, "gflops": bandwidth * middle, "text": f"copy {numbers.three(bandwidth)} GB/s"},
+        {"intensity": middle, "gflops": bandwidth * middle, "text": copy},
         {"intensity": right / 1.04, "gflops": peak, "text": f"FMA {numbers.three(peak)} GFLOP/s"},
     ]
     texts = [
@@ -362,8 +375,10 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     fields = ("method", "problem", "size", "stride", "time", "rate", "of_the_roof", "FLOPs_a_byte", "note")
     points = method_points(data.chart(rows), method_scales(ink, names), fields).encode(x=x, y=y)
     chart = alt.layer(roof, *texts, shown_only(ink, alt.layer(points))).properties(height=340)
-    text = "roofline: GFLOP/s against FLOPs a byte, every method at its largest cases, under the measured ceilings"
-    yield "", Panel("roofline", "Roofline", text, chart, data)
+    text = gettext(
+        "roofline: GFLOP/s against FLOPs a byte, every method at its largest cases, under the measured ceilings"
+    )
+    yield "", Panel("roofline", gettext("Roofline"), text, chart, data)
 
 
 def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
@@ -376,7 +391,7 @@ def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
             bound = numbers.MISSING if r.error.bound_ratio is None else numbers.three(r.error.bound_ratio)
             rows.append(
                 {"method": r.algorithm, "case": r.case, "rms": r.error.rms, "RMS_error": numbers.tiny(r.error.rms),
-                 "class": r.precision, "share_of_the_bound": bound, "status": r.status}
+                 "class": arithmetic(r.precision), "share_of_the_bound": bound, "status": status(r.status)}
             )  # fmt: skip
     if not rows:
         return
@@ -385,7 +400,8 @@ def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     base = data.chart(rows)
     domain = [min(r["rms"] for r in rows) / 1.5, max(r["rms"] for r in rows) * 1.5]
     x = alt.X(
-        "rms:Q", title="RMS error ÷ RMS of the float64 truth", scale=alt.Scale(type="log", domain=domain, nice=False),
+        "rms:Q", title=gettext("RMS error ÷ RMS of the float64 truth"),
+        scale=alt.Scale(type="log", domain=domain, nice=False),
         axis=alt.Axis(format="~e", values=log_ticks(domain), orient="top", grid=True),
     )  # fmt: skip
     y = alt.Y("method:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, domain=False, ticks=False))
@@ -394,4 +410,5 @@ def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
         tooltip=tooltips(("method", "case", "RMS_error", "class", "share_of_the_bound", "status")),
     )  # fmt: skip
     chart = shown_only(ink, alt.layer(ticks)).properties(height=22 * len(names))
-    yield "", Panel("errors", "Errors", "RMS error of every checked result, a row a method", chart, data)
+    text = gettext("RMS error of every checked result, a row a method")
+    yield "", Panel("errors", gettext("Errors"), text, chart, data)

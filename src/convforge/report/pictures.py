@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from convforge.language import gettext
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -46,7 +48,10 @@ class Figure:
         >>> Figure(("edges by fft", "edges by im2col"), "", 1, 1).caption
         'edges by fft, edges by im2col: the same picture, to the byte'
         """
-        return ", ".join(self.captions) + (": the same picture, to the byte" if len(self.captions) > 1 else "")
+        names = ", ".join(self.captions)
+        return (
+            names if len(self.captions) == 1 else gettext("{names}: the same picture, to the byte").format(names=names)
+        )
 
 
 def find_pictures(folder: Path) -> list[tuple[str, Path]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from convforge.bench.records import Result, Run
 from convforge.bench.store import load_runs
 from convforge.bench.verdicts import Verdict, judge
+from convforge.language import gettext, ngettext
 from convforge.measure.ceilings import Ceilings
 from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
@@ -37,7 +38,9 @@ class Entry:
     ----------
     result : Result
     family : str
-        Title of the family.
+        The family in words.
+    title : str
+        The same without padding, types and layout; several families may share it.
     stride : str
         "2", "2×1"; empty where the operation has none.
     size : int or None
@@ -53,6 +56,7 @@ class Entry:
 
     result: Result
     family: str
+    title: str
     stride: str
     size: int | None
     size_text: str
@@ -133,9 +137,9 @@ class View:
 
     def short(self, family: str) -> str:
         """A family's title without padding, types and layout, where that still names it alone."""
-        short = family.split(", padding")[0]
-        alike = {e.family for e in self.entries if e.family.split(", padding")[0] == short}
-        return short if len(alike) <= 1 else family
+        title = next((e.title for e in self.entries if e.family == family), family)
+        alike = {e.family for e in self.entries if e.title == title}
+        return title if len(alike) <= 1 else family
 
     def entry(self, result: Result) -> Entry:
         """The entry of a result."""
@@ -221,7 +225,7 @@ def _kind(run: Run) -> str:
 
 
 def view(run: Run) -> View:
-    """A run's view.
+    """A run's view, its families in the language of this place.
 
     Raises
     ------
@@ -247,7 +251,8 @@ def view(run: Run) -> View:
             raise ValueError(f"{run.path}, case {result.case!r}: the copy has a time that is not positive")
         size, size_text = _size(problem)
         label = result.label if result.algorithm in several else result.algorithm
-        entries.append(Entry(result, _family(problem), _stride(problem), size, size_text, timing, label, result.stale))
+        family, title = _family(problem)
+        entries.append(Entry(result, family, title, _stride(problem), size, size_text, timing, label, result.stale))
     return View(run, tuple(entries))
 
 
@@ -284,35 +289,56 @@ def _stride(problem: Problem) -> str:
     return str(a) if a == b else f"{a}×{b}"
 
 
-def _family(problem: Problem) -> str:
-    """What a problem is, but for size and stride. Two problems share it only where they differ in these alone."""
-    if isinstance(problem, Conv2dProblem):
-        picture = "RGB picture" if problem.c == 3 and problem.groups == 1 else f"{problem.c} channels"
-        channels = f"{picture} to {problem.k} channel{'s' if problem.k > 1 else ''}"
-        if problem.groups > 1 and problem.groups == problem.c:
-            channels = f"{problem.c} channels depthwise to {problem.k}"
-        batch = f"{problem.n} × " if problem.n != 1 else ""
-        return ", ".join([f"{batch}{channels}", f"{problem.r}×{problem.s}", *_rest(str(problem))])
-    if isinstance(problem, Pool2dProblem):
-        batch = f"{problem.n} × " if problem.n != 1 else ""
-        return ", ".join([f"max pooling {batch}{problem.c} channels", f"{problem.r}×{problem.s}", *_rest(str(problem))])
+def _family(problem: Problem) -> tuple[str, str]:
+    """What a problem is, but for size and stride, and the same without padding and what follows it.
+
+    Two problems share the first only where they differ in size and stride alone.
+    """
+    rest, shown = _rest(str(problem))
+    first = [_operands(problem)]
+    if isinstance(problem, Conv2dProblem | Pool2dProblem):
+        first.append(f"{problem.r}×{problem.s}")
+    return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return gettext(", ").join(words)
+
+
+def _operands(problem: Problem) -> str:
+    """The operation, and the channels that it takes and makes."""
     if isinstance(problem, GemmProblem):
-        return ", ".join(["matrix product", *_rest(str(problem))])
-    return ", ".join(["ReLU", *_rest(str(problem))])
+        return gettext("matrix product")
+    if not isinstance(problem, Conv2dProblem | Pool2dProblem):
+        return "ReLU"
+    batch = f"{problem.n} × " if problem.n != 1 else ""
+    if isinstance(problem, Pool2dProblem):
+        return gettext("max pooling {batch}{c} channels").format(batch=batch, c=problem.c)
+    if problem.groups > 1 and problem.groups == problem.c:
+        words = gettext("{c} channels depthwise to {k}")
+    elif problem.c == 3 and problem.groups == 1:
+        words = ngettext("RGB picture to {k} channel", "RGB picture to {k} channels", problem.k)
+    else:
+        words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
+    return batch + words.format(c=problem.c, k=problem.k)
 
 
-def _rest(text: str) -> list[str]:
-    """The tokens of a text form behind its sizes, spelled out where they have words; the stride is left out."""
+def _rest(text: str) -> tuple[list[str], int]:
+    """The tokens of a text form behind its sizes, in words where they have any, without the stride.
+
+    And how many of them stand before the padding.
+    """
     names = {short: long for long, short in SHORT_NAMES.items()}
-    words = []
+    kinds = {"p": gettext("padding {n}"), "d": gettext("dilation {n}"), "g": gettext("{n} groups")}
+    words: list[str] = []
+    shown: int | None = None
     for token in text.split("_"):
         if re.match(r"(max|n\d+c|m\d+n|relu\d|k\d+r|r\d+s|st\d)", token):
             continue
-        if re.fullmatch(r"p[\dx]+", token):
-            token = f"padding {token[1:].replace('x', '×')}"
-        elif re.fullmatch(r"d[\dx]+", token):
-            token = f"dilation {token[1:].replace('x', '×')}"
-        elif re.fullmatch(r"g\d+", token):
-            token = f"{token[1:]} groups"
-        words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
-    return words
+        if re.fullmatch(r"[pd][\dx]+|g\d+", token):
+            if token[0] == "p" and shown is None:
+                shown = len(words)
+            words.append(kinds[token[0]].format(n=token[1:].replace("x", "×")))
+        else:
+            words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
+    return words, len(words) if shown is None else shown

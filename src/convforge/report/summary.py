@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from convforge.bench.verdicts import Verdict
+from convforge.language import gettext, ngettext
+from convforge.language.stored import stored
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
@@ -50,8 +52,9 @@ class Duel:
     def words(self) -> str:
         """The verdict in a word or two."""
         if self.tone == "level":
-            return "tie"
-        return f"{numbers.ratio(max(self.ratio, 1 / self.ratio))} {self.tone}"
+            return gettext("tie")
+        words = gettext("{ratio} ahead") if self.tone == "ahead" else gettext("{ratio} behind")
+        return words.format(ratio=numbers.ratio(max(self.ratio, 1 / self.ratio)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,71 +173,102 @@ def headline(view: View) -> Headline:
         return _alone(view)
     mean = geometric_mean(d.ratio for d in found)
     tone: Tone = "ahead" if mean > 1 + LEVEL else "behind" if mean < 1 / (1 + LEVEL) else "level"
-    words = {"ahead": "ours is ahead", "level": "the two are level", "behind": "ours is behind"}[tone]
-    over = f"geometric mean over {len(found)} cases" if len(found) > 1 else "on the one case that both were timed on"
-    caption = f"the speed of the best peer, {over}, in the same run: {words}."
-    return Headline(tone, numbers.ratio(mean), caption, tuple(_sentences(view, found)))
+    words = {
+        "ahead": gettext("ours is ahead"),
+        "level": gettext("the two are level"),
+        "behind": gettext("ours is behind"),
+    }[tone]
+    over = gettext("on the one case that both were timed on")
+    if len(found) > 1:
+        over = gettext("geometric mean over {n} cases")
+    caption = gettext("the speed of the best peer, {over}, in the same run: {words}.")
+    said = caption.format(over=over.format(n=len(found)), words=words)
+    return Headline(tone, numbers.ratio(mean), said, tuple(_sentences(view, found)))
 
 
 def _alone(view: View) -> Headline:
     """The headline where no case has both ours and a peer."""
     ours = [view.entry(v.best_ours) for v in view.verdicts.values() if v.best_ours is not None]
     if not ours:
-        return Headline("alone", "No time", "No method of ours was timed in this run.", ("The reasons stand below.",))
+        caption = gettext("No method of ours was timed in this run.")
+        return Headline("alone", gettext("No time"), caption, (gettext("The reasons stand below."),))
     top = max(ours, key=lambda e: e.result.least_bytes)
-    caption = f"{top.label} on the largest case, {_where(view, top)}."
-    sentences = ["Nothing is compared: no peer was timed on any case of ours in this run.", _correct(top)]
+    caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=_where(view, top))
+    sentences = [gettext("Nothing is compared: no peer was timed on any case of ours in this run."), _correct(top)]
     return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, tuple(sentences))
 
 
 def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
     top = max(found, key=_weight)
-    rate = f", {numbers.three(top.ours.gflops)} GFLOP/s" if top.ours.gflops is not None else ""
-    nominal = " nominal" if top.ours.nominal and rate else ""
     result = {
-        "ahead": f"{numbers.ratio(top.ratio)} ahead",
-        "level": f"a tie, closer than their spreads ({numbers.ratio(top.ratio)})",
-        "behind": f"ours is behind, {numbers.ratio(top.ratio)} of its speed",
+        "ahead": gettext("{ratio} ahead"),
+        "level": gettext("a tie, closer than their spreads ({ratio})"),
+        "behind": gettext("ours is behind, {ratio} of its speed"),
     }[top.tone]
-    largest = "At the largest case, " if len(found) > 1 else "At "
-    yield (
-        f"{largest}{_where(view, top.ours)}, {top.ours.label} takes {_time(top.ours)}{rate}{nominal}; "
-        f"{top.peer.label}, the best peer there, {_time(top.peer)}: {result}."
+    compared = gettext("At {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}.")
+    if len(found) > 1:
+        compared = gettext(
+            "At the largest case, {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}."
+        )
+    yield compared.format(
+        where=_where(view, top.ours),
+        ours=top.ours.label,
+        time=_time_and_rate(top.ours),
+        peer=top.peer.label,
+        peer_time=_time(top.peer),
+        result=result.format(ratio=numbers.ratio(top.ratio)),
     )
     yield _correct(top.ours)
     if len(found) > 1:
         ahead, level, behind = _counts(found)
-        yield f"Ahead in {ahead}, level in {level}, behind in {behind} of {len(found)} cases."
+        counts = gettext("Ahead in {ahead}, level in {level}, behind in {behind} of {n} cases.")
+        yield counts.format(ahead=ahead, level=level, behind=behind, n=len(found))
         best, worst = max(found, key=lambda d: d.ratio), min(found, key=lambda d: d.ratio)
-        yield f"Best: {_range_end(view, best)}. Worst: {_range_end(view, worst)}."
+        ends = gettext("Best: {best}. Worst: {worst}.")
+        yield ends.format(best=_range_end(view, best), worst=_range_end(view, worst))
     if single := len(view.verdicts) - len(found):
-        yield f"Cases with no such comparison, not counted: {single}."
+        yield gettext("Cases with no such comparison, not counted: {n}.").format(n=single)
 
 
 def _range_end(view: View, d: Duel) -> str:
-    tie = " (a tie)" if d.tone == "level" else ""
-    return f"{numbers.ratio(d.ratio)}{tie} at {_where(view, d.ours)}, against {d.peer.label}"
+    words = gettext("{ratio} at {where}, against {peer}")
+    if d.tone == "level":
+        words = gettext("{ratio} (a tie) at {where}, against {peer}")
+    return words.format(ratio=numbers.ratio(d.ratio), where=_where(view, d.ours), peer=d.peer.label)
 
 
 def _where(view: View, entry: Entry) -> str:
-    stride = f", stride {entry.stride}" if entry.stride else ""
-    return f"{view.short(entry.family)}, {entry.size_text}{stride}"
+    words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
+    return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
 
 
 def _time(entry: Entry) -> str:
     assert entry.timing is not None
-    noisy = ", noisy" if entry.timing.noisy else ""
-    return f"{numbers.seconds(entry.timing.median_s)} (±{numbers.percent(entry.timing.spread)}{noisy})"
+    words = gettext("{time} (±{spread}, noisy)") if entry.timing.noisy else gettext("{time} (±{spread})")
+    return words.format(time=numbers.seconds(entry.timing.median_s), spread=numbers.percent(entry.timing.spread))
+
+
+def _time_and_rate(entry: Entry) -> str:
+    if entry.gflops is None:
+        return _time(entry)
+    words = gettext("{time}, {rate} GFLOP/s nominal") if entry.nominal else gettext("{time}, {rate} GFLOP/s")
+    return words.format(time=_time(entry), rate=numbers.three(entry.gflops))
 
 
 def _correct(entry: Entry) -> str:
     error = entry.result.error
     if error is None or error.rms is None:
-        return "Its error is not on record."
-    return (
-        f"Checked against the float64 truth before and after it was timed: RMS error {numbers.tiny(error.rms)} of the "
-        f"result's RMS, {entry.result.precision} arithmetic."
+        return gettext("Its error is not on record.")
+    words = gettext(
+        "Checked against the float64 truth before and after it was timed: RMS error {rms} of the result's RMS, "
+        "{arithmetic} arithmetic."
     )
+    return words.format(rms=numbers.tiny(error.rms), arithmetic=arithmetic(entry.result.precision))
+
+
+def arithmetic(precision: str) -> str:
+    """A class of arithmetic by the name that readers see."""
+    return {"strict": gettext("strict"), "separable": gettext("separable")}.get(precision, precision)
 
 
 def _weight(d: Duel) -> tuple[int, int]:
@@ -251,7 +285,7 @@ def groups(view: View) -> list[Group]:
     """Duels by family and stride; cases of families that are not drawn over size stand together by operation."""
     sorted_duels: dict[tuple[str, str], list[Duel]] = {}
     for d in duels(view):
-        family = d.ours.family if view.is_series(d.ours) else f"single cases of {d.ours.result.operation}"
+        family = d.ours.family if view.is_series(d.ours) else single_cases(d.ours.result.operation)
         stride = d.ours.stride if view.is_series(d.ours) else ""
         sorted_duels.setdefault((family, stride), []).append(d)
     order = list(dict.fromkeys(family for family, _ in sorted_duels))
@@ -260,6 +294,11 @@ def groups(view: View) -> list[Group]:
         usual = Counter(d.ours.label for d in members).most_common(1)[0][0]
         found.append(Group(family, stride, tuple(sorted(members, key=_weight)), usual))
     return found
+
+
+def single_cases(operation: str) -> str:
+    """Title of all cases of an operation that are not drawn over size."""
+    return gettext("single cases of {operation}").format(operation=operation)
 
 
 def accuracies(view: View) -> list[Accuracy]:
@@ -291,18 +330,20 @@ def accuracies(view: View) -> list[Accuracy]:
 def gates(view: View) -> list[tuple[str, str]]:
     """The classes of arithmetic that were checked, each with what it may do and the check's gate for it."""
     classes = dict.fromkeys(e.result.precision for e in view.entries if e.result.error is not None)
-    return [(precision, _allowed(precision)) for precision in classes]
+    return [(arithmetic(precision), _allowed(precision)) for precision in classes]
 
 
 def _allowed(precision: str) -> str:
     from convforge.check.gate import ALLOWED
 
-    words = PRECISIONS.get(precision, "a class that this version does not know")
+    known = PRECISIONS.get(precision)
+    words = gettext("a class that this version does not know") if known is None else gettext(known)
     if precision == "strict":
         return words
     if precision in ALLOWED:
-        return f"{words}; RMS error at most {ALLOWED[precision]:g} times a sequential FMA loop's"
-    return f"{words}; RMS error within the FFT's own bound" if precision == "fft" else words
+        gate = gettext("{words}; RMS error at most {n:g} times a sequential FMA loop's")
+        return gate.format(words=words, n=ALLOWED[precision])
+    return gettext("{words}; RMS error within the FFT's own bound").format(words=words) if precision == "fft" else words
 
 
 def troubles(view: View) -> list[Trouble]:
@@ -311,7 +352,7 @@ def troubles(view: View) -> list[Trouble]:
     for entry in view.entries:
         r = entry.result
         if r.status != "ok":
-            reason = r.reason or "no reason was stored"
+            reason = r.reason or gettext("no reason was stored")
             # Forecasts and shares of a budget differ from row to row; what was found wrong stands word by word.
             alike = NUMBER.sub("#", reason) if r.status in ("skipped", "refused") else reason
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
@@ -328,24 +369,23 @@ def cautions(view: View) -> list[str]:
     """What a reader must know before trusting the numbers."""
     run, found = view.run, []
     if run.moved:
-        found.append(f"The machine did not hold still: {run.moved}. Measure again before quoting these numbers.")
+        words = gettext("The machine did not hold still: {what}. Measure again before quoting these numbers.")
+        found.append(words.format(what=stored(run.moved)))
     if not run.complete:
-        found.append("The run did not finish: what follows is only what was stored until then.")
+        found.append(gettext("The run did not finish: what follows is only what was stored until then."))
     if failed := sum(1 for e in view.entries if e.result.status == "failed"):
-        found.append(f"{failed} result{'s were' if failed > 1 else ' was'} wrong and got no time.")
+        words = ngettext("{n} result was wrong and got no time.", "{n} results were wrong and got no time.", failed)
+        found.append(words.format(n=failed))
     if run.dirty:
-        found.append("The sources had uncommitted changes when this was measured.")
+        found.append(gettext("The sources had uncommitted changes when this was measured."))
     if stale := sum(1 for e in view.timed if e.stale):
-        found.append(
-            f"{stale} of {len(view.timed)} times are stale, marked *: the method's sources differ from this version's."
-        )
-    noisy = sum(1 for e in view.timed if e.timing is not None and e.timing.noisy)
-    if noisy:
-        found.append(
-            f"{noisy} of {len(view.timed)} times are noisy, marked ~: their median is less certain than was asked for."
-        )
+        words = gettext("{n} of {all} times are stale, marked *: the method's sources differ from this version's.")
+        found.append(words.format(n=stale, all=len(view.timed)))
+    if noisy := sum(1 for e in view.timed if e.timing is not None and e.timing.noisy):
+        words = gettext("{n} of {all} times are noisy, marked ~: their median is less certain than was asked for.")
+        found.append(words.format(n=noisy, all=len(view.timed)))
     if len({e.result.problem for e in view.timed}) and not any(when == "after" for when, _ in run.ceilings):
         found.append(
-            "The machine's ceilings were not measured again after the run: whether it held still is not known."
+            gettext("The machine's ceilings were not measured again after the run: whether it held still is not known.")
         )
     return found

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from convforge.language import gettext, language
+from convforge.language.stored import stored
 from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.records import Entry, View, roof
-from convforge.report.summary import Accuracy, Duel, Group, Trouble, accuracies, duels, groups, troubles
+from convforge.report.summary import (
+    Accuracy,
+    Duel,
+    Group,
+    Trouble,
+    accuracies,
+    arithmetic,
+    duels,
+    groups,
+    troubles,
+)
 
 MANY = 6
-OF_A_COPY = (
-    "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
-    "read and half written, over a ring like the case's"
-)
-HOST_TO_HOST = (
-    "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,14 @@ class Cell:
         What it is sorted by; None: nothing stands here, it goes last either way.
     look : str
         Class of the stylesheet.
+    lang : str
+        Code of its language where that is not the page's.
     """
 
     text: str
     sort: float | str | None = None
     look: str = ""
+    lang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +78,58 @@ class Table:
     filtered: bool = False
 
 
+def of_a_copy() -> str:
+    """What the column of this name means."""
+    return gettext(
+        "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
+        "read and half written, over a ring like the case's"
+    )
+
+
+def host_to_host() -> str:
+    """What the column of this name means."""
+    return gettext(
+        "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
+    )
+
+
+def whose(ours: bool) -> str:
+    """Ours or a peer's, in a word."""
+    return gettext("ours") if ours else gettext("peer")
+
+
+def status(name: str) -> str:
+    """What became of a row, in a word."""
+    words = {
+        "ok": gettext("ok"),
+        "failed": gettext("failed"),
+        "error": gettext("error"),
+        "skipped": gettext("skipped"),
+        "refused": gettext("refused"),
+    }
+    return words.get(name, name)
+
+
 def summary_table(view: View) -> Table:
     """A row for each family and stride."""
     columns = (
-        Column("problem", wide=True),
-        Column("stride", True),
-        Column("cases", True),
-        Column("ratio, mean", True, "geometric mean of the best peer's time over our best time; above 1 ours is ahead"),
-        Column("lowest", True, "the case where ours does worst"),
-        Column("ahead / level / behind", True, "level: closer than the spreads of the two"),
-        Column("our best, most often"),
-        Column("at the largest case, ours / peer", True),
-        Column("against"),
-        Column("verdict there"),
+        Column(gettext("problem"), wide=True),
+        Column(gettext("stride"), True),
+        Column(gettext("cases"), True),
+        Column(
+            gettext("ratio, mean"),
+            True,
+            gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead"),
+        ),
+        Column(gettext("lowest"), True, gettext("the case where ours does worst")),
+        Column(gettext("ahead / level / behind"), True, gettext("level: closer than the spreads of the two")),
+        Column(gettext("our best, most often")),
+        Column(gettext("at the largest case, ours / peer"), True),
+        Column(gettext("against")),
+        Column(gettext("verdict there")),
     )
     rows = tuple(_group_row(view, group) for group in groups(view))
-    return Table("summary", "Our best against the best peer, by stride", columns, rows)
+    return Table("summary", gettext("Our best against the best peer, by stride"), columns, rows)
 
 
 def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
@@ -108,17 +152,17 @@ def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
 def verdict_table(view: View) -> Table:
     """A row for each case that ours and a peer were timed on."""
     columns = (
-        Column("case"),
-        Column("size", True),
-        Column("stride", True),
-        Column("our best"),
-        Column("time", True),
-        Column("best peer"),
-        Column("its time", True),
-        Column("ratio", True),
-        Column("verdict"),
+        Column(gettext("case")),
+        Column(gettext("size"), True),
+        Column(gettext("stride"), True),
+        Column(gettext("our best")),
+        Column(gettext("time"), True),
+        Column(gettext("best peer")),
+        Column(gettext("its time"), True),
+        Column(gettext("ratio"), True),
+        Column(gettext("verdict")),
     )
-    return Table("verdicts", "Who is faster, case by case", columns, tuple(_duel_row(d) for d in duels(view)))
+    return Table("verdicts", gettext("Who is faster, case by case"), columns, tuple(_duel_row(d) for d in duels(view)))
 
 
 def _duel_row(d: Duel) -> tuple[Cell, ...]:
@@ -138,25 +182,35 @@ def _duel_row(d: Duel) -> tuple[Cell, ...]:
 def result_table(view: View) -> Table:
     """A row for each time."""
     columns = (
-        Column("case"),
-        Column("size", True),
-        Column("stride", True),
-        Column("method"),
-        Column("whose"),
-        Column("time, ms", True, "median of a call, weights prepared inside; ~ noisy, * sources changed since"),
-        Column("spread", True, "half the interquartile range over the median"),
-        Column("GFLOP/s", True, "operations of the direct method over the time; nominal for Winograd, FFT, separable"),
-        Column("of the roof", True, "share of what copy bandwidth and FMA peak allow at this intensity"),
-        *([Column("of a copy", True, OF_A_COPY)] if view.run.copies else []),
-        Column("prepared, ms", True, "weights prepared once, before"),
-        *([Column("host to host, ms", True, HOST_TO_HOST)] if _transferred(view) else []),
-        Column("RMS error", True, "over the RMS of the float64 truth"),
-        Column("workspace", True),
-        Column("first call", True, "plan, compile or load from the cache, prepare, call; in no time"),
-        Column("remarks", wide=True),
+        Column(gettext("case")),
+        Column(gettext("size"), True),
+        Column(gettext("stride"), True),
+        Column(gettext("method")),
+        Column(gettext("whose")),
+        Column(
+            gettext("time, ms"),
+            True,
+            gettext("median of a call, weights prepared inside; ~ noisy, * sources changed since"),
+        ),
+        Column(gettext("spread"), True, gettext("half the interquartile range over the median")),
+        Column(
+            "GFLOP/s",
+            True,
+            gettext("operations of the direct method over the time; nominal for Winograd, FFT, separable"),
+        ),
+        Column(
+            gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
+        ),
+        *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
+        Column(gettext("prepared, ms"), True, gettext("weights prepared once, before")),
+        *([Column(gettext("host to host, ms"), True, host_to_host())] if _transferred(view) else []),
+        Column(gettext("RMS error"), True, gettext("over the RMS of the float64 truth")),
+        Column(gettext("workspace"), True),
+        Column(gettext("first call"), True, gettext("plan, compile or load from the cache, prepare, call; in no time")),
+        Column(gettext("remarks"), wide=True),
     )
     rows = tuple(_result_row(view, entry) for entry in view.timed)
-    return Table("results", "Every time that was measured", columns, rows, filtered=True)
+    return Table("results", gettext("Every time that was measured"), columns, rows, filtered=True)
 
 
 def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
@@ -173,7 +227,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(entry.size_text, r.least_bytes),
         Cell(entry.stride or "–", _number(entry.stride)),
         Cell(entry.label, look=best),
-        Cell("ours" if r.ours else "peer"),
+        Cell(whose(r.ours)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         _optional(entry.gflops, numbers.three),
@@ -184,7 +238,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         _optional(rms, numbers.tiny),
         _optional(r.workspace_bytes, numbers.byte_count),
         _optional(r.first_call_s, numbers.seconds),
-        Cell("; ".join(_remarks(view, entry))),
+        Cell(gettext("; ").join(_remarks(view, entry))),
     )
 
 
@@ -202,35 +256,40 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
     r, timing, verdict = entry.result, entry.timing, view.verdicts[entry.result.case]
     assert timing is not None
     if r in verdict.fastest:
-        yield "fastest" if len(verdict.fastest) == 1 else "fastest (tie)"
+        yield gettext("fastest") if len(verdict.fastest) == 1 else gettext("fastest (tie)")
     if not r.ours and r is verdict.best_peer:
-        yield "best peer"
+        yield gettext("best peer")
     if r.precision != "strict":
-        yield f"{r.precision} arithmetic{', GFLOP/s nominal' if entry.nominal else ''}"
+        words = gettext("{name} arithmetic, GFLOP/s nominal") if entry.nominal else gettext("{name} arithmetic")
+        yield words.format(name=arithmetic(r.precision))
     if not timing.cold:
-        yield "hot in the cache"
+        yield gettext("hot in the cache")
     if r.note:
-        yield r.note
+        yield stored(r.note)
 
 
 def step_table(view: View) -> Table:
     """A row for each step of each call whose steps were timed."""
     columns = (
-        Column("case"),
-        Column("size", True),
-        Column("stride", True),
-        Column("method"),
-        Column("step"),
-        Column("launches", True),
-        Column("time, ms", True, "median of the step's launches alone, one after the other; ~ noisy"),
-        Column("spread", True, "half the interquartile range over the median"),
-        Column("of all steps", True),
-        Column("moves at least", True, "bytes, each read and written once"),
-        Column("of the copy ceiling", True, "those bytes over the time, over what a copy moves in a second"),
-        Column("remarks", wide=True),
+        Column(gettext("case")),
+        Column(gettext("size"), True),
+        Column(gettext("stride"), True),
+        Column(gettext("method")),
+        Column(gettext("step")),
+        Column(gettext("launches"), True),
+        Column(gettext("time, ms"), True, gettext("median of the step's launches alone, one after the other; ~ noisy")),
+        Column(gettext("spread"), True, gettext("half the interquartile range over the median")),
+        Column(gettext("of all steps"), True),
+        Column(gettext("moves at least"), True, gettext("bytes, each read and written once")),
+        Column(
+            gettext("of the copy ceiling"),
+            True,
+            gettext("those bytes over the time, over what a copy moves in a second"),
+        ),
+        Column(gettext("remarks"), wide=True),
     )
     rows = tuple(row for entry in view.timed for row in _step_rows(view, entry))
-    return Table("steps", "The steps of a call, each by itself", columns, rows)
+    return Table("steps", gettext("The steps of a call, each by itself"), columns, rows)
 
 
 def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
@@ -243,15 +302,19 @@ def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
             Cell(entry.size_text, r.least_bytes),
             Cell(entry.stride or "–", _number(entry.stride)),
             Cell(entry.label),
-            Cell(step.name),
+            Cell(_step_name(step.name)),
             Cell(str(step.launches), step.launches),
             Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s),
             Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
             Cell(numbers.percent(timing.median_s / total), timing.median_s / total),
             _optional(step.least_bytes, numbers.byte_count),
             _optional(view.run.copy_share(step), numbers.percent),
-            Cell("" if timing.cold else "hot in the cache"),
+            Cell("" if timing.cold else gettext("hot in the cache")),
         )
+
+
+def _step_name(name: str) -> str:
+    return {"expansion": gettext("expansion"), "product": gettext("product")}.get(name, name)
 
 
 def series_table(view: View, family: str) -> Table:
@@ -268,8 +331,14 @@ def series_table(view: View, family: str) -> Table:
         )
         for stride, size in places
     )
-    columns = (Column("stride", True), Column("size", True), *(Column(m, True, "ms / GFLOP/s") for m in methods))
-    return Table(f"series-{view.series.index(family)}", f"{family}: ms / GFLOP/s", columns, rows)
+    columns = (
+        Column(gettext("stride"), True),
+        Column(gettext("size"), True),
+        *(Column(m, True, gettext("ms / GFLOP/s")) for m in methods),
+    )
+    return Table(
+        f"series-{view.series.index(family)}", gettext("{what}: ms / GFLOP/s").format(what=family), columns, rows
+    )
 
 
 def case_table(view: View, operation: str) -> Table:
@@ -285,18 +354,33 @@ def case_table(view: View, operation: str) -> Table:
         )
         for case in dict.fromkeys(e.result.case for e in members)
     )
-    columns = (Column("case"), Column("problem"), *(Column(m, True, "ms / GFLOP/s") for m in methods))
-    return Table(f"cases-{operation}", f"Single cases of {operation}: ms / GFLOP/s", columns, rows)
+    columns = (
+        Column(gettext("case")),
+        Column(gettext("problem")),
+        *(Column(m, True, gettext("ms / GFLOP/s")) for m in methods),
+    )
+    return Table(
+        f"cases-{operation}",
+        gettext("Single cases of {operation}: ms / GFLOP/s").format(operation=operation),
+        columns,
+        rows,
+    )
 
 
 def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
     """The numbers behind the roofline."""
     columns = (
-        Column("method"), Column("problem", wide=True), Column("size", True), Column("stride", True),
-        Column("FLOPs a byte", True), Column("GFLOP/s", True), Column("roof, GFLOP/s", True),
-        Column("of the roof", True), *([Column("of a copy", True, OF_A_COPY)] if view.run.copies else []),
-        Column("counted"),
-    )  # fmt: skip
+        Column(gettext("method")),
+        Column(gettext("problem"), wide=True),
+        Column(gettext("size"), True),
+        Column(gettext("stride"), True),
+        Column(gettext("FLOPs a byte"), True),
+        Column("GFLOP/s", True),
+        Column(gettext("roof, GFLOP/s"), True),
+        Column(gettext("of the roof"), True),
+        *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
+        Column(gettext("counted")),
+    )
     ceilings = view.run.best_ceilings
     rows = []
     for e in entries:
@@ -313,20 +397,28 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
                 _optional(limit, numbers.three),
                 _optional(rate / limit if rate and limit else None, numbers.percent),
                 *([_optional(view.run.of_copy(e.result, e.timing), numbers.percent)] if view.run.copies else []),
-                Cell("nominal" if e.nominal else "as done"),
+                Cell(gettext("nominal") if e.nominal else gettext("as done")),
             )
         )
-    return Table("roofline", "Roofline", columns, tuple(rows))
+    return Table("roofline", gettext("Roofline"), columns, tuple(rows))
 
 
 def error_table(view: View) -> Table:
     """A row for each method and class of arithmetic."""
     columns = (
-        Column("method"), Column("whose"), Column("arithmetic"), Column("checked", True),
-        Column("RMS error, median", True), Column("RMS error, largest", True),
-        Column("of the elementwise bound", True, "largest error over its bound; above 1 the result is refused"),
-    )  # fmt: skip
-    return Table("errors", "Errors by method", columns, tuple(_accuracy_row(a) for a in accuracies(view)))
+        Column(gettext("method")),
+        Column(gettext("whose")),
+        Column(gettext("arithmetic")),
+        Column(gettext("checked"), True),
+        Column(gettext("RMS error, median"), True),
+        Column(gettext("RMS error, largest"), True),
+        Column(
+            gettext("of the elementwise bound"),
+            True,
+            gettext("largest error over its bound; above 1 the result is refused"),
+        ),
+    )
+    return Table("errors", gettext("Errors by method"), columns, tuple(_accuracy_row(a) for a in accuracies(view)))
 
 
 def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
@@ -334,8 +426,8 @@ def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
     bound = _optional(a.largest_bound_ratio, numbers.fraction)
     return (
         Cell(a.method),
-        Cell("ours" if a.ours else "peer"),
-        Cell(a.precision),
+        Cell(whose(a.ours)),
+        Cell(arithmetic(a.precision)),
         Cell(str(a.checked), a.checked),
         _optional(a.median_rms, numbers.tiny),
         _optional(a.largest_rms, numbers.tiny),
@@ -346,30 +438,41 @@ def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
 def trouble_table(view: View) -> Table:
     """A row for each reason why something has no time."""
     columns = (
-        Column("method"),
-        Column("whose"),
-        Column("status"),
-        Column("cases", True),
-        Column("reason", wide=True),
-        Column("which", wide=True),
+        Column(gettext("method")),
+        Column(gettext("whose")),
+        Column(gettext("status")),
+        Column(gettext("cases"), True),
+        Column(gettext("reason"), wide=True),
+        Column(gettext("which"), wide=True),
     )
-    return Table("no-time", "What has no time, and why", columns, tuple(_trouble_row(t) for t in troubles(view)))
+    return Table(
+        "no-time", gettext("What has no time, and why"), columns, tuple(_trouble_row(t) for t in troubles(view))
+    )
 
 
 def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
-    which = (
-        ", ".join(t.cases)
-        if len(t.cases) <= MANY
-        else f"{', '.join(t.cases[: MANY - 1])} and {len(t.cases) - MANY + 1} more"
-    )
+    comma = gettext(", ")
+    which = comma.join(t.cases)
+    if len(t.cases) > MANY:
+        words = gettext("{cases} and {n} more")
+        which = words.format(cases=comma.join(t.cases[: MANY - 1]), n=len(t.cases) - MANY + 1)
+    reason = stored(t.reason)
     return (
         Cell(t.method),
-        Cell("ours" if t.ours else "peer"),
-        Cell(t.status, look="behind" if t.status in ("failed", "error") else ""),
+        Cell(whose(t.ours)),
+        Cell(status(t.status), look="behind" if t.status in ("failed", "error") else ""),
         Cell(str(len(t.cases)), len(t.cases)),
-        Cell(f"such as: {t.reason}" if t.reasons > 1 else t.reason),
+        Cell(
+            gettext("such as: {reason}").format(reason=reason) if t.reasons > 1 else reason,
+            lang=_foreign(reason, t.reason),
+        ),
         Cell(which),
     )
+
+
+def _foreign(said: str, text: str) -> str:
+    """The language of a stored text that has no words in the page's."""
+    return "en" if said == text and language() != "en" else ""
 
 
 def _time_and_rate(entry: Entry | None) -> Cell:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from convforge.language import gettext
 from convforge.report.palette import Look, looks
 from convforge.report.records import View
 
@@ -25,7 +26,11 @@ Spec = dict[str, Any]
 
 # Ticks of a decade, ever denser.
 MANTISSAS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(tenths / 10 for tenths in range(10, 100)))
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+# Those with Chinese letters stand behind those with Latin ones.
+FONT = (
+    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'PingFang SC', 'Microsoft YaHei', "
+    "'Noto Sans CJK SC', 'Noto Sans SC', sans-serif"
+)
 
 # Page colours: name -> light, dark.
 INKS = {
@@ -152,9 +157,45 @@ def method_points(base: Any, scales: dict[str, Any], tooltip: Sequence[str]) -> 
 
 
 def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
+    """Fields of a row as a tooltip, each with what it is called."""
     import altair as alt
 
-    return [alt.Tooltip(f"{field}:N", title=field.replace("_", " ")) for field in fields]
+    titles = _titles()
+    return [alt.Tooltip(f"{field}:N", title=titles[field]) for field in fields]
+
+
+def _titles() -> dict[str, str]:
+    """Field of a row -> what a tooltip calls it."""
+    return {
+        "method": gettext("method"),
+        "case": gettext("case"),
+        "problem": gettext("problem"),
+        "size": gettext("size"),
+        "stride": gettext("stride"),
+        "time": gettext("time"),
+        "spread": gettext("spread"),
+        "rate": gettext("rate"),
+        "of_the_roof": gettext("of the roof"),
+        "error": gettext("RMS error"),
+        "note": gettext("note"),
+        "what": gettext("what"),
+        "ours": gettext("ours"),
+        "our_time": gettext("our time"),
+        "best_peer": gettext("best peer"),
+        "peer_time": gettext("peer time"),
+        "verdict": gettext("verdict"),
+        "FLOPs_a_byte": gettext("FLOPs a byte"),
+        "RMS_error": gettext("RMS error"),
+        "class": gettext("arithmetic"),
+        "share_of_the_bound": gettext("share of the bound"),
+        "status": gettext("status"),
+        "config": gettext("config"),
+        "shape": gettext("shape of the block"),
+        "occupancy": gettext("occupancy"),
+        "registers": gettext("registers"),
+        "by": gettext("by"),
+        "of_all_steps": gettext("of all steps"),
+    }
 
 
 def shown_only(ink: Ink, chart: Any) -> Any:
@@ -166,12 +207,12 @@ def shown_only(ink: Ink, chart: Any) -> Any:
     return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
 
 
-def size_axis(sizes: Sequence[int], title: str = "size of the picture, pixels a side") -> alt.X:
+def size_axis(sizes: Sequence[int]) -> alt.X:
     import altair as alt
 
     return alt.X(
         "size:Q",
-        title=title,
+        title=gettext("size of the picture, pixels a side"),
         scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.15, max(sizes) * 1.15], nice=False),
         axis=alt.Axis(values=list(sizes), format="d", labelFlush=False),
     )

@@ -211,4 +211,6 @@ STUDY = Study(
     gpu_s=40.0,
     cpu_s=90.0,
     timed=False,
+    answered_by=("within-bound", "other-arithmetic"),
+    suites=("images",),
 )

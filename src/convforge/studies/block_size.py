@@ -316,4 +316,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="blocks",
+    answered_by=("best-shape", "default-config"),
+    suites=("blocks",),
 )

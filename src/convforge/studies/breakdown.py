@@ -172,4 +172,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="steps",
+    answered_by=("expansion-share", "without-expansion"),
+    suites=("layers-b32",),
 )

@@ -101,4 +101,5 @@ STUDY = Study(
     (winners, crossover, rate),
     ENGLISH,
     gpu_s=60.0,
+    answered_by=("direct-against-product", "winner-by-channels"),
 )

@@ -244,17 +244,22 @@ def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
         "last": last,
         "last_gain": gains[last],
         "first_loss": 1 / gains[first],
-        "last_loss": 1 / gains[last],
         "first_gain": gains[first],
-        "last_before": both[last][0].method,
-        "last_after": both[last][1].method,
     }
+    if lost:
+        at = max(lost)
+        values |= {
+            "last_lost": at,
+            "last_loss": 1 / gains[at],
+            "last_before": both[at][0].method,
+            "last_after": both[at][1].method,
+        }
     if not lost:
         form = "always" if not level else "never-behind" if won else "level"
     elif not won:
         form = "never"
     elif max(lost) < min(won):
-        values |= {"crossover": min(won), "crossover_gain": gains[min(won)], "last_lost": max(lost)}
+        values |= {"crossover": min(won), "crossover_gain": gains[min(won)]}
         form = "at" if min(won) < last else "at-last"
     else:
         form = "back" if min(lost) > max(won) else "scattered"
@@ -310,7 +315,7 @@ ENGLISH = {
     "quality/error": "{rows} of {of} rows ended with an error: {methods:names}, on {cases:names}.",
     "quality/no-spread": "{times} of {of} times are single figures without a spread: small differences may be noise.",
     "quality/noisy": "{times} of {of} times are noisy (largest spread {spread:percent}): {methods:names}.",
-    "quality/moved": "The machine did not hold still ({words}): differences of that size say nothing.",
+    "quality/moved": "The machine did not hold still ({words:moved}): differences of that size say nothing.",
     "ahead/all": "{method} is the fastest on {tried:all case}, by up to {most:times} ({most_case}).",
     "ahead/some": "{method} is the fastest on {n} of {tried} cases ({cases:names}), by up to {most:times} "
     "({most_case}).",
@@ -334,26 +339,27 @@ ENGLISH = {
     "pair/all-level": "{fast} and {slow} are level on {n:all case}: closer than their spreads.",
     "pair/mixed": "{fast} against {slow}: {split:split}; the gain goes from {span:span}.",
     "pair/missing": "{fast} against {slow}: no case has times of both, so nothing can be said.",
-    "crossover/at": "{workload:workload}: the best {after} method overtakes the best {before} one between {last_lost} "
-    "and {crossover} ({crossover_gain:times} there, {last_gain:times} at {last}); at {first} it takes "
+    "crossover/at": "{workload:workload}: the best {after:word} method overtakes the best {before:word} one between "
+    "{last_lost} and {crossover} ({crossover_gain:times} there, {last_gain:times} at {last}); at {first} it takes "
     "{first_loss:times} the time.",
-    "crossover/at-last": "{workload:workload}: the best {after} method overtakes the best {before} one between "
-    "{last_lost} and {last}, the last {axis:axis} ({last_gain:times} there); at {first} it takes {first_loss:times} "
-    "the time.",
-    "crossover/always": "{workload:workload}: the best {after} method is faster than the best {before} one at "
-    "{n:each place}, {first_gain:times} at {first}, {last_gain:times} at {last}.",
-    "crossover/never-behind": "{workload:workload}: the best {after} method is faster than the best {before} one at "
-    "{won:names}, and level at {level:names}.",
-    "crossover/never": "{workload:workload}: the best {after} method is at none of {n:count place} faster than the "
-    "best {before} one; at {last} it takes {last_loss:times} the time ({last_after} against {last_before}).",
-    "crossover/level": "{workload:workload}: the best {after} and the best {before} method are level at "
+    "crossover/at-last": "{workload:workload}: the best {after:word} method overtakes the best {before:word} one "
+    "between {last_lost} and {last}, the last {axis:axis} ({last_gain:times} there); at {first} it takes "
+    "{first_loss:times} the time.",
+    "crossover/always": "{workload:workload}: the best {after:word} method is faster than the best {before:word} one "
+    "at {n:each place}, {first_gain:times} at {first}, {last_gain:times} at {last}.",
+    "crossover/never-behind": "{workload:workload}: the best {after:word} method is faster than the best "
+    "{before:word} one at {won:names}, and level at {level:names}.",
+    "crossover/never": "{workload:workload}: the best {after:word} method is at none of {n:count place} faster than "
+    "the best {before:word} one; at {last_lost} it takes {last_loss:times} the time ({last_after} against "
+    "{last_before}).",
+    "crossover/level": "{workload:workload}: the best {after:word} and the best {before:word} method are level at "
     "{n:each place}.",
-    "crossover/back": "{workload:workload}: the best {after} method is faster than the best {before} one up to "
-    "{last_won}, and slower from {first_lost} on ({last_loss:times} the time at {last}).",
-    "crossover/scattered": "{workload:workload}: the best {after} method is faster than the best {before} one at "
-    "{won:names} and slower at {lost:names}: there is no one crossover.",
-    "crossover/too-few": "{workload:workload}: where {after} overtakes {before} cannot be said: fewer than two "
-    "places have both.",
+    "crossover/back": "{workload:workload}: the best {after:word} method is faster than the best {before:word} one up "
+    "to {last_won}, and slower from {first_lost} on ({last_loss:times} the time at {last_lost}).",
+    "crossover/scattered": "{workload:workload}: the best {after:word} method is faster than the best {before:word} "
+    "one at {won:names} and slower at {lost:names}: there is no one crossover.",
+    "crossover/too-few": "{workload:workload}: where {after:word} overtakes {before:word} cannot be said: fewer than "
+    "two places have both.",
     "trend/grows": "{workload:workload}: the gain of {fast} over {slow} grows with the {axis:axis}, from "
     "{first_gain:times} at {first} to {last_gain:times} at {last}.",
     "trend/falls": "{workload:workload}: the gain of {fast} over {slow} falls with the {axis:axis}, from "

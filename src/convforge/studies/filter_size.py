@@ -83,14 +83,14 @@ def growth(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "growth/taps": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
+    "growth/taps": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
     "{grown:times}, at least as much as the taps ({taps:times}).",
-    "growth/between": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
-    "{grown:times}, more than the filter's side ({side:times}), less than its taps ({taps:times}).",
-    "growth/flat": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time grows by "
+    "growth/between": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows "
+    "by {grown:times}, more than the filter's side ({side:times}), less than its taps ({taps:times}).",
+    "growth/flat": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
     "{grown:times} ({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}).",
-    "growth/none": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family} time does not grow "
-    "({small_s:time} to {large_s:time}).",
+    "growth/none": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time does not "
+    "grow ({small_s:time} to {large_s:time}).",
 }
 
 STUDY = Study(
@@ -100,4 +100,6 @@ STUDY = Study(
     (winners, crossovers, growth),
     ENGLISH,
     gpu_s=90.0,
+    answered_by=("winner-by-filter", "crossover"),
+    suites=("filters",),
 )

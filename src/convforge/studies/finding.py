@@ -48,7 +48,7 @@ class Finding:
     rule : str
         Name of the rule that made it.
     form : str
-        Key of its sentence in the study's tables of words, one table a language: the rule's outcome.
+        Key of its sentence in the study's table of words: the rule's outcome.
     values : mapping
         What stands in the sentence: numbers in SI units, names, and plain lists and tables of them.
     data : tuple of Datum

@@ -141,4 +141,5 @@ STUDY = Study(
     (ladder, ahead, library, peak, filling),
     ENGLISH,
     gpu_s=80.0,
+    answered_by=("share-of-peak", "against-library"),
 )

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.facts import DeviceFacts
-from convforge.bench.records import Run
+from convforge.backends.runtime import Runtime
+from convforge.bench.records import Counters, Profile, Run
+from convforge.bench.store import Store, load_run
 from convforge.bench.suites import Case, load, select
-from convforge.problem import Conv2dProblem
+from convforge.problem import Conv2dProblem, parse_problem
 from convforge.studies import common
+from convforge.studies.counters import Call, NoCounters, count
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, by_case, device_backend, readings, series
 from convforge.studies.study import Part, Study
@@ -25,6 +28,8 @@ STEPS = {
     "boxes": ("direct_tiled", "direct_boxes"),
     "rows-in-cache": ("direct_naive", "direct_rows"),
 }
+# Whose cases are profiled.
+PROFILED_CHANNELS = 3
 # A tutorial's claims of what shared memory brings: 2 to 4 times for 5x5, 3 to 7 times for larger filters.
 CLAIMS: dict[str, tuple[Callable[[Any], bool], float, float]] = {
     "5x5": (lambda p: p.r == 5, 2.0, 4.0),
@@ -137,9 +142,52 @@ def _bytes(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
+def profile(runtime: Runtime, store: Store, quick: bool) -> None:
+    """On a GPU, a profiler's counters of every method on the pictures of three channels."""
+    if runtime.facts.backend != "cuda":
+        return
+    timed = [r for r in load_run(store.path).results if r.time is not None and r.ours]
+    calls = [
+        Call(r.case, r.operation, r.algorithm, r.problem, r.config, tuple(str(info["kernel"]) for info in r.launches))
+        for r in timed
+        if parse_problem(r.problem).c == PROFILED_CHANNELS  # type: ignore[union-attr]
+    ]
+    try:
+        found = Profile(tuple(count(calls, f"cuda:{runtime.device}")))  # type: ignore[attr-defined]
+    except NoCounters as fault:
+        found = Profile(reason=str(fault))
+    store.append(found.to_record())
+    store.append({"kind": "end", "complete": True})
+
+
 def counters(run: Run) -> Iterator[Finding]:
-    """Hit rates come from a profiler's counters, which no record has."""
-    yield Finding("hit-rates", "hit-rates/none", {"n": len(run.results)}, supported=False)
+    """What a profiler counted on the largest filter: where each method finds what it asks for, and what moves."""
+    profile = run.profile
+    if profile is None or not profile.counters:
+        reason = None if profile is None else profile.reason
+        values: dict[str, Any] = {"n": len(run.results), "reason": reason}
+        form = "hit-rates/none" if reason is None else "hit-rates/not-counted"
+        yield Finding("hit-rates", form, values, supported=False)
+        return
+    results = {(r.case, r.algorithm, r.config): r for r in run.results}
+    by_method = {c.method: c for c in sorted(profile.counters, key=lambda c: results[c.case, c.method, c.config].flops)}
+    for method, c in by_method.items():
+        least = results[c.case, method, c.config].least_bytes
+        values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "asked": c.l1_bytes,
+                  "moved": c.dram_bytes, "least": least, "times": c.dram_bytes / least}  # fmt: skip
+        yield Finding("hit-rates", "hit-rates/counted", values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
+    for rule in ("shared-memory", "registers"):
+        slow, fast = (by_method.get(name) for name in STEPS[rule])
+        if slow is not None and fast is not None and slow.case == fast.case and fast.l1_bytes:
+            values = {"slow": slow.method, "fast": fast.method, "case": fast.case, "slow_bytes": slow.l1_bytes,
+                      "fast_bytes": fast.l1_bytes, "times": slow.l1_bytes / fast.l1_bytes}  # fmt: skip
+            form = "fewer" if fast.l1_bytes < slow.l1_bytes else "more"
+            rests = (*_counted(slow, "l1_bytes"), *_counted(fast, "l1_bytes"))
+            yield Finding("asked-of-l1", f"asked/{form}", values, rests)
+
+
+def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
+    return tuple(Datum(c.case, c.method, c.config, name, float(getattr(c, name))) for name in names)
 
 
 ENGLISH = {
@@ -160,6 +208,14 @@ ENGLISH = {
     "show whether caches served any of it.",
     "traffic/unknown": "What the naive kernel requests against what a copy moves cannot be said: one of the two was "
     "not measured.",
+    "hit-rates/counted": "{method} on {case}: L1 has {l1:percent} of what it is asked for, L2 {l2:percent} of what "
+    "comes to it; {moved:megabytes} pass to and from memory, {times:times} the {least:megabytes} that must.",
+    "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
+    "from bytes and times.",
+    "asked/fewer": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, {slow} for {slow_bytes:megabytes}: "
+    "{times:times} as much.",
+    "asked/more": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, no less than {slow} with "
+    "{slow_bytes:megabytes}.",
     "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
     "counters; what is said of caches follows from bytes and times.",
 }
@@ -176,4 +232,6 @@ STUDY = Study(
     (steps, growth, claim, traffic, counters),
     ENGLISH,
     gpu_s=70.0,
+    extra=profile,
+    answered_by=("shared-memory", "registers", "rows-in-cache"),
 )

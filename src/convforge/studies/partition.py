@@ -31,7 +31,7 @@ def _same_block(row: Row) -> bool:
     return (getattr(row.config, "block_x", 32), getattr(row.config, "block_y", 4)) == (32, 4)
 
 
-def _by_partition(run: Run) -> dict[str, dict[str, Reading]]:
+def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
     """Case -> partition -> its reading, of cases with several; all with the block that the others have."""
     found: dict[str, dict[str, Reading]] = {}
     every = readings(run, "conv2d", every_config=True, pick=lambda run, r: r.time)
@@ -46,7 +46,7 @@ def _by_partition(run: Run) -> dict[str, dict[str, Reading]]:
 
 def partitions(run: Run) -> Iterator[Finding]:
     """Each partition against one output a thread, case by case."""
-    cases = _by_partition(run)
+    cases = by_partition(run)
     if not cases:
         host = device_backend(run) == "cpu"
         yield Finding("partition", "partition/host" if host else "partition/none", {}, supported=False)
@@ -80,12 +80,12 @@ def _threads(pixel: Reading, own: Reading) -> dict[str, int]:
 
 
 ENGLISH = {
-    "partition/slower": "A {partition} of outputs a thread is slower than one output a thread on {n:each case}: it "
-    "takes {cost:span} the time; on {case} it launches {threads} threads, against {pixel_threads}.",
-    "partition/faster": "A {partition} of outputs a thread is faster than one output a thread on {n:each case}, by "
-    "{gain:span}; on {case} it launches {threads} threads, against {pixel_threads}.",
-    "partition/level": "A {partition} of outputs a thread is level with one output a thread on {n:each case}.",
-    "partition/mixed": "A {partition} of outputs a thread against one output a thread: {split:split}; it takes "
+    "partition/slower": "A {partition:word} of outputs a thread is slower than one output a thread on {n:each case}: "
+    "it takes {cost:span} the time; on {case} it launches {threads} threads, against {pixel_threads}.",
+    "partition/faster": "A {partition:word} of outputs a thread is faster than one output a thread on {n:each case}, "
+    "by {gain:span}; on {case} it launches {threads} threads, against {pixel_threads}.",
+    "partition/level": "A {partition:word} of outputs a thread is level with one output a thread on {n:each case}.",
+    "partition/mixed": "A {partition:word} of outputs a thread against one output a thread: {split:split}; it takes "
     "{cost:span} the time.",
     "partition/none": "What the partition does cannot be said: no case was timed with several.",
     "partition/host": "What the partition does cannot be said here: no method of the CPU lets one choose what a thread "
@@ -100,4 +100,5 @@ STUDY = Study(
     ENGLISH,
     gpu_s=40.0,
     view="blocks",
+    answered_by=("partition",),
 )

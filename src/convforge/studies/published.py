@@ -23,7 +23,7 @@ class Published:
     ----------
     name : str
     about : str
-        What was measured, on which card.
+        What was measured, on which card; in English, as are the doubts.
     doubts : tuple of str
         What is known to be wrong with it, or not known.
     run : Run

@@ -244,4 +244,6 @@ STUDY = Study(
     (winners, ahead, floor, scaling, transfer, worth),
     ENGLISH,
     gpu_s=90.0,
+    answered_by=("winner-by-size", "gpu-worth-it-with-transfer"),
+    suites=("images",),
 )

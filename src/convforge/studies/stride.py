@@ -62,7 +62,7 @@ def winners(run: Run) -> Iterator[Finding]:
         return
     if changed:
         values["example"] = changed[-1]["workload"]
-        values["who"] = [f"{'/'.join(m)} (stride {s})" for s, m in changed[-1]["by_stride"].items()]
+        values["who"] = changed[-1]["by_stride"]
     form = "by-stride/changes" if changed else "by-stride/same"
     yield Finding("winner-by-stride", form, values, tuple(rests))
 
@@ -177,7 +177,7 @@ ENGLISH = {
     "by-stride/same": "The stride does not change who is fastest: on {n:each picture} one method is the fastest, "
     "or level with it, at every stride.",
     "by-stride/changes": "The stride changes who is fastest on {changed} of {n:count picture}; for instance "
-    "({example:workload}): {who:names}.",
+    "({example:workload}): {who:by_stride}.",
     "by-stride/too-few": "Whether the stride changes who is fastest cannot be said: no picture was timed at two "
     "strides by two methods.",
     "saves/in-step": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs and is {gain:times} "
@@ -217,4 +217,6 @@ STUDY = Study(
     parts,
     (ahead, winners, saves, wasted, im2col),
     ENGLISH,
+    answered_by=("winner-by-stride", "stride-saves"),
+    suites=("images",),
 )

@@ -54,13 +54,13 @@ class Study:
     Attributes
     ----------
     name, asks : str
-        The name on the command line, and the question in a line.
+        The name on the command line, and the question in a line, in English.
     parts : callable
         Facts of the device, and whether the small form is wanted -> what is measured.
     rules : sequence of callable
         Each reads a run and yields findings.
     english : mapping
-        Form of a finding -> its sentence, with its values by name.
+        Form of a finding -> its sentence in English, with its values by name; see :mod:`convforge.studies.words`.
     gpu_s, cpu_s : float
         Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
         study may take.
@@ -68,6 +68,10 @@ class Study:
         The table to show: "time", "blocks" or "steps".
     timed : bool
         Whether it is about times, so that noise makes it doubtful.
+    answered_by : tuple of str
+        Names of the rules that answer the question, the most telling first.
+    suites : tuple of str
+        Suites of the bench whose runs the rules can read too.
     extra : callable or None
         Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
         form is wanted.
@@ -82,6 +86,8 @@ class Study:
     cpu_s: float = 200.0
     view: str = "time"
     timed: bool = True
+    answered_by: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
     extra: Callable[[Runtime, Store, bool], None] | None = None
 
     def findings(self, run: Run) -> list[Finding]:
@@ -90,11 +96,16 @@ class Study:
         return [*found, *common.quality(run, times=self.timed)]
 
     def sentence(self, finding: Finding) -> str:
-        """A finding in English.
+        """A finding in the language of this place.
 
         Raises
         ------
         KeyError
             The finding is not of this study.
         """
-        return render(finding, {**common.ENGLISH, **self.english})
+        return render(finding, self.sentences)
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Form of a finding -> its sentence in English, with those that all studies share."""
+        return {**common.ENGLISH, **self.english}

@@ -1,0 +1,167 @@
+"""A sweep over a kernel's configs, those too that it does not offer: what its author asks before choosing defaults.
+
+    python benchmarks/sweep.py direct_tiled n1c3h4096w4096_k3r3s3_p1_f32_nchw --device cuda --grid "out_p=1,2 out_q=2,4"
+    python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
+
+Each config is the method's default with the fields of the grid changed. All are compiled in processes side by side,
+then each is checked against the truth and timed as a row of the bench is; those that a method refuses are counted with
+their reasons. Nothing is stored but by --out: a figure that is quoted comes from the bench.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from convforge.algorithms import find, refusal
+from convforge.bench.cells import three
+from convforge.bench.material import Material, checker
+from convforge.bench.records import Result
+from convforge.bench.row import Row, measure_row
+from convforge.bench.suites import Case, load
+from convforge.execution import runtime_of
+from convforge.measure.stopping import StoppingRule
+from convforge.problem import parse_problem
+
+Config = Any
+
+
+def grid(text: str) -> list[dict[str, str]]:
+    """Changes of fields, from words such as ``out_p=1,2 lanes=4,8``: every combination.
+
+    Examples
+    --------
+    >>> grid("a=1,2 b=x")
+    [{'a': '1', 'b': 'x'}, {'a': '2', 'b': 'x'}]
+    """
+    axes = []
+    for word in text.split():
+        name, sign, values = word.partition("=")
+        if not (name and sign and values):
+            raise ValueError(f"--grid {word!r} is no NAME=VALUE,VALUE")
+        axes.append([(name, value) for value in values.split(",")])
+    return [dict(chosen) for chosen in itertools.product(*axes)]
+
+
+def changed(config: Config, change: dict[str, str]) -> Config:
+    """A config with some of its fields changed, each read as the type that it has.
+
+    Raises
+    ------
+    ValueError
+        It has no such field, or the value is not of its type.
+    """
+    values = {}
+    for name, text in change.items():
+        if name not in {field.name for field in dataclasses.fields(config)}:
+            names = ", ".join(field.name for field in dataclasses.fields(config))
+            raise ValueError(f"--grid: {type(config).__name__} has no {name!r}; it has {names}")
+        kind = type(getattr(config, name))
+        values[name] = text == "True" if kind is bool else kind(text)
+    return dataclasses.replace(config, **values)
+
+
+def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str, str]]) -> list[Config]:
+    """The configs of a case: the default, the changes of it, each once."""
+    default = method.configs(case.problem, runtime_of(device).facts)[0]
+    return list(dict.fromkeys([default, *(changed(default, change) for change in changes)]))
+
+
+def compile_one(operation: str, name: str, problem: str, config: Config, device: str) -> str | None:
+    """Plan a config in a process of its own, so that its kernels lie in the cache; why not, where that fails."""
+    runtime = runtime_of(device)
+    try:
+        find(operation, runtime.facts.backend, name).plan(parse_problem(problem), config, runtime)
+    except Exception as fault:  # told beside the config
+        return " ".join(str(fault).split()) or type(fault).__name__
+    return None
+
+
+def compile_all(
+    jobs: Sequence[tuple[Any, Case, Config]], device: str, processes: int
+) -> Iterator[tuple[Any, Case, Config, str | None]]:
+    """Compile every job, as many at a time as there are processes; the jobs again, each with what went wrong."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting = [
+            pool.submit(compile_one, method.operation, method.name, str(case.problem), config, device)
+            for method, case, config in jobs
+        ]
+        for (method, case, config), result in zip(jobs, waiting, strict=True):
+            yield method, case, config, result.result()
+
+
+def main(
+    method: Annotated[str, typer.Argument(help="Name of the method.")],
+    targets: Annotated[list[str], typer.Argument(help="Suites, or problems in their text form.")],
+    grid_: Annotated[str, typer.Option("--grid", help="Fields and values, such as 'out_p=1,2 lanes=4,8'.")] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    seconds: Annotated[float, typer.Option(help="Time for each config, compiling not counted.")] = 0.2,
+    processes: Annotated[int, typer.Option(help="That compile side by side; all cores but one by default.")] = 0,
+    top: Annotated[int, typer.Option(help="Configs shown of each case; the default is always shown.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Write every result to this file, a line of JSON each.")] = None,
+) -> None:
+    """Compile, check and time configs of a method, and show the fastest of each case."""
+    runtime, changes, console = runtime_of(device), grid(grid_), Console(highlight=False)
+    jobs = []
+    for case in load(targets)[1]:
+        found = find(case.problem.operation, runtime.facts.backend, method)
+        if (reason := refusal(found, case.problem, runtime.facts)) is not None:
+            console.print(f"{case.name}: refused: {reason}")
+            continue
+        jobs += [(found, case, config) for config in configs_of(found, case, device, changes)]
+    workers = processes or max((os.cpu_count() or 2) - 1, 1)
+    compiled = list(compile_all(jobs, device, min(workers, max(len(jobs), 1))))
+    rule = StoppingRule(samples=7, patience_s=0.02, budget_s=seconds)
+    with out.open("w", encoding="utf-8") if out is not None else open(os.devnull, "w", encoding="utf-8") as lines:
+        for _, members in itertools.groupby(compiled, key=lambda job: job[1].name):
+            own = list(members)
+            material = Material(own[0][1], runtime, checker())
+            results = []
+            for found, case, config, fault in own:
+                row = Row(case, case.problem, found, config)
+                result = (
+                    row.result("refused", fault) if fault else measure_row(row, material, runtime, rule, thorough=False)
+                )
+                results.append(result)
+                lines.write(json.dumps(result.to_record()) + "\n")
+                lines.flush()
+            show(console, results, top)
+
+
+def show(console: Console, results: Sequence[Result], top: int) -> None:
+    """The fastest configs of a case, its default, and how many have no time for which reason."""
+    default = results[0]
+    timed = sorted((r for r in results if r.time is not None), key=lambda r: r.time.median_s)  # type: ignore[union-attr]
+    table = Table(title=default.case)
+    table.add_column("config", overflow="fold", min_width=48)
+    for name in ("us", "spread", "over the default", "registers", "occupancy"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for r in [*timed[:top], *([default] if default in timed[top:] else [])]:
+        assert r.time is not None
+        launch = max(r.launches, key=lambda info: info.get("registers") or 0, default={})
+        occupancy = launch.get("occupancy")
+        over = "" if default.time is None else f"{default.time.median_s / r.time.median_s:.3f}x"
+        table.add_row(
+            r.config + ("  (the default)" if r is default else ""), three(1e6 * r.time.median_s),
+            f"{100 * r.time.spread:.1f} %{' ~' if r.time.noisy else ''}", over, str(launch.get("registers") or ""),
+            "" if occupancy is None else f"{100 * occupancy:.0f} %",
+        )  # fmt: skip
+    console.print(table)
+    for (status, reason), count in Counter((r.status, r.reason) for r in results if r.time is None).most_common(5):
+        console.print(f"{count} {status}: {reason}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,93 @@
+"""`convforge lab`: all studies into one report, as a page that works offline, Markdown, charts and data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from convforge.bench.records import Run
+    from convforge.bench.runner import Watch as WatchRows
+    from convforge.lab import Watch
+    from convforge.studies import Study
+
+
+def lab(
+    studies: Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="All by default.")] = None,
+    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    budget: Annotated[
+        str, typer.Option(help="Time for all studies together, such as 10m; each has one of its own.")
+    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    from_: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE|FOLDER", help="Report stored results, the newest of each study; measure nothing."
+        ),
+    ] = None,
+    language: Annotated[str, typer.Option(help="en or zh; en,zh writes both, the first as lab.html.")] = "en",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    out: Annotated[Path, typer.Option(help="The report goes to OUT/lab/, results to OUT/results/DEVICE/.")] = Path(
+        "out"
+    ),
+) -> None:
+    """Measure every study and write one report: page, Markdown, charts, data."""
+    from convforge.cli.bench import seconds
+    from convforge.lab import bind, find_runs, write_lab
+    from convforge.language import LANGUAGES
+    from convforge.report.numbers import byte_count
+
+    codes = tuple(dict.fromkeys(language.split(",")))
+    for code in codes:
+        if code not in LANGUAGES:
+            raise ValueError(f"--language {code!r} is unknown; choose among {', '.join(LANGUAGES)}")
+    if from_:
+        if budget or quick or studies:
+            raise ValueError("--from measures nothing; leave out the studies, --budget and --quick")
+        runs: Mapping[str, Run] = find_runs(from_)
+    else:
+        runs = _measure(studies or [], device, seconds(budget) if budget else None, out, quick=quick)
+    written = write_lab(bind(runs), out / "lab", title=title, codes=codes)
+    first, *others = written.pages
+    typer.echo(
+        f"{first}: {byte_count(first.stat().st_size)}, {len(runs)} studies; beside it "
+        f"{', '.join(path.name for path in others)}, {len(written.charts)} charts and {len(written.data)} files of data"
+    )
+    if written.without_png:
+        typer.echo(
+            "Charts stand as SVG alone: no font here has Chinese signs. Install one, such as fonts-noto-cjk, for PNG.",
+            err=True,
+        )
+
+
+def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> Mapping[str, Run]:
+    from convforge.execution import runtime_of
+    from convforge.lab import conduct_all
+    from convforge.studies import find_study
+
+    chosen = [find_study(name).name for name in names]
+    runtime = runtime_of(device)
+    if runtime.facts.backend == "emulator":
+        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+    with _progress() as watch:
+        return conduct_all(runtime, out / "results", studies=chosen, budget_s=budget_s, quick=quick, watch=watch)
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A line a study on standard error, and the bar of its rows where that is a terminal."""
+    from convforge.cli.bench import progress
+
+    with ExitStack() as stack:
+
+        def watch(study: Study) -> WatchRows:
+            stack.close()
+            print(f"{study.name}: {study.asks}", file=sys.stderr, flush=True)
+            return stack.enter_context(progress())
+
+        yield watch

@@ -1,0 +1,243 @@
+"""The lab as one HTML page that works offline: the answers first, then how each was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from convforge.lab import charts, published, sources
+from convforge.lab.book import Book, Chapter
+from convforge.lab.words import Figure, answer, figures, headline_of
+from convforge.language import gettext, in_language
+from convforge.report import machine, tables
+from convforge.report.charts import panel_spec
+from convforge.report.page import (
+    OUTLINES,
+    Chart,
+    LegendItem,
+    Row,
+    chart_script,
+    digest,
+    json_for_html,
+    template,
+    text,
+)
+from convforge.report.panels import Panel
+from convforge.report.summary import cautions, gates
+from convforge.report.tables import Table
+from convforge.report.theme import INKS, Ink, unvalidated
+from convforge.studies import Finding, Study
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A finding as the page shows it: its sentence, the rule that made it, the figures it rests on."""
+
+    sentence: str
+    rule: str
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A chapter of the page; `key` is the id of its element."""
+
+    key: str
+    study: Study
+    answer: str
+    answers: tuple[Said, ...]
+    supported: tuple[Said, ...]
+    doubtful: tuple[Said, ...]
+    charts: Row
+    results: Table
+    steps: Table
+    legend: tuple[LegendItem, ...]
+    run: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A published table as the page shows it."""
+
+    name: str
+    about: str
+    doubts: tuple[str, ...]
+    said: tuple[Said, ...]
+    table: Table
+    matched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel as the page shows it: each of its files as HTML."""
+
+    name: str
+    summary: str
+    measured: Table
+    files: tuple[tuple[str, str], ...]
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What the legend's macro asks for."""
+
+    key: str
+    legend: tuple[LegendItem, ...]
+
+
+def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tuple[str, str]] = ()) -> str:
+    """The page as text; the same book gives the same text.
+
+    Parameters
+    ----------
+    book : Book
+    title : str
+        Of the page; by default it names the device.
+    code : {"en", "zh"}
+        The language of all its texts and charts.
+    pages : sequence of (name, address)
+        The same page in other languages.
+    """
+    with in_language(code), unvalidated():
+        return _render(book, title, pages)
+
+
+def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
+    whole, ink = book.whole, charts.ink_of(book, "page")
+    shared = charts.whole_panels(book, ink)
+    roofline = charts.roofline(book, ink)
+    script, bundle = text("page.js"), chart_script()
+    rendered: str = template("lab.html.j2").render(
+        title=title or gettext("Convolution on {device}").format(device=machine.machine_name(whole)),
+        pages=pages,
+        headline=headline_of(book),
+        cautions=cautions(whole),
+        sections=[_section(chapter, ink) for chapter in book.chapters],
+        absent=book.absent,
+        summary=tables.summary_table(whole),
+        ratios=Row("", _charts(shared["ratio"], ink, hides=False), tables.verdict_table(whole)),
+        roofline=Row("", _charts([roofline] if roofline else [], ink), None),
+        roofline_table=tables.roofline_table(whole, charts.nearest_to_roof(book)),
+        roofline_legend=Legend("roof", _items([roofline] if roofline else [], ink)),
+        beside=[_beside(found) for found in published.beside(book)],
+        kernels=[_source(kernel) for kernel in sources.kernels(book)],
+        errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),
+        gates=gates(whole),
+        troubles=tables.trouble_table(whole),
+        facts=machine.facts(whole)[:2],
+        runs=_runs(book),
+        ceilings=machine.ceiling_table(whole),
+        ceiling_words=machine.ceiling_words(whole),
+        style=_variables(ink) + text("page.css") + text("lab.css", "lab") + _highlighting(),
+        script=script,
+        bundle=bundle,
+        digests=" ".join(f"'{digest(part)}'" for part in (bundle, script)),
+    )
+    return rendered
+
+
+def _section(chapter: Chapter, ink: Ink) -> Section:
+    drawn = charts.chapter_panels(chapter, ink)
+    return Section(
+        key=f"study-{chapter.study.name}",
+        study=chapter.study,
+        answer=answer(chapter),
+        answers=tuple(_said(chapter.study, finding) for finding in chapter.answers),
+        supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
+        doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),
+        charts=Row("", _charts(drawn, ink)),
+        results=tables.result_table(chapter.shown),
+        steps=tables.step_table(chapter.shown),
+        legend=_items(drawn, ink),
+        run=chapter.run,
+    )
+
+
+def _said(study: Study, finding: Finding) -> Said:
+    return Said(study.sentence(finding), finding.rule, tuple(figures(finding)))
+
+
+def _beside(found: published.Beside) -> Beside:
+    said = tuple(_said(found.study, finding) for finding in found.theirs)
+    about = found.published
+    return Beside(about.name, gettext(about.about), tuple(map(gettext, about.doubts)), said, found.table, found.matched)
+
+
+def _source(kernel: sources.Kernel) -> Source:
+    files = tuple((name, _highlighted(name, code)) for name, code in kernel.files)
+    return Source(kernel.name, gettext(kernel.summary), kernel.measured, files, kernel.stale)
+
+
+def _charts(drawn: Iterable[Panel], ink: Ink, *, hides: bool = True) -> tuple[Chart, ...]:
+    return tuple(
+        Chart(panel.key, panel.title, panel.description, json_for_html(panel_spec(panel, ink)), hides)
+        for panel in drawn
+    )
+
+
+def _items(drawn: Iterable[Panel], ink: Ink) -> tuple[LegendItem, ...]:
+    """The legend of panels: what has a line in one of them, in the order of the looks."""
+    found = {name for panel in drawn for name in charts.names_in(panel)}
+    return tuple(
+        LegendItem(name, f"--m{i}", look, OUTLINES[look.shape])
+        for i, (name, look) in enumerate(ink.methods.items())
+        if name in found
+    )
+
+
+def _runs(book: Book) -> Table:
+    columns = (
+        tables.Column(gettext("study")), tables.Column(gettext("run")), tables.Column(gettext("started")),
+        tables.Column(gettext("rows"), True), tables.Column(gettext("timed"), True), tables.Column(gettext("finished")),
+        tables.Column(gettext("commit")),
+    )  # fmt: skip
+    rows = []
+    for chapter in book.chapters:
+        run, timed = chapter.run, sum(r.time is not None for r in chapter.run.results)
+        commit = gettext("not known") if run.commit is None else run.commit[:10] + (" +" if run.dirty else "")
+        rows.append(
+            (
+                tables.Cell(chapter.study.name),
+                tables.Cell(run.run),
+                tables.Cell(run.started[:16].replace("T", " ")),
+                tables.Cell(str(len(run.results)), len(run.results)),
+                tables.Cell(str(timed), timed),
+                tables.Cell(gettext("yes") if run.complete else gettext("no")),
+                tables.Cell(commit),
+            )
+        )
+    return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))
+
+
+def _variables(ink: Ink) -> str:
+    """The stylesheet's colours: of the page, and of everything with a look of its own."""
+    pairs = [("--" + name, light, dark) for name, (light, dark) in INKS.items()]
+    pairs += [(f"--m{i}", look.light, look.dark) for i, look in enumerate(ink.methods.values())]
+    light = "".join(f"{name}:{colour};" for name, colour, _dark in pairs)
+    dark = "".join(f"{name}:{colour};" for name, _light, colour in pairs)
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
+
+
+def _highlighted(name: str, code: str) -> str:
+    """A source file as HTML with classes for its colours."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import CudaLexer, PythonLexer
+
+    lexer = CudaLexer() if name.endswith((".cu", ".cuh")) else PythonLexer()
+    return str(highlight(code, lexer, HtmlFormatter(cssclass="code", wrapcode=True)))
+
+
+@cache
+def _highlighting() -> str:
+    from pygments.formatters import HtmlFormatter
+
+    def rules(style: str) -> str:
+        every: str = HtmlFormatter(style=style).get_style_defs(".code")  # type: ignore[no-untyped-call]
+        return "\n".join(line for line in every.splitlines() if ".code ." in line)
+
+    light, dark = rules("xcode"), rules("github-dark")
+    return f"{light}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"

@@ -1,0 +1,133 @@
+"""The published tables A to D, each figure beside this machine's, and what the same rules find in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from convforge.bench.records import Result
+from convforge.lab.book import Book
+from convforge.language import gettext
+from convforge.problem import Conv2dProblem, Problem, parse_problem
+from convforge.report import numbers
+from convforge.report.records import Entry
+from convforge.report.tables import Cell, Column, Table
+from convforge.studies import STUDIES, Finding, Study
+from convforge.studies.published import TABLES, Published
+from convforge.studies.readings import device_backend
+
+# Published table -> the study whose rules read it.
+READ_BY = {"A": "size", "B": "gemm", "C": "stride", "D": "stride"}
+# As it was published: GFLOP/s, or milliseconds.
+IN_RATES = frozenset({"D"})
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A published table beside ours.
+
+    Attributes
+    ----------
+    published : Published
+    study : Study
+        Whose rules read it.
+    table : Table
+    theirs : tuple of Finding
+    matched : int
+        Cases that were timed here too.
+    """
+
+    published: Published
+    study: Study
+    table: Table
+    theirs: tuple[Finding, ...]
+    matched: int
+
+
+def beside(book: Book) -> list[Beside]:
+    """Every published table beside this machine's figures."""
+    return [_beside(book, published) for published in TABLES.values()]
+
+
+def _beside(book: Book, published: Published) -> Beside:
+    study = STUDIES[READ_BY[published.name]]
+    backend, unit = device_backend(book.run), "GFLOP/s" if published.name in IN_RATES else "ms"
+    here = _by_problem(book)
+    columns = (
+        Column(gettext("case")),
+        Column(gettext("method")),
+        Column(gettext("theirs, {unit}").format(unit=unit), True),
+        Column(
+            gettext("over their fastest"),
+            True,
+            gettext("time over that of the fastest method of the case in the same table"),
+        ),
+        Column(gettext("here, {unit}").format(unit=unit), True),
+        Column(
+            gettext("over the fastest here"),
+            True,
+            gettext("time over that of the fastest method of the case, in one run"),
+        ),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    matched = 0
+    for published_rows in _cases(published):
+        found = here.get(_shape(parse_problem(published_rows[0].problem)), {})
+        if published_rows[0].backend != backend:
+            found = {}
+        matched += bool(found)
+        rows += _rows(published_rows, found, rates=unit == "GFLOP/s")
+    caption = gettext("Published table {name} beside this machine").format(name=published.name)
+    table = Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True)
+    return Beside(published, study, table, tuple(study.findings(published.run)), matched)
+
+
+def _cases(published: Published) -> list[list[Result]]:
+    """A table's figures by case."""
+    cases: dict[str, list[Result]] = {}
+    for r in published.run.results:
+        cases.setdefault(r.case, []).append(r)
+    return list(cases.values())
+
+
+def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Iterator[tuple[Cell, ...]]:
+    """A row a method of theirs, and one for the fastest here where they did not have it."""
+    flops, best = theirs[0].flops, min(_seconds(r) for r in theirs)
+    first = min(here.values(), key=lambda e: e.seconds or 0.0, default=None)
+
+    def cells(seconds: float | None, fastest: float | None) -> tuple[Cell, Cell]:
+        if seconds is None or fastest is None:
+            return Cell(numbers.MISSING), Cell(numbers.MISSING)
+        value = flops / seconds / 1e9 if rates else 1e3 * seconds
+        return Cell(numbers.three(value), value), Cell(numbers.ratio(seconds / fastest), seconds / fastest)
+
+    names = [r.algorithm for r in theirs]
+    more = [first.result.algorithm] if first is not None and first.result.algorithm not in names else []
+    for name, r in zip([*names, *more], [*theirs, None], strict=False):
+        own = here.get(name)
+        label = name + (" " + gettext("(host)") if r is not None and r.backend == "cpu" else "")
+        yield (
+            Cell(theirs[0].case),
+            Cell(label, look="best" if own is not None and own is first else ""),
+            *cells(None if r is None else _seconds(r), best),
+            *cells(None if own is None else own.seconds, None if first is None else first.seconds),
+        )
+
+
+def _seconds(r: Result) -> float:
+    assert r.time is not None
+    return r.time.median_s
+
+
+def _by_problem(book: Book) -> dict[Problem, dict[str, Entry]]:
+    """Shape of a problem -> method -> its fastest entry."""
+    found: dict[Problem, dict[str, Entry]] = {}
+    for entry in sorted(book.whole.best, key=lambda e: e.seconds or 0.0):
+        shape = _shape(parse_problem(entry.result.problem))
+        found.setdefault(shape, {}).setdefault(entry.result.algorithm, entry)
+    return found
+
+
+def _shape(problem: Problem) -> Problem:
+    """A problem without its padding, which the published figures have or lack without saying why."""
+    return replace(problem, padding=(0, 0, 0, 0)) if isinstance(problem, Conv2dProblem) else problem

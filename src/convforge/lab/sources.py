@@ -1,0 +1,113 @@
+"""The kernels as they stand in the package, each beside what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from convforge.algorithms import algorithms
+from convforge.lab.book import Book
+from convforge.language import gettext
+from convforge.report import numbers
+from convforge.report.records import Entry, View
+from convforge.report.tables import Cell, Column, Table
+from convforge.studies.readings import device_backend
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A method of ours: its files, and its times.
+
+    Attributes
+    ----------
+    name, summary : str
+    files : tuple of (str, str)
+        Name within the package, and text: what it computes with, without what all methods share.
+    measured : Table
+        Its largest cases.
+    stale : bool
+        The text is not that which was measured.
+    """
+
+    name: str
+    summary: str
+    files: tuple[tuple[str, str], ...]
+    measured: Table
+    stale: bool
+
+
+def kernels(book: Book) -> list[Kernel]:
+    """Every method of ours that has a time, in the order of the list of methods."""
+    backend = device_backend(book.run)
+    timed: dict[tuple[str, str], list[Entry]] = {}
+    for entry in book.whole.best:
+        timed.setdefault((entry.result.operation, entry.result.algorithm), []).append(entry)
+    found = []
+    for method in algorithms():
+        entries = timed.get((method.operation, method.name))
+        if method.ours and method.backend == backend and entries:
+            table = _measured(book.whole, method.name, entries)
+            files = tuple(_files(method.sources))
+            stale = any(entry.stale for entry in entries)
+            found.append(Kernel(method.name, method.summary, files, table, stale))
+    return found
+
+
+def _files(sources: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The files of a method's own: of a GPU's its kernels, else what stands in its folder."""
+    own = [name for name in sources if "/include/" not in name and not name.startswith("backends/")]
+    for name in [name for name in own if name.endswith(".cu")] or own:
+        yield name, (PACKAGE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+# Of a method so many cases stand beside its source: the largest.
+MOST_CASES = 6
+
+
+def _measured(view: View, name: str, entries: list[Entry]) -> Table:
+    columns = (
+        Column(gettext("case")),
+        Column(gettext("config"), wide=True),
+        Column(gettext("time"), True),
+        Column(gettext("spread"), True),
+        Column("GFLOP/s", True),
+        Column(
+            gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
+        ),
+        Column(gettext("registers"), True, gettext("of a thread, in the first launch")),
+        Column(
+            gettext("occupancy"), True, gettext("resident warps over the most that one can hold, in the first launch")
+        ),
+        Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
+    )
+    chosen = sorted(entries, key=lambda e: (e.result.least_bytes, e.result.flops))[-MOST_CASES:]
+    return Table(f"kernel-{name}", gettext("Times of {method}").format(method=name), columns,
+                 tuple(_row(view, entry) for entry in reversed(chosen)))  # fmt: skip
+
+
+def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
+    r, timing, limit = entry.result, entry.timing, view.roof(entry)
+    assert timing is not None
+    launch = r.launches[0] if r.launches else {}
+    share = entry.gflops / limit if entry.gflops and limit else None
+    fastest = view.verdicts[r.case].fastest
+    best = view.run.timing(fastest[0]) if fastest else None
+    behind = timing.median_s / best.median_s if best is not None else None
+    return (
+        Cell(r.case),
+        Cell(r.config or "–"),
+        Cell(("~" if timing.noisy else "") + numbers.seconds(timing.median_s), timing.median_s),
+        Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
+        _number(entry.gflops, numbers.three),
+        _number(share, numbers.percent),
+        _number(launch.get("registers"), lambda n: f"{n:.0f}"),
+        _number(launch.get("occupancy"), numbers.percent),
+        _number(behind, numbers.ratio),
+    )
+
+
+def _number(value: float | None, write: object) -> Cell:
+    return Cell(numbers.MISSING) if value is None else Cell(write(value), float(value))  # type: ignore[operator]

@@ -1,0 +1,129 @@
+"""The lab as Markdown: the same answers, findings and tables, for a repository or a hand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from convforge.lab import published
+from convforge.lab.book import Book, Chapter
+from convforge.lab.words import answer, headline_of
+from convforge.language import gettext
+from convforge.report import machine, tables
+from convforge.report.summary import cautions
+from convforge.report.tables import Cell, Column, Table
+from convforge.studies import Finding, Study
+
+# Rows of a table; all stand in the page and in the data.
+MOST_ROWS = 40
+
+
+def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """The report in the language of this place.
+
+    Parameters
+    ----------
+    book : Book
+    title : str
+    drawn : mapping
+        Study, or "roofline", -> captions and addresses of its charts.
+    """
+    headline = headline_of(book)
+    lines = [f"# {_escape(title)}", "", f"**{headline.figure}** {_escape(headline.caption)}", ""]
+    lines += [f"{_escape(sentence)}\n" for sentence in headline.sentences]
+    lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
+    lines += [_line((gettext("question"), gettext("answer"))), "|---|---|"]
+    lines += [_line((gettext(c.study.asks), _escape(answer(c)))) for c in book.chapters]
+    lines += ["", *_list(cautions(book.whole))]
+    for chapter in book.chapters:
+        lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
+    lines += _libraries(book)
+    if drawn.get("roofline"):
+        lines += [f"## {gettext('Roofline')}", "", *_pictures(drawn["roofline"])]
+    lines += _published(book)
+    lines += [f"## {gettext('Errors')}", "", *_table(tables.error_table(book.whole))]
+    lines += [f"## {gettext('Machine')}", ""]
+    for group in machine.facts(book.whole)[:2]:
+        lines += _list(f"{name}: {value}" for name, value in group.pairs)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    study = chapter.study
+    yield from (f"## {gettext(study.asks)}", "")
+    yield from (f"**{_escape(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
+    yield from _pictures(pictures)
+    yield from _findings(study, chapter.supported)
+    if chapter.doubtful:
+        yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
+        yield from _findings(study, chapter.doubtful)
+    yield from _table(_best(chapter))
+
+
+def _best(chapter: Chapter) -> Table:
+    """Of each method on a case the fastest."""
+    columns = (
+        Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
+        Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
+    )  # fmt: skip
+    full = tables.result_table(chapter.shown)
+    chosen = [i for i, entry in enumerate(chapter.shown.timed) if entry in chapter.shown.best]
+    time, spread, rate = 5, 6, 7
+    rows = []
+    for i in chosen:
+        row, entry = full.rows[i], chapter.shown.timed[i]
+        rows.append(
+            (row[0], Cell(entry.result.algorithm), Cell(entry.result.config), row[time], row[spread], row[rate])
+        )
+    return Table("best", "", columns, tuple(rows))
+
+
+def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:
+    said = [f"- {_escape(study.sentence(finding))} `{finding.rule}`" for finding in findings]
+    return [*said, ""] if said else []
+
+
+def _libraries(book: Book) -> Iterator[str]:
+    table = tables.summary_table(book.whole)
+    if table.rows:
+        yield from (f"## {gettext('Against the libraries')}", "", *_table(table))
+
+
+def _published(book: Book) -> Iterator[str]:
+    yield from (f"## {gettext('Published tables, beside this machine')}", "")
+    for found in published.beside(book):
+        yield from (f"### {found.published.name}: {_escape(gettext(found.published.about))}", "")
+        yield from _findings(found.study, found.theirs)
+        yield from _table(found.table)
+
+
+def _table(table: Table) -> list[str]:
+    if not table.rows:
+        return []
+    lines = [_line(column.name for column in table.columns)]
+    lines.append(_line("---:" if column.numeric else "---" for column in table.columns))
+    lines += [_line(_escape(cell.text) for cell in row) for row in table.rows[:MOST_ROWS]]
+    more = len(table.rows) - MOST_ROWS
+    return [
+        *lines,
+        "",
+        *([gettext("{n} more rows stand in the page and in the data.").format(n=more), ""] if more > 0 else []),
+    ]
+
+
+def _pictures(pictures: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"![{_escape(caption)}]({address})\n" for caption, address in pictures]
+
+
+def _list(items: Iterable[str]) -> list[str]:
+    said = [f"- {_escape(item)}" for item in items]
+    return [*said, ""] if said else []
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    for sign in "\\|*_`[]<>":
+        text = text.replace(sign, f"\\{sign}")
+    return text

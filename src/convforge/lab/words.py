@@ -1,0 +1,85 @@
+"""The lab's own words: its headline, each chapter's answer, and the figures behind a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from convforge.lab.book import Book, Chapter
+from convforge.language import gettext
+from convforge.report import numbers
+from convforge.report.records import View, view
+from convforge.report.summary import Headline, duels, geometric_mean, headline
+from convforge.studies import Datum, Finding
+
+# Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
+PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
+SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure that a finding rests on, as it is read: where, what, how much, and half its quartiles' distance."""
+
+    where: str
+    what: str
+    value: str
+    spread: str
+
+
+def headline_of(book: Book) -> Headline:
+    """The headline: of convolution where any was timed, with a sentence of its own about matrix products."""
+    convolution, product = (_of(book, operation) for operation in ("conv2d", "gemm"))
+    if convolution is None:
+        return headline(book.whole)
+    said = headline(convolution)
+    if product is None or not duels(product):
+        return said
+    mean = geometric_mean(d.ratio for d in duels(product))
+    more = gettext("Matrix products: {ratio} the speed of the best library, geometric mean over {n} cases.").format(
+        ratio=numbers.ratio(mean), n=len(duels(product))
+    )
+    return replace(said, sentences=(*said.sentences, more))
+
+
+def _of(book: Book, operation: str) -> View | None:
+    """The results of one operation."""
+    run = book.whole.run
+    results = tuple(r for r in run.results if r.operation == operation)
+    return view(replace(run, results=results)) if any(r.time for r in results) else None
+
+
+def answer(chapter: Chapter) -> str:
+    """A chapter's answer in a sentence or two."""
+    if not chapter.answers:
+        return gettext("The records say nothing about this.")
+    return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
+
+
+def figures(finding: Finding) -> Iterator[Figure]:
+    """The figures behind a finding."""
+    for datum in finding.data:
+        where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
+        spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
+        yield Figure(where or gettext("this machine"), datum.what.replace("_", " "), value_of(datum), spread)
+
+
+def value_of(datum: Datum) -> str:
+    """A figure with its unit.
+
+    Examples
+    --------
+    >>> value_of(Datum("c", "m", "", "time", 2.5e-6)), value_of(Datum("c", "m", "", "occupancy", 0.5))
+    ('2.50 µs', '50 %')
+    >>> value_of(Datum("", "", "", "fma_flops_per_s", 6e13)), value_of(Datum("c", "m", "", "rms", 3e-8))
+    ('60000 GFLOP/s', '3.0e-8')
+    """
+    if datum.what.endswith("flops_per_s"):
+        return f"{numbers.three(datum.value / 1e9)} GFLOP/s"
+    if datum.what.endswith("bytes_per_s"):
+        return f"{numbers.three(datum.value / 1e9)} GB/s"
+    if datum.what.endswith("_bytes"):
+        return numbers.byte_count(datum.value)
+    if datum.what in SHARES:
+        return numbers.percent(datum.value)
+    return numbers.fraction(datum.value) if datum.what in PLAIN else numbers.seconds(datum.value)

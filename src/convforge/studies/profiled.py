@@ -1,0 +1,39 @@
+"""The process that the profiler watches: ``python -m convforge.studies.profiled JOB.json`` makes each call once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def work(job: Mapping[str, Any]) -> None:
+    """Make the calls of a job."""
+    from convforge.execution import runtime_of
+
+    runtime = runtime_of(job["device"])
+    for call in job["calls"]:
+        _call(runtime, call)
+
+
+def _call(runtime: Any, call: Mapping[str, Any]) -> None:
+    from convforge.algorithms import find
+    from convforge.check import make_inputs
+    from convforge.check.plans import upload_inputs
+    from convforge.measure.ring import output_form
+    from convforge.problem import parse_problem
+
+    problem = parse_problem(call["problem"])
+    method = find(call["operation"], runtime.facts.backend, call["method"])
+    config = next(c for c in method.configs(problem, runtime.facts) if str(c) == call["config"])
+    plan = method.plan(problem, config, runtime)
+    inputs = upload_inputs(runtime, make_inputs(problem))
+    shape, dtype = output_form(problem)
+    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, runtime.empty(shape, dtype))
+    runtime.synchronize()
+
+
+if __name__ == "__main__":
+    work(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -1,0 +1,177 @@
+"""The lab's page in a real browser: read, sorted, filtered, printed, in both languages."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser import asked, column, driver, head, number, opened
+from tests.lab import books
+
+from convforge.lab import render
+from convforge.report import write
+
+__all__ = ["driver"]
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("browser")
+    for code, other, name in (("en", "zh", "lab.html"), ("zh", "en", "lab-zh.html")):
+        address = "lab-zh.html" if code == "en" else "lab.html"
+        write(found / name, render(books.stored(), code=code, pages=[(other, address)]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded(driver: Any, folder: Path) -> Any:
+    return opened(driver, (folder / "lab.html").as_uri())
+
+
+@pytest.fixture
+def page(loaded: Any, folder: Path) -> Any:
+    address = (folder / "lab.html").as_uri()
+    return loaded if loaded.current_url.partition("#")[0] == address else opened(loaded, address)
+
+
+def test_every_chart_is_drawn_without_a_fault_or_a_request(page: Any, folder: Path) -> None:
+    assert page.get_log("browser") == []
+    address = (folder / "lab.html").as_uri()
+    assert [url for url in asked(page) if not url.startswith(("data:", address))] == []
+    plots = page.find_elements("css selector", ".plot")
+    assert len(plots) >= 20
+    for plot in plots:
+        marks = plot.find_elements("css selector", "svg .role-mark path, svg .role-mark rect")
+        assert len(marks) >= 3, plot.get_attribute("id")
+    assert not page.find_elements("css selector", ".plot.failed")
+
+
+def test_the_answers_come_first(page: Any) -> None:
+    """Headline and all questions with their answers stand before the first chart."""
+    tops = "return arguments[0].map((s) => document.querySelector(s).getBoundingClientRect().top + scrollY)"
+    hero, answers, chart = page.execute_script(tops, [".hero .figure", "#answers", ".plot"])
+    assert hero < 200
+    assert hero < answers < chart
+    said = page.find_elements("css selector", "#answers dd")
+    assert len(said) == len(books.stored().chapters)
+    assert all(len(answer.text) > 40 for answer in said)
+
+
+def test_a_link_of_an_answer_leads_to_its_chapter(page: Any) -> None:
+    link = page.find_element("css selector", "#answers a[href='#study-memory']")
+    page.execute_script("arguments[0].click()", link)
+    top = "return document.getElementById('study-memory').getBoundingClientRect().top"
+    assert abs(page.execute_script(top)) < 60
+
+
+def test_a_finding_s_figures_open_by_the_keyboard(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    summary = page.find_element("css selector", "#study-gemm .findings summary")
+    table = page.find_element("css selector", "#study-gemm .findings details table")
+    assert not table.is_displayed()
+    page.execute_script("arguments[0].focus()", summary)
+    summary.send_keys(Keys.ENTER)
+    assert table.is_displayed()
+    assert "GFLOP/s" in table.text or "µs" in table.text or "ms" in table.text
+    summary.send_keys(Keys.ENTER)
+    assert not table.is_displayed()
+
+
+def test_a_chapter_s_numbers_sort_and_filter(page: Any) -> None:
+    details = page.find_elements("css selector", "#study-memory > details.numbers")[-1]
+    page.execute_script("arguments[0].open = true", details)
+    table = "study-memory-results"
+    index, name = head(page, table, "time, ms")
+    button = name.find_element("css selector", "button")
+    page.execute_script("arguments[0].click()", button)
+    assert name.get_attribute("aria-sort") == "ascending"
+    times = [number(text) for text in column(page, table, index)]
+    assert times == sorted(times)
+    box = page.find_element("css selector", f"#{table}-filter")
+    box.send_keys("direct_shared 7x7")
+    rows = column(page, table, 0)
+    assert rows
+    assert all("7x7" in text for text in rows)
+    assert (
+        page.find_element("css selector", f"output[for='{table}-filter']").text == f"{len(rows)} of {len(times)} rows"
+    )
+
+
+def test_a_legend_hides_a_method_in_its_chapter_alone(page: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def points(chapter: str) -> int:
+        return len(page.find_elements("css selector", f"#{chapter} .plot .role-mark.mark-symbol path"))
+
+    size, stride = points("study-size"), points("study-stride")
+    button = page.find_element("css selector", "#study-size .legend button[data-method='cudnn']")
+    page.execute_script("arguments[0].click()", button)
+    # Nine sizes to one channel and to three.
+    WebDriverWait(page, 10).until(lambda _: points("study-size") == size - 2 * 9)
+    assert points("study-stride") == stride
+    page.execute_script("arguments[0].click()", button)
+    WebDriverWait(page, 10).until(lambda _: points("study-size") == size)
+
+
+def test_a_kernel_opens_with_its_source_beside_its_times(page: Any) -> None:
+    details = page.find_element("css selector", "#kernel-direct_tiled")
+    page.execute_script("arguments[0].open = true", details)
+    code, times = details.find_element("css selector", ".code"), details.find_element("css selector", "aside table")
+    assert "__global__" in code.text
+    assert "rgb_to_3_8192_s1" in times.text
+    assert code.rect["x"] + code.rect["width"] <= times.rect["x"]
+
+
+def test_the_other_language_is_a_click_away(page: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    page.find_element("css selector", ".languages a").click()
+    WebDriverWait(page, 120).until(
+        lambda d: d.execute_script("return document.documentElement.dataset.charts === 'drawn'")
+    )
+    assert page.execute_script("return document.documentElement.lang") == "zh"
+    assert "问题" in page.find_element("css selector", "#answers h2").text
+    assert page.get_log("browser") == []
+
+
+def test_it_prints_whole(page: Any) -> None:
+    """As PDF: as many pages as its height asks for, the charts among them, no control left."""
+    raw = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert raw.startswith(b"%PDF")
+    assert 10 < raw.count(b"/Type /Page\n") + raw.count(b"/Type /Page ") < 80
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        for control in (".filter", ".contents", ".languages"):
+            assert not any(e.is_displayed() for e in page.find_elements("css selector", control)), control
+        assert page.find_element("css selector", "#study-size .plot svg").is_displayed()
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_dark_and_light(page: Any) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        script = """return [[document.body, "backgroundColor"], [document.querySelector(".code span[class]"), "color"]]
+            .map(([element, name]) => getComputedStyle(element)[name])"""
+        seen[scheme] = page.execute_script(script)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert seen["light"][0] != seen["dark"][0]
+    assert seen["light"][1] != seen["dark"][1]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_page_never_scrolls_sideways(page: Any, width: int) -> None:
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        assert page.execute_script("return document.documentElement.scrollWidth") == width
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

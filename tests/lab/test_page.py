@@ -1,0 +1,144 @@
+"""The page: every finding with its figures, every kernel with its text, published figures beside ours."""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import cache
+
+import pytest
+from tests.lab import books
+from tests.studies.made_up import result, rgb, run
+
+from convforge.lab import bind, render
+from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
+from convforge.lab.published import beside
+from convforge.lab.sources import kernels
+from convforge.report.charts import panel_spec
+from convforge.studies.published import TABLES
+
+
+@cache
+def page() -> str:
+    return render(books.stored())
+
+
+@cache
+def said() -> str:
+    """The page's text without tags."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", " ", page(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_the_same_book_gives_the_same_page() -> None:
+    book = bind({"size": books.pictures()})
+    assert render(book) == render(book)
+
+
+def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
+    figures = 0
+    for chapter in books.stored().chapters:
+        for finding in chapter.findings:
+            assert " ".join(chapter.study.sentence(finding).split()) in said()
+            assert f'<span class="rule">{finding.rule}</span>' in page()
+            figures += len(finding.data)
+    figures += sum(len(f.data) for found in beside(books.stored()) for f in found.theirs)
+    rows = re.findall(r'<tr><td>[^<]*</td><td>[^<]*</td><td class="n">[^<]+</td><td class="n">[^<]*</td></tr>', page())
+    assert len(rows) == figures > 1000
+
+
+def test_the_page_asks_no_network_for_anything() -> None:
+    body = re.sub(r"<script\b.*?</script>", "", page(), flags=re.DOTALL)
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:)", body)
+    assert "<script src" not in page()
+    assert "default-src 'none'" in page()
+
+
+def test_every_kernel_stands_beside_its_times() -> None:
+    found = kernels(books.stored())
+    assert {"direct_naive", "direct_tiled", "gemm_warp_tiled", "separable", "im2col"} <= {k.name for k in found}
+    for kernel in found:
+        assert kernel.files
+        assert kernel.measured.rows
+        assert all(name.endswith(".cu") for name, _ in kernel.files)
+        first = next(line for _, text in kernel.files for line in text.splitlines() if line.startswith("//"))
+        assert html.escape(first, quote=False)[3:60].strip() in html.unescape(re.sub(r"<[^>]+>", "", page()))
+
+
+def test_published_figures_stand_as_they_were_published() -> None:
+    tables = {found.published.name: found for found in beside(books.stored())}
+    assert set(tables) == set(TABLES)
+    rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in tables["B"].table.rows}
+    assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00×"]
+    assert rows[("square_4096", "cublas")][:2] == ["22.1", "1.19×"]
+    rates = {(row[0].text, row[1].text): row[2].text for row in tables["D"].table.rows}
+    assert rates[("rgb_to_3_128_s1", "direct_naive")] == "9.42"
+    for found in tables.values():
+        published = {(r.case, r.algorithm) for r in found.published.run.results}
+        shown = {(row[0].text, row[1].text.removesuffix(" (host)")) for row in found.table.rows if row[2].sort}
+        assert shown == published
+
+
+def test_ours_beside_the_published_come_from_this_machine() -> None:
+    (table,) = [found for found in beside(books.stored()) if found.published.name == "B"]
+    whole = books.stored().whole
+    best = {(e.result.case, e.result.algorithm): e.seconds for e in whole.best}
+    checked = 0
+    for row in table.table.rows:
+        seconds = best.get((row[0].text, row[1].text))
+        if seconds is not None:
+            assert row[4].sort == pytest.approx(1e3 * seconds)
+            checked += 1
+    assert checked >= 15
+    assert table.matched == 5
+
+
+def test_a_machine_without_the_published_cases_says_so() -> None:
+    book = bind({"gemm": run(result("direct_tiled", 1e-3, rgb(64)))})
+    assert all(found.matched == 0 for found in beside(book))
+    assert "None of its cases was timed here." in render(book)
+
+
+@pytest.mark.parametrize("name", [chapter.study.name for chapter in books.stored().chapters])
+def test_every_chapter_has_a_chart(name: str) -> None:
+    book = books.stored()
+    (chapter,) = [chapter for chapter in book.chapters if chapter.study.name == name]
+    ink = ink_of(book, "light")
+    drawn = chapter_panels(chapter, ink)
+    assert drawn
+    assert len({panel.key for panel in drawn}) == len(drawn)
+    for panel in drawn:
+        panel.chart.to_dict(validate=True)
+        assert set(names_in(panel)) <= set(ink.methods)
+        assert panel_spec(panel, ink)["datasets"]
+
+
+def test_made_up_studies_are_drawn() -> None:
+    book = bind({"partition": books.blocks(), "breakdown": books.layers(), "block-size": books.blocks()})
+    drawn = {c.study.name: chapter_panels(c, ink_of(book, "light")) for c in book.chapters}
+    (partition,) = drawn["partition"]
+    (rows,) = partition.data.values()
+    assert {row["method"]: row["ratio"] for row in rows} == pytest.approx({"pixel": 1.0, "row": 9.0})
+    (shapes,) = drawn["block-size"][0].data.values()
+    assert {row["shape"]: round(row["ratio"], 6) for row in shapes} == {"32x4": 1.0, "32x1": 3.0, "64x4": 2.0}
+    (steps,) = drawn["breakdown"][0].data.values()
+    assert {(row["case"], row["method"]): round(row["share"], 6) for row in steps} == {
+        (f"layer_{size}", step): share
+        for size in (14, 28) for step, share in (("expansion", 0.333333), ("product", 0.666667))
+    }  # fmt: skip
+
+
+def test_the_roofline_has_every_method_once() -> None:
+    book = books.stored()
+    chosen = nearest_to_roof(book)
+    names = [entry.result.algorithm for entry in chosen]
+    assert len(set(names)) == len(names)
+    assert set(names) == {e.result.algorithm for e in book.whole.best if e.gflops}
+    for entry in chosen:
+        same = [e for e in book.whole.best if e.result.algorithm == entry.result.algorithm and e.gflops]
+        assert entry.timing is not None
+        if entry.timing.cold:
+            shares = [e.gflops / book.whole.roof(e) for e in same if e.timing.cold]  # type: ignore[union-attr, operator]
+            assert entry.gflops / book.whole.roof(entry) == max(shares)  # type: ignore[operator]
+    assert roofline(book, ink_of(book, "light")) is not None
+    assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) is None
