@@ -22,7 +22,7 @@ author = "the convforge authors"
 copyright = "the convforge authors"  # noqa: A001
 version = release = convforge.__version__
 
-extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "command", "lab_page"]
+extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "command", "kernels", "lab_page"]
 exclude_patterns = ["_build", "_ext", "_templates", "**.ipynb_checkpoints"]
 templates_path = ["_templates"]
 

@@ -7,6 +7,9 @@ All commands of a page run in one temporary folder, so that one can use the file
 astronaut.png, and the students' files of examples/ from the start. The option ``exit`` says
 which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file that the
 command wrote, to be shown below.
+
+The directive ``script`` has lines of bash as its content and runs them in the same folder, where `convforge` is the
+checkout's; the block is shown with what it printed below.
 """
 
 from __future__ import annotations
@@ -81,6 +84,44 @@ class Command(SphinxDirective):
         return [image]
 
 
+class Script(SphinxDirective):
+    """See the module."""
+
+    has_content = True
+    option_spec: ClassVar[dict[str, Any]] = {"exit": directives.nonnegative_int}
+
+    def run(self) -> list[nodes.Node]:
+        """The block, and what it printed."""
+        folder, text = _folder(self.env.docname), "\n".join(self.content)
+        try:
+            done = run_script(text, folder)
+        except subprocess.TimeoutExpired:
+            raise self.error(f"the script took more than {_TIMEOUT_S} s") from None
+        expected = self.options.get("exit", 0)
+        if done.returncode != expected:
+            raise self.error(f"the script ended with {done.returncode}, not {expected}:\n{done.stdout}")
+        found: list[nodes.Node] = [nodes.literal_block("", text, language="bash")]
+        if output := done.stdout.rstrip().replace(f"{folder}/", ""):
+            found.append(nodes.literal_block("", output, language="text"))
+        for block in found:
+            self.set_source_info(block)
+        return found
+
+
+def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run lines of bash in a folder; the first that fails ends them."""
+    programs = folder / ".bin"
+    programs.mkdir(exist_ok=True)
+    program = programs / "convforge"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{_RUN}" "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    environment = _environment() | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
 def _folder(docname: str) -> Path:
     """The folder of a page's commands."""
     if docname not in _folders:
@@ -99,11 +140,14 @@ def _folder(docname: str) -> Path:
 
 def _run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a folder; both of its streams in the order in which they came."""
-    environment = os.environ | {"COLUMNS": str(_COLUMNS), "TERM": "dumb", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
-        [sys.executable, "-c", _RUN, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE,
+        [sys.executable, "-c", _RUN, *arguments], cwd=folder, env=_environment(), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"COLUMNS": str(_COLUMNS), "TERM": "dumb", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 def _remove_folders(app: Sphinx, exception: Exception | None) -> None:
@@ -112,7 +156,8 @@ def _remove_folders(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("command", Command)
+    app.add_directive("script", Script)
     app.connect("build-finished", _remove_folders)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,0 +1,134 @@
+"""Tables that others published, beside what is stored of ours, and what the rules of a study say of both, as Markdown.
+
+Nothing is measured, and nothing is shown that no stored result holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kernel_pages import in_words, stored_runs
+
+from convforge.problem import parse_problem
+
+# Their names for what ours have too.
+_SAME = {"cudnn_second_run": "cudnn"}
+# Tables whose figures are GFLOP/s; of the others, ms.
+RATES = ("D",)
+
+
+def page_of(name: str, study: str, rules: list[str]) -> str:
+    """The Markdown of a table."""
+    from convforge.studies.published import TABLES
+
+    published = TABLES[name]
+    doubts = "\n".join(f"- {in_words(doubt)}" for doubt in published.doubts)
+    mine = ours(published.run)
+    parts = [f"**{in_words(published.about)}.** Doubts:\n\n{doubts}", beside(name, published.run, mine)]
+    parts.append(f"By the rules of `{study}`, theirs:\n\n{sentences(study, rules, published.run)}")
+    gpu = [run for run in mine if run.machine["facts"]["backend"] == "cuda"]
+    if gpu:
+        parts.append(f"Ours, by the same rules:\n\n{sentences(study, rules, gpu[0])}")
+    return "\n\n".join(parts)
+
+
+def ours(run: Any) -> list[Any]:
+    """The newest complete runs that hold what a published run holds, cut down to that: of a GPU, and of a CPU."""
+    found = []
+    for backend in dict.fromkeys(r.backend for r in run.results):
+        asked = {
+            (problem, _SAME.get(r.algorithm, r.algorithm))
+            for r in run.results
+            for problem in likely(r.problem)
+            if r.backend == backend
+        }
+        able = []
+        for stored in stored_runs():
+            results = [r for r in stored.results if (r.problem, r.algorithm) in asked and r.backend == backend]
+            if stored.complete and any(r.status == "ok" for r in results):
+                able.append(dataclasses.replace(stored, results=tuple(results)))
+        if able:
+            found.append(max(able, key=lambda stored: (len({r.problem for r in stored.results}), stored.started)))
+    return sorted(found, key=lambda stored: stored.machine["facts"]["backend"] != "cuda")
+
+
+def likely(problem: str) -> tuple[str, ...]:
+    """The problem itself, and the same with a padding of 1, which has a few outputs more."""
+    return problem, problem.replace("_p0_", "_p1_")
+
+
+def beside(name: str, run: Any, mine: list[Any]) -> str:
+    """Theirs and ours, a row a case, and the fastest of our methods on a GPU in the last column."""
+    rate = name in RATES
+    best = {stored.machine["facts"]["backend"]: fastest(stored) for stored in mine}
+    columns: dict[str, list[str]] = {}
+    problems = list(dict.fromkeys(r.problem for r in run.results))
+    theirs = {(r.problem, r.algorithm, r.backend): r for r in run.results}
+    more = 1.0  # outputs of ours over theirs
+    for method, backend in dict.fromkeys((r.algorithm, r.backend) for r in run.results):
+        word = in_words(method) + (" on the CPU" if backend == "cpu" else "")
+        columns[f"{word}, theirs"] = [figure(theirs.get((p, method, backend)), rate) for p in problems]
+        same, stored_here = _SAME.get(method, method), best.get(backend, {})
+        known = [[stored_here[q, same] for q in likely(p) if (q, same) in stored_here] for p in problems]
+        found = [several[0] if several else None for several in known]
+        more = max([more, *(r.flops / parse_problem(p).flops for p, r in zip(problems, found, strict=True) if r)])
+        if any(found):
+            columns[f"{word}, ours"] = [figure(r, rate) for r in found]
+    gpu = [stored.path for stored in mine if stored.machine["facts"]["backend"] == "cuda"]
+    whole = [r for stored in stored_runs() if stored.path in gpu for r in stored.results]
+    columns["fastest of ours"] = [winner(p, whole, rate) for p in problems]
+    cases = [next(r.case for r in run.results if r.problem == p).removesuffix("_host") for p in problems]
+    lines = ["| case | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    lines += [
+        "| " + " | ".join((in_words(case), *row)) + " |" for case, *row in zip(cases, *columns.values(), strict=True)
+    ]
+    notes = [f"{'Nominal GFLOP/s' if rate else 'ms a call'}; ours are the fastest of the configs that are stored."]
+    notes += [f"Ours: {stored.machine['facts']['name']}, `{stored.path.name}`." for stored in mine]
+    if more > 1:
+        notes.append(f"Ours have a padding of 1, theirs none: up to {100 * (more - 1):.1f} % more outputs.")
+    if any("cudnn" in r.algorithm for r in run.results):
+        notes.append(
+            "cuDNN, ours: the fastest of its plans without tensor cores, and nothing but the call in its time."
+        )
+    return "\n".join(lines) + "\n\n" + " ".join(notes)
+
+
+def winner(problem: str, results: list[Any], rate: bool) -> str:
+    """The fastest of our methods on a problem, and its name."""
+    found = [r for r in results if r.problem in likely(problem) and r.ours and r.time is not None]
+    found = [r for r in found if r.status == "ok" and r.precision == "strict"]
+    if not found:
+        return ""
+    best = min(found, key=lambda r: r.time.median_s)
+    return f"{figure(best, rate)} ({in_words(best.algorithm)})"
+
+
+def fastest(run: Any) -> dict[tuple[str, str], Any]:
+    """Problem and method -> the result of the fastest config."""
+    found: dict[tuple[str, str], Any] = {}
+    for r in run.results:
+        if r.status != "ok" or r.time is None:
+            continue
+        key = r.problem, r.algorithm
+        if key not in found or r.time.median_s < found[key].time.median_s:
+            found[key] = r
+    return found
+
+
+def figure(result: Any, rate: bool) -> str:
+    """A result as it is shown: ms, or GFLOP/s."""
+    from convforge.bench.cells import three
+
+    if result is None or result.time is None:
+        return ""
+    return three(result.flops / result.time.median_s / 1e9 if rate else 1e3 * result.time.median_s)
+
+
+def sentences(study: str, rules: list[str], run: Any) -> str:
+    """What some rules of a study say of a run."""
+    from convforge.studies import find_study
+
+    found = find_study(study)
+    said = [found.sentence(finding) for finding in found.findings(run) if finding.rule in rules]
+    return "\n".join(f"- {in_words(text)}" for text in said) or "- Nothing."

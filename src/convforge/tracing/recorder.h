@@ -1,0 +1,125 @@
+// Notes which thread reads and writes which bytes: what the host's compiler calls at every access under
+// -fsanitize=thread, and the copies that the emulator makes for a thread. Stands before the kernel.
+//
+// Registers and local arrays lie on a thread's stack and are left out; accesses to shared memory are counted.
+#pragma once
+
+#define UNSEEN __attribute__((no_sanitize("thread")))
+
+namespace emulator {
+
+// The same as in runtime.py.
+struct Access {
+    bits_t address;
+    unsigned block, thread, bytes, is_write;
+};
+
+struct Recorder {
+    Access *next, *end;
+    bits_t shared, shared_bytes;  // static shared memory of the OS thread that runs the blocks
+    bits_t lost;                  // what there was no room for
+    bits_t shared_reads, shared_writes, shared_bytes_read, shared_bytes_written;
+    const Services *plain;
+    Services services;
+};
+
+extern "C" {
+__attribute__((visibility("default"), used)) Recorder emulator_recorder = {};
+}
+
+UNSEEN inline unsigned linear(const Index &at, const Index &size) { return (at.z * size.y + at.y) * size.x + at.x; }
+
+UNSEEN inline void note(bits_t address, unsigned bytes, bool is_write) {
+    Recorder &r = emulator_recorder;
+    State *state = here();
+    const bits_t dynamic = reinterpret_cast<bits_t>(state->dynamic);
+    if (address - r.shared < r.shared_bytes || address - dynamic < (256u << 10)) {
+        (is_write ? r.shared_writes : r.shared_reads)++;
+        (is_write ? r.shared_bytes_written : r.shared_bytes_read) += bytes;
+        return;
+    }
+    if ((address & ~(REGION_BYTES - 1)) == reinterpret_cast<bits_t>(state)) return;  // a stack, or the arguments
+    if (r.next == r.end) {
+        r.lost++;
+        return;
+    }
+    *r.next++ = {address, linear(state->block, state->grid_size), linear(state->thread, state->block_size), bytes,
+                 is_write};
+}
+
+UNSEEN inline bits_t number(const void *place) { return reinterpret_cast<bits_t>(place); }
+
+// Copies that a thread asks for: it reads global memory and writes shared memory, though no load of its own does.
+UNSEEN inline void copy(Site site, void *shared, const void *global, unsigned bytes, int there) {
+    if (there) note(number(global), bytes, false);
+    note(number(shared), bytes, true);
+    emulator_recorder.plain->copy(site, shared, global, bytes, there);
+}
+
+// struct TensorMap of the emulator's region.h.
+struct SeenMap {
+    const unsigned char *address;
+    long long sizes[3], strides[2];
+    unsigned box[3], unit;
+};
+
+UNSEEN inline void copy_box(Site site, void *to, const void *map, int x, int y, int z, unsigned long long *bar) {
+    SeenMap seen;
+    __builtin_memcpy(&seen, map, sizeof seen);
+    for (long long k = z; k < z + static_cast<long long>(seen.box[2]); k++)
+        for (long long j = y; j < y + static_cast<long long>(seen.box[1]); j++) {
+            if (k < 0 || k >= seen.sizes[2] || j < 0 || j >= seen.sizes[1]) continue;
+            const long long first = x < 0 ? 0 : x, beyond = x + static_cast<long long>(seen.box[0]);
+            const long long last = beyond < seen.sizes[0] ? beyond : seen.sizes[0];
+            const unsigned char *row = seen.address + k * seen.strides[1] + j * seen.strides[0];
+            for (long long i = first; i < last; i++) note(number(row + i * seen.unit), seen.unit, false);
+        }
+    emulator_recorder.shared_writes++;
+    emulator_recorder.shared_bytes_written += seen.box[0] * seen.box[1] * seen.box[2] * seen.unit;
+    emulator_recorder.plain->copy_box(site, to, map, x, y, z, bar);
+}
+
+// Before a thread's first instruction: the scheduler sets its services anew for every launch.
+UNSEEN inline void begin_thread() {
+    Recorder &r = emulator_recorder;
+    if (here()->services == &r.services) return;
+    r.plain = here()->services;
+    r.services = *r.plain;
+    r.services.copy = copy;
+    r.services.copy_box = copy_box;
+    here()->services = &r.services;
+}
+
+}  // namespace emulator
+
+// Called by the compiler's code.
+#define ACCESS(bytes)                                                                                                  \
+    __attribute__((used)) UNSEEN inline void __tsan_read##bytes(void *at) {                                            \
+        emulator::note(emulator::number(at), bytes, false);                                                            \
+    }                                                                                                                  \
+    __attribute__((used)) UNSEEN inline void __tsan_write##bytes(void *at) {                                           \
+        emulator::note(emulator::number(at), bytes, true);                                                             \
+    }                                                                                                                  \
+    __attribute__((used)) UNSEEN inline void __tsan_unaligned_read##bytes(void *at) {                                  \
+        emulator::note(emulator::number(at), bytes, false);                                                            \
+    }                                                                                                                  \
+    __attribute__((used)) UNSEEN inline void __tsan_unaligned_write##bytes(void *at) {                                 \
+        emulator::note(emulator::number(at), bytes, true);                                                             \
+    }
+extern "C" {
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+__attribute__((used)) UNSEEN inline void __tsan_read_range(void *at, emulator::bits_t bytes) {
+    emulator::note(emulator::number(at), bytes, false);
+}
+__attribute__((used)) UNSEEN inline void __tsan_write_range(void *at, emulator::bits_t bytes) {
+    emulator::note(emulator::number(at), bytes, true);
+}
+__attribute__((used)) UNSEEN inline void __tsan_init() {}
+__attribute__((used)) UNSEEN inline void __tsan_func_entry(void *) {}
+__attribute__((used)) UNSEEN inline void __tsan_func_exit() {}
+}
+#undef ACCESS

@@ -1,0 +1,142 @@
+"""An emulator that notes which thread of which block reads and writes which bytes of memory.
+
+The host's compiler puts a call before every access (-fsanitize=thread); recorder.h answers these calls. What is seen is
+what the kernel's source does, access by access; a GPU's compiler may keep more of it in registers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.emulator import EmulatorError, EmulatorRuntime, EmulatorUnavailable, why_absent
+from convforge.backends.emulator.compiler import FLAGS, _library
+from convforge.backends.emulator.library import EmulatorKernel, Error, Job, scheduler
+from convforge.backends.kernel import HEADERS, KernelSource
+from convforge.backends.runtime import LaunchInfo
+
+RECORDER = Path(__file__).with_name("recorder.h")
+# A load of the source stays one: neither several together nor, where it is a struct of four words, four.
+_FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-tree-sra")
+
+# Of one launch: 24 bytes each.
+MOST_ACCESSES = 1 << 23
+
+# struct Access of recorder.h.
+ACCESS = np.dtype([("address", "u8"), ("block", "u4"), ("thread", "u4"), ("bytes", "u4"), ("is_write", "u4")])
+
+
+class _Recorder(ctypes.Structure):
+    """The first members of struct Recorder of recorder.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_ulonglong)
+        for name in (
+            *("next", "end", "shared", "shared_bytes", "lost"),
+            *("shared_reads", "shared_writes", "shared_bytes_read", "shared_bytes_written"),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUse:
+    """Accesses to shared memory by all threads of a launch, and their bytes."""
+
+    reads: int
+    writes: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class TracedLaunch:
+    """What the threads of one launch did.
+
+    Attributes
+    ----------
+    info : LaunchInfo
+    accesses : structured array of ACCESS
+        To memory that is not shared, in the order in which they came; blocks and threads are counted x first.
+    shared : SharedUse
+    """
+
+    info: LaunchInfo
+    accesses: NDArray[Any]
+    shared: SharedUse
+
+
+class TracingRuntime(EmulatorRuntime):
+    """Runs kernels as the emulator does, one block after the other, and keeps what they access.
+
+    Attributes
+    ----------
+    launches : list of TracedLaunch
+    """
+
+    def __init__(self) -> None:
+        if (reason := why_absent()) is not None:
+            raise EmulatorUnavailable(reason)
+        super().__init__()
+        self.launches: list[TracedLaunch] = []
+
+    def compile(self, kernel: KernelSource) -> EmulatorKernel:
+        """A kernel with a call at every access."""
+        return _traced(kernel)
+
+    def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
+        """Run a kernel on this OS thread alone; see :meth:`EmulatorRuntime.launch`."""
+        self._check(kernel, info, args)
+        recorder = _Recorder.from_address(kernel.symbol("emulator_recorder")[0])
+        anchor = ctypes.CFUNCTYPE(ctypes.c_void_p)(kernel.anchor)() or 0
+        room = np.empty(MOST_ACCESSES, ACCESS)
+        ctypes.memset(ctypes.addressof(recorder), 0, ctypes.sizeof(recorder))
+        recorder.next, recorder.end = room.ctypes.data, room.ctypes.data + room.nbytes
+        recorder.shared, recorder.shared_bytes = anchor - kernel.shared_offset, kernel.shared_bytes
+        job = Job(
+            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
+            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes, 0, 0, info.early,
+        )  # fmt: skip
+        error = Error()
+        scheduler().run(job, 0, math.prod(info.grid), error)
+        if error.kind:
+            raise EmulatorError(kernel.source.name, error.text.decode(errors="replace"))
+        if recorder.lost:
+            raise ValueError(
+                f"{kernel.source.name} makes {MOST_ACCESSES + recorder.lost} accesses, of which {MOST_ACCESSES} can be "
+                "kept; trace a smaller problem"
+            )
+        seen = room[: (recorder.next - room.ctypes.data) // ACCESS.itemsize].copy()
+        shared = SharedUse(
+            recorder.shared_reads, recorder.shared_writes, recorder.shared_bytes_read, recorder.shared_bytes_written
+        )
+        self.launches.append(TracedLaunch(info, seen, shared))
+
+
+_kernels: dict[tuple[str, str], EmulatorKernel] = {}
+_lock = threading.Lock()
+
+
+def _traced(source: KernelSource) -> EmulatorKernel:
+    """A traced kernel in this process; compiled or taken from the disk."""
+    key = (source.digest(), source.name)
+    with _lock:
+        if key not in _kernels:
+            _kernels[key] = EmulatorKernel(source, _code(source))
+        return _kernels[key]
+
+
+def _code(source: KernelSource) -> bytes:
+    enter = (
+        '\nextern "C" __attribute__((visibility("default"), no_sanitize("thread"))) '
+        f"void emulator_enter(const void *args) {{\n    emulator::begin_thread();\n"
+        f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
+    )
+    text = f'#include "cuda.h"\n{RECORDER.read_text(encoding="utf-8")}\n{source.text()}{enter}'
+    return _library(text, source.digest(), (*FLAGS, *_FLAGS, f"-I{HEADERS}"), source.path, None)
