@@ -14,10 +14,15 @@ def write(app: Any, fault: Exception | None) -> None:
     """Write the lab's folder into the built site."""
     if fault is not None or app.builder.name != "html":
         return
-    from convforge.lab import bind, find_runs, write_lab
+    from convforge.lab import bind, find_runs, render
     from convforge.language import LANGUAGES
+    from convforge.report import write as write_page
 
-    write_lab(bind(find_runs([RESULTS / DEVICE])), Path(app.outdir) / "lab", codes=tuple(LANGUAGES))
+    book = bind(find_runs([RESULTS / DEVICE]))
+    names = {code: "lab.html" if code == "en" else f"lab-{code}.html" for code in LANGUAGES}
+    for code, name in names.items():
+        pages = [(LANGUAGES[other], address) for other, address in names.items() if other != code]
+        write_page(Path(app.outdir) / "lab" / name, render(book, code=code, pages=pages))
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime, EmulatorUnavailable, why_absent
-from convforge.backends.emulator.compiler import FLAGS, _library
+from convforge.backends.emulator.compiler import FLAGS, library_of
 from convforge.backends.emulator.library import EmulatorKernel, Error, Job, scheduler
 from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.runtime import LaunchInfo
@@ -139,4 +139,4 @@ def _code(source: KernelSource) -> bytes:
         f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
     )
     text = f'#include "cuda.h"\n{RECORDER.read_text(encoding="utf-8")}\n{source.text()}{enter}'
-    return _library(text, source.digest(), (*FLAGS, *_FLAGS, f"-I{HEADERS}"), source.path, None)
+    return library_of(text, source.digest(), (*FLAGS, *_FLAGS, f"-I{HEADERS}"), source.path, None)

@@ -60,7 +60,7 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
     )
     text = f'#include "cuda.h"\n{body}{enter}'
     flags = (*FLAGS, *KERNEL_FLAGS, *([POISON_FLAG] if knows_poison() else []), f"-I{HEADERS}")
-    return _library(text, source.digest(), flags, source.path, disk)
+    return library_of(text, source.digest(), flags, source.path, disk)
 
 
 def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> bytes:
@@ -73,10 +73,10 @@ def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> 
     """
     text = '#include "scheduler.cpp"\n'
     flags = (*FLAGS, *SCHEDULER_FLAGS, *(["-DEMULATOR_UCONTEXT"] if portable else []))
-    return _library(text, "", flags, "scheduler.cpp", disk)
+    return library_of(text, "", flags, "scheduler.cpp", disk)
 
 
-def _library(text: str, digest: str, flags: tuple[str, ...], name: str, disk: DiskCache | None) -> bytes:
+def library_of(text: str, digest: str, flags: tuple[str, ...], name: str, disk: DiskCache | None) -> bytes:
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     disk = disk_cache() if disk is None else disk
