@@ -67,7 +67,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copyfile(ROOT / "examples" / "student_naive.cu", tmp_path / "homework" / "ada.cu")
     columns = (ROOT / "benchmarks" / "layers.csv").read_text(encoding="utf-8").splitlines()[0]
     (tmp_path / "layers.csv").write_text(f"{columns}\nsmall,made up,1,2,16,16,4,3,3,1,1,1,1,1,1\n", encoding="utf-8")
-    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for name in ("benchmarks", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -105,6 +106,9 @@ def small(words: list[str]) -> list[str]:
             rest[1:1] = ["--methods", ",".join(there(methods, suite))]
         _take(rest, "--out")
         rest += ["--out", "out"]
+    if command == "lab":
+        whole = _take(rest, "--from")
+        rest += ["gemm"] if whole is None else ["--from", str(next(Path(whole).glob("layers-b32-*.jsonl")))]
     if command == "gemm":
         rest[:3] = ["64", "64", "64"]
     if command == "check" and gpu:

@@ -59,9 +59,8 @@ def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | Non
 @pytest.mark.parametrize("geometry", GEOMETRIES[:4], ids=str)
 def test_gradcheck(geometry: Any) -> None:
     given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
-    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry), given)
-    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu"), given)
-    assert torch.autograd.gradcheck(lambda *t: ops.conv2d(*t, *geometry, activation="relu6"), given)
+    for activation in (None, "relu", "relu6") if geometry is GEOMETRIES[0] else (None,):
+        assert torch.autograd.gradcheck(lambda *t, a=activation: ops.conv2d(*t, *geometry, activation=a), given)
 
 
 def test_gradients_of_gradients() -> None:

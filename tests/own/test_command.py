@@ -133,8 +133,8 @@ def test_where_the_device_is_missing_it_ends_with_2(run: Callable[..., Ran], mon
 
 @needs_emulator
 def test_the_loop_of_the_page_grades_a_class(tmp_path: Path) -> None:
-    page = (EXAMPLES.parent / "docs" / "own-kernel.md").read_text(encoding="utf-8")
-    loop = page.partition("```bash\n")[2].partition("```")[0]
+    page = (EXAMPLES.parent / "docs" / "grading.md").read_text(encoding="utf-8")
+    (loop,) = (block.partition("```")[0] for block in page.split("```{script}\n") if block.startswith("for file in"))
     (tmp_path / "homework").mkdir()
     for name, text in (("anna", NAIVE), ("bela", planted(NAIVE, PLANTED["flip"])), ("chen", "int main() {}")):
         (tmp_path / "homework" / f"{name}.cu").write_text(text, encoding="utf-8")
@@ -145,7 +145,7 @@ def test_the_loop_of_the_page_grades_a_class(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}
     subprocess.run(["bash", "-c", loop], cwd=tmp_path, env=environment, check=True)
     grades = (tmp_path / "grades.csv").read_text(encoding="utf-8").split()
-    assert grades == ["homework/anna.cu,0", "homework/bela.cu,1", "homework/chen.cu,2"]
+    assert grades == ["anna,0", "bela,1", "chen,2"]
     tables = [json.loads((tmp_path / "homework" / f"{name}.json").read_text()) for name in ("anna", "bela", "chen")]
     assert [table["status"] for table in tables] == ["right", "wrong", "not run"]
     assert tables[1]["faults"] == ["flipped filter"]

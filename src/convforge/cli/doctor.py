@@ -22,6 +22,8 @@ _NEEDED = {
     "typer": "command line",
     "rich": "tables, progress",
     "jinja2": "the report's page",
+    "babel": "the report's page in other languages",
+    "pygments": "kernels' sources on the lab's page",
     "platformdirs": "where the caches lie",
     "threadpoolctl": "threads of the BLAS",
 }
