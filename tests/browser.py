@@ -71,3 +71,14 @@ def head(page: Any, table: str, name: str) -> tuple[int, Any]:
 
 def number(text: str) -> float:
     return float(text.strip("~*±%").replace(" %", "").split()[0])
+
+
+def width_of(page: Any, window: int) -> int:
+    """How wide the page is in a window so wide: more, where something sticks out."""
+    metrics = {"width": window, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        return int(page.execute_script("return document.documentElement.scrollWidth"))
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

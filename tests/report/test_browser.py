@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser import asked, column, driver, head, number, opened
+from tests.browser import asked, column, driver, head, number, opened, width_of
 from tests.language.english import english
 from tests.report import runs
 
@@ -159,14 +159,7 @@ def test_a_tooltip_shows_a_point_and_hostile_names_as_text(driver: Any, tmp_path
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_the_page_never_scrolls_sideways(page: Any, width: int) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    )
-    try:
-        page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-        assert page.execute_script("return document.documentElement.scrollWidth") == width
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width_of(page, width) == width
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +204,4 @@ def test_a_chinese_page_draws_sorts_and_filters(driver: Any, chinese_address: st
 @pytest.mark.parametrize("width", [420, 1400])
 def test_a_chinese_page_never_scrolls_sideways(driver: Any, chinese_address: str, width: int) -> None:
     driver.get(chinese_address)
-    driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    )
-    try:
-        driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-        assert driver.execute_script("return document.documentElement.scrollWidth") == width
-    finally:
-        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width_of(driver, width) == width

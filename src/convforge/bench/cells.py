@@ -50,11 +50,11 @@ def markdown(run: Run, tables: Sequence[Table], legend: str) -> str:
     wrap = {"": "{}", "ours": "**{}**", "peer": "_{}_"}
     for shown in tables:
         figures = len(shown.columns) - shown.lead - 1
-        lines += [_line(shown.columns), _line(["---"] * shown.lead + ["---:"] * figures + ["---"])]
-        lines += [_line([wrap[cell.mark].format(_escape(cell.text)) for cell in row]) for row in shown.rows]
+        lines += [markdown_line(shown.columns), markdown_line(["---"] * shown.lead + ["---:"] * figures + ["---"])]
+        lines += [markdown_line([wrap[cell.mark].format(escaped(cell.text)) for cell in row]) for row in shown.rows]
         lines.append("")
     lines += [caption(run), ""]
-    lines += [f"- {_escape(note)}" for note in (legend, *doubts(run), *(n for shown in tables for n in shown.notes))]
+    lines += [f"- {escaped(note)}" for note in (legend, *doubts(run), *(n for shown in tables for n in shown.notes))]
     return "\n".join(lines) + "\n"
 
 
@@ -158,11 +158,13 @@ def three(value: float) -> str:
     return f"{value:.{digits if value < 10 else 1}f}"
 
 
-def _line(cells: Iterable[str]) -> str:
+def markdown_line(cells: Iterable[str]) -> str:
+    """A row of a table of Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text whose signs mean nothing in Markdown."""
     for sign in "\\|*_`[]<>":
         text = text.replace(sign, f"\\{sign}")
     return text

@@ -15,7 +15,7 @@ from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.palette import looks
-from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles
+from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles, roofline_panel
 from convforge.report.records import Entry
 from convforge.report.theme import (
     Datasets,
@@ -380,42 +380,10 @@ def _clock_names(chapter: Chapter) -> list[str]:
 
 def roofline(book: Book, ink: Ink) -> Panel | None:
     """Every method where it comes nearest to the roof, under the measured ceilings; None where none was measured."""
-    import altair as alt
-
-    ceilings = book.whole.run.best_ceilings
-    nearest = nearest_to_roof(book)
-    if ceilings is None or not nearest:
-        return None
-    bandwidth, peak = ceilings.copy_bytes_per_s / 1e9, ceilings.fma_flops_per_s / 1e9
-    rows = []
-    for e in nearest:
-        row = point(book.whole, e) | {"intensity": e.intensity, "problem": e.family, "size": e.size_text}
-        rows.append(row | {"FLOPs_a_byte": numbers.three(e.intensity or 0.0)})
-    ridge = peak / bandwidth
-    left = min(*(r["intensity"] for r in rows), ridge) / 1.6
-    right = max(*(r["intensity"] for r in rows), ridge) * 1.9
-    low, high = min(r["gflops"] for r in rows) / 1.6, max(peak, *(r["gflops"] for r in rows)) * 1.5
-    domains = [left, right], [min(low, bandwidth * left / 1.3), high]
-    x = alt.X(
-        "intensity:Q", title=gettext("FLOPs a byte, at least"),
-        scale=alt.Scale(type="log", domain=domains[0], nice=False),
-        axis=alt.Axis(format="~g", values=log_ticks(domains[0])),
-    )  # fmt: skip
-    y = alt.Y(
-        "gflops:Q", title="GFLOP/s", scale=alt.Scale(type="log", domain=domains[1], nice=False),
-        axis=alt.Axis(format="~g", values=log_ticks(domains[1])),
-    )  # fmt: skip
-    data = Datasets()
-    corner = [{"intensity": i, "gflops": min(bandwidth * i, peak)} for i in (left, ridge, right)]
-    roof = data.chart(corner).mark_line(color=ink("ink"), strokeWidth=1.6).encode(x=x, y=y)
-    fields = ("method", "problem", "size", "stride", "time", "rate", "of_the_roof", "FLOPs_a_byte", "note")
-    rows = [row | {"stride": e.stride or "–"} for row, e in zip(rows, nearest, strict=True)]
-    points = method_points(data.chart(rows), method_scales(ink, [r["method"] for r in rows]), fields)
-    chart = alt.layer(roof, shown_only(ink, alt.layer(points.encode(x=x, y=y)))).properties(height=380)
     text = gettext(
         "roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings"
     )
-    return Panel("roofline", gettext("Roofline"), text, chart, data)
+    return roofline_panel(book.whole, nearest_to_roof(book), ink, text)
 
 
 def nearest_to_roof(book: Book) -> list[Entry]:

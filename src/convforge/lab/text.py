@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
 from convforge.lab.words import answer, headline_of
@@ -28,11 +29,11 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
         Study, or "roofline", -> captions and addresses of its charts.
     """
     headline = headline_of(book)
-    lines = [f"# {_escape(title)}", "", f"**{headline.figure}** {_escape(headline.caption)}", ""]
-    lines += [f"{_escape(sentence)}\n" for sentence in headline.sentences]
+    lines = [f"# {escaped(title)}", "", f"**{headline.figure}** {escaped(headline.caption)}", ""]
+    lines += [f"{escaped(sentence)}\n" for sentence in headline.sentences]
     lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
-    lines += [_line((gettext("question"), gettext("answer"))), "|---|---|"]
-    lines += [_line((gettext(c.study.asks), _escape(answer(c)))) for c in book.chapters]
+    lines += [markdown_line((gettext("question"), gettext("answer"))), "|---|---|"]
+    lines += [markdown_line((gettext(c.study.asks), escaped(answer(c)))) for c in book.chapters]
     lines += ["", *_list(cautions(book.whole))]
     for chapter in book.chapters:
         lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
@@ -50,7 +51,7 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
 def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
     study = chapter.study
     yield from (f"## {gettext(study.asks)}", "")
-    yield from (f"**{_escape(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
+    yield from (f"**{escaped(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:
@@ -78,7 +79,7 @@ def _best(chapter: Chapter) -> Table:
 
 
 def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:
-    said = [f"- {_escape(study.sentence(finding))} `{finding.rule}`" for finding in findings]
+    said = [f"- {escaped(study.sentence(finding))} `{finding.rule}`" for finding in findings]
     return [*said, ""] if said else []
 
 
@@ -91,7 +92,7 @@ def _libraries(book: Book) -> Iterator[str]:
 def _published(book: Book) -> Iterator[str]:
     yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
-        yield from (f"### {found.published.name}: {_escape(gettext(found.published.about))}", "")
+        yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
         yield from _findings(found.study, found.theirs)
         yield from _table(found.table)
 
@@ -99,9 +100,9 @@ def _published(book: Book) -> Iterator[str]:
 def _table(table: Table) -> list[str]:
     if not table.rows:
         return []
-    lines = [_line(column.name for column in table.columns)]
-    lines.append(_line("---:" if column.numeric else "---" for column in table.columns))
-    lines += [_line(_escape(cell.text) for cell in row) for row in table.rows[:MOST_ROWS]]
+    lines = [markdown_line(column.name for column in table.columns)]
+    lines.append(markdown_line("---:" if column.numeric else "---" for column in table.columns))
+    lines += [markdown_line(escaped(cell.text) for cell in row) for row in table.rows[:MOST_ROWS]]
     more = len(table.rows) - MOST_ROWS
     return [
         *lines,
@@ -111,19 +112,9 @@ def _table(table: Table) -> list[str]:
 
 
 def _pictures(pictures: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"![{_escape(caption)}]({address})\n" for caption, address in pictures]
+    return [f"![{escaped(caption)}]({address})\n" for caption, address in pictures]
 
 
 def _list(items: Iterable[str]) -> list[str]:
-    said = [f"- {_escape(item)}" for item in items]
+    said = [f"- {escaped(item)}" for item in items]
     return [*said, ""] if said else []
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    for sign in "\\|*_`[]<>":
-        text = text.replace(sign, f"\\{sign}")
-    return text

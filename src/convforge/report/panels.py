@@ -329,11 +329,20 @@ def roofline_entries(shown: View) -> list[Entry]:
 
 
 def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
+    text = gettext(
+        "roofline: GFLOP/s against FLOPs a byte, every method at its largest cases, under the measured ceilings"
+    )
+    panel = roofline_panel(shown, roofline_entries(shown), ink, text)
+    yield from [] if panel is None else [("", panel)]
+
+
+def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) -> Panel | None:
+    """Results of a run under its ceilings; None where there are no results, or no ceilings were measured."""
     import altair as alt
 
-    ceilings, chosen = shown.run.best_ceilings, roofline_entries(shown)
+    ceilings = shown.run.best_ceilings
     if ceilings is None or not chosen:
-        return
+        return None
     bandwidth, peak = ceilings.copy_bytes_per_s / 1e9, ceilings.fma_flops_per_s / 1e9
     intensities = [e.intensity or 1.0 for e in chosen]
     ridge = peak / bandwidth
@@ -375,10 +384,7 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     fields = ("method", "problem", "size", "stride", "time", "rate", "of_the_roof", "FLOPs_a_byte", "note")
     points = method_points(data.chart(rows), method_scales(ink, names), fields).encode(x=x, y=y)
     chart = alt.layer(roof, *texts, shown_only(ink, alt.layer(points))).properties(height=340)
-    text = gettext(
-        "roofline: GFLOP/s against FLOPs a byte, every method at its largest cases, under the measured ceilings"
-    )
-    yield "", Panel("roofline", gettext("Roofline"), text, chart, data)
+    return Panel("roofline", gettext("Roofline"), text, chart, data)
 
 
 def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
