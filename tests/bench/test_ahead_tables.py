@@ -22,7 +22,7 @@ def both(size: int, stride: int, ours_ms: float, peer_ms: float | None) -> list[
 
 def rows(made: Run) -> list[list[str]]:
     """The table's cells, line by line."""
-    lines = [line for line in ahead_markdown(made).splitlines() if line.startswith("|")]
+    lines = [line for line in ahead_markdown(made, made.results).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
 
 
@@ -42,11 +42,12 @@ def test_one_stride_takes_one_row_and_copies_count_on_large_pictures() -> None:
     made = run(*results, copies=copies)
     assert rows(made)[0] == ["stride", "below 1024", "1024 and up", "all sizes", "of a copy"]
     assert rows(made)[1:] == [["1", "-", "2.00x (2.00 to 2.00)", "2.00x (2.00 to 2.00)", "50.0 % (50.0 to 50.0)"]]
-    assert "from 2048 up" in ahead_markdown(made)
+    assert "from 2048 up" in ahead_markdown(made, made.results)
 
 
 def test_a_case_without_a_peer_is_left_out_and_said() -> None:
-    text = ahead_markdown(run(*both(512, 1, 1, 2), *both(2048, 1, 1, None)))
+    made = run(*both(512, 1, 1, 2), *both(2048, 1, 1, None))
+    text = ahead_markdown(made, made.results)
     assert "Not counted, as one side was not timed: rgb\\_2048\\_s1." in text
     with pytest.raises(ValueError, match="no case that both a method of ours and a peer were timed on"):
-        ahead_markdown(run(*both(512, 1, 1, None)))
+        ahead_markdown(run(*both(512, 1, 1, None)), both(512, 1, 1, None))

@@ -86,12 +86,13 @@ def test_shapes_without_a_time_say_why_and_cases_stand_in_natural_order() -> Non
 
 def test_methods_without_shapes_and_runs_with_one_shape_each_have_no_such_table() -> None:
     assert block_tables(run(), (tried("a", "columns=4", 1.0), tried("a", "columns=8", 1.0))) == []
+    single = run(tried("a", "block=8", 1.0), tried("b", "block=16", 1.0))
     with pytest.raises(ValueError, match="measure with --all-configs"):
-        block_markdown(run(tried("a", "block=8", 1.0), tried("b", "block=16", 1.0)))
+        block_markdown(single, single.results)
 
 
 def test_the_markdown_chooses_and_explains() -> None:
-    text = block_markdown(run(*NAIVE, *SHARED, *TILED), methods=["shared", "tiled"])
+    text = block_markdown(run(*NAIVE, *SHARED, *TILED), [*SHARED, *TILED])
     assert "naive" not in text
     assert "| **\\*1.01** |" in text
     assert "occupancy: resident warps" in text

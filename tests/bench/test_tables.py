@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.bench.fakes import result, run
 
+from convforge.bench.cells import select
 from convforge.bench.records import CopyTime, Error, Finalist, Finalists, Result, StepTime
 from convforge.bench.step_tables import step_markdown
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
@@ -118,11 +119,11 @@ def test_choosing_rows_and_columns() -> None:
             for name in ("direct_a", "fft")
         )
     )
-    (table,) = tables_of(many, methods=["direct*"], sizes=[16], strides=[2])
+    (table,) = tables_of(many, select(many, methods=["direct*"], sizes=[16], strides=[2]))
     assert table.columns == ("case", "stride", "direct_a", "fastest")
     assert [row[0].text for row in table.rows[:-1]] == ["c16s2"]
     assert table.rows[0][1].text == "2"
-    (table,) = tables_of(many, cases=["c8*"])
+    (table,) = tables_of(many, select(many, cases=["c8*"]))
     assert [row[0].text for row in table.rows[:-1]] == ["c8s1", "c8s2"]
 
 
@@ -226,7 +227,8 @@ def test_of_many_cases_the_largest_are_told() -> None:
 
 
 def test_the_table_of_steps() -> None:
-    text = step_markdown(run(stepped(), stepped("square_64"), result(case="square_9"), ceilings=CEILINGS))
+    made = run(stepped(), stepped("square_64"), result(case="square_9"), ceilings=CEILINGS)
+    text = step_markdown(made, made.results)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     assert lines[0][:5] == ["case", "method", "step", "launches", "ms"]
     assert [line[0] for line in lines[2:]] == ["square\\_8"] * 3 + ["square\\_64"] * 3, "square_9 has no steps"
@@ -235,7 +237,7 @@ def test_the_table_of_steps() -> None:
     assert product[2:] == ["product", "2", "~\\*0.360", "75 %", "", "", "", "cold"]
     assert call[2:6] == ["the call, prepared", "", "0.500", "104 %"]
     with pytest.raises(ValueError, match="measure with --steps"):
-        step_markdown(run(result()))
+        step_markdown(run(result()), [result()])
 
 
 def test_steps_in_the_csv() -> None:

@@ -96,7 +96,7 @@ def test_the_small_form_is_measured_on_the_cpu(run: Callable[..., Ran], tmp_path
 def test_stored_results_are_reported(done: Callable[..., Ran], tmp_path: Path) -> None:
     (memory,) = books.STORED.glob("memory-*.jsonl")
     ran = done("lab", "--from", memory, "--out", tmp_path, "--title", "A class's lab")
-    assert "1 studies" in ran.out or "1 study" in ran.out
+    assert ", 1 study; beside it lab.md" in ran.out
     assert "A class&#39;s lab" in (tmp_path / "lab" / "lab.html").read_text(encoding="utf-8")
 
 

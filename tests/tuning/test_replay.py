@@ -10,6 +10,7 @@ from tests.bench import fakes
 from tests.tuning.played import RESULTS, PlayedGpu
 
 from convforge.backends.facts import DeviceFacts
+from convforge.bench.cells import select
 from convforge.bench.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
 from convforge.bench.records import Run
 from convforge.bench.store import load_runs
@@ -94,9 +95,9 @@ def test_the_table() -> None:
         ["by the cost model alone", "50 %", "50 %", "2.00x", "small"],
         ["by search", "50 %", "100 %", "1.06x", "large"],
     ]
-    assert "| by search | 100 % | 100 % | 1.00x | small |" in choice_markdown(made_up())
+    assert "| by search | 100 % | 100 % | 1.00x | small |" in choice_markdown(made_up(), made_up().results)
     with pytest.raises(ValueError, match="no case that two methods"):
-        choice_markdown(made_up(), methods=["direct_naive"])
+        choice_markdown(made_up(), select(made_up(), methods=["direct_naive"]))
 
 
 def test_a_single_stored_config_counts_as_the_default_whatever_it_is_called_now() -> None:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convforge.bench.cells import Cell, Table, markdown, select, some, three
-from convforge.bench.records import Run
+from convforge.bench.cells import Cell, Table, markdown, some, three
+from convforge.bench.records import Result, Run
 from convforge.bench.verdicts import judge
 from convforge.problem import Conv2dProblem, parse_problem
 
@@ -45,22 +45,15 @@ class Ahead:
     copied: float | None
 
 
-def ahead_markdown(
-    run: Run,
-    *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> str:
-    """The table as Markdown.
+def ahead_markdown(run: Run, results: Sequence[Result]) -> str:
+    """The table of the cases of some results as Markdown; each is judged by all that the run has of it.
 
     Raises
     ------
     ValueError
         No case has both a method of ours and a peer.
     """
-    names = list(dict.fromkeys(r.case for r in select(run, methods, cases, sizes, strides)))
+    names = list(dict.fromkeys(r.case for r in results))
     found = {name: ahead for name in names if (ahead := _ahead(run, name)) is not None}
     if not found:
         raise ValueError(f"{run.path} holds no case that both a method of ours and a peer were timed on")

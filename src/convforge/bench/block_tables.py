@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from convforge.bench.cells import Cell, Table, markdown, natural, select, three
+from convforge.bench.cells import Cell, Table, markdown, natural, three
 from convforge.bench.records import Result, Run
 from convforge.measure.timer import tie
 
@@ -73,22 +73,15 @@ def shape_of(config: str) -> Shape | None:
     return None
 
 
-def block_markdown(
-    run: Run,
-    *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> str:
-    """The tables of a run by block shape as Markdown: one for threads, one for tiles.
+def block_markdown(run: Run, results: Sequence[Result]) -> str:
+    """The tables of results by block shape as Markdown: one for threads, one for tiles.
 
     Raises
     ------
     ValueError
         No method of what is asked for was measured with more than one shape.
     """
-    found = block_tables(run, select(run, methods, cases, sizes, strides))
+    found = block_tables(run, results)
     if not found:
         raise ValueError(f"{run.path} holds no method with several shapes of block: measure with --all-configs")
     return markdown(run, found, LEGEND)

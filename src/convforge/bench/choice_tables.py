@@ -8,7 +8,7 @@ from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
-from convforge.bench.cells import Cell, Table, markdown, select
+from convforge.bench.cells import Cell, Table, markdown
 from convforge.bench.records import Result, Run
 from convforge.measure.timer import Timing
 from convforge.problem import Problem, parse_problem
@@ -84,23 +84,15 @@ class Chosen:
     by_search: float
 
 
-def choice_markdown(
-    run: Run,
-    *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> str:
-    """The table as Markdown.
+def choice_markdown(run: Run, results: Sequence[Result]) -> str:
+    """The table of some of a run's results as Markdown.
 
     Raises
     ------
     ValueError
         No case has two methods of ours with a time.
     """
-    wanted = select(run, methods, cases, sizes, strides)
-    found = choices_of(run, wanted)
+    found = choices_of(run, results)
     if not found:
         raise ValueError(f"{run.path} holds no case that two methods of ours were timed on")
     return markdown(run, [choice_table(found)], LEGEND)

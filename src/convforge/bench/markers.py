@@ -26,6 +26,7 @@ import typer
 
 from convforge.bench.ahead_tables import ahead_markdown
 from convforge.bench.block_tables import block_markdown
+from convforge.bench.cells import select
 from convforge.bench.choice_tables import choice_markdown
 from convforge.bench.records import Run
 from convforge.bench.sheet_tables import sheet_markdown
@@ -41,6 +42,8 @@ _BLOCK = re.compile(
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
 _WORDS = ("methods", "cases", "device")
 _NUMBERS = ("sizes", "strides")
+# What chooses among the results of a run.
+_SELECTED = ("methods", "cases", *_NUMBERS)
 _SWITCHES = ("best", "prepared", "transfer", "copy")
 _VIEWS: dict[str, Callable[..., str]] = {
     "cases": markdown_table,
@@ -130,7 +133,9 @@ def table_of(spec: str, runs: Iterable[Run], sheets: Iterable[Sheet] = ()) -> st
     able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]
     if not able:
         raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
-    return _VIEWS[view](max(able, key=lambda run: run.started), **chosen)
+    run = max(able, key=lambda run: run.started)
+    results = select(run, **{name: chosen.pop(name) for name in _SELECTED if name in chosen})
+    return _VIEWS[view](run, results, **chosen)
 
 
 def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from convforge.bench.cells import Cell, Table, labeller, markdown, natural, select, some, three
+from convforge.bench.cells import Cell, Table, labeller, markdown, natural, some, three
 from convforge.bench.records import Result, Run, StepTime
 
 LEGEND = (
@@ -40,25 +40,18 @@ def _share(run: Run, step: StepTime) -> str:
     return f" ({100 * share:.0f} % of the copy ceiling{'' if step.time.cold else ', hot in the cache'})"
 
 
-def step_markdown(
-    run: Run,
-    *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> str:
-    """The table of a run's steps as Markdown.
+def step_markdown(run: Run, results: Sequence[Result]) -> str:
+    """The table of the steps of results as Markdown.
 
     Raises
     ------
     ValueError
         No step was timed of what is asked for.
     """
-    results = [r for r in select(run, methods, cases, sizes, strides) if r.steps]
-    if not results:
+    stepped = [r for r in results if r.steps]
+    if not stepped:
         raise ValueError(f"{run.path} holds no times of steps of these: measure with --steps")
-    return markdown(run, [step_table(run, results)], LEGEND)
+    return markdown(run, [step_table(run, stepped)], LEGEND)
 
 
 def step_table(run: Run, results: Sequence[Result]) -> Table:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convforge.bench.cells import Cell, Mark, Table, caption, doubts, labeller, markdown, natural, select, some, three
+from convforge.bench.cells import Cell, Mark, Table, caption, doubts, labeller, markdown, natural, some, three
 from convforge.bench.copy_tables import LEGEND as COPY_LEGEND
 from convforge.bench.copy_tables import copy_cell, copy_notes, percent
 from convforge.bench.records import Result, Run
@@ -38,11 +38,8 @@ TRANSFER = (
 
 def tables_of(
     run: Run,
+    results: Sequence[Result] | None = None,
     *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
     best: bool = False,
     prepared: bool = False,
     transfer: bool = False,
@@ -52,8 +49,9 @@ def tables_of(
 
     Parameters
     ----------
-    methods, cases, sizes, strides
-        Which rows and columns; see :func:`convforge.bench.cells.select`.
+    results : sequence of Result, optional
+        Which of the run's make rows and columns, such as :func:`convforge.bench.cells.select` gives; all by default.
+        Who is fastest is judged by all that the run has of a case.
     best : bool
         Of a method's configs on a case, show the fastest alone.
     prepared : bool
@@ -68,7 +66,7 @@ def tables_of(
     if prepared and transfer:
         raise ValueError("prepared and transfer exclude each other: a time with transfer prepares the weights")
     pick: Pick = _prepared if prepared else _transfer if transfer else Run.timing
-    chosen = select(run, methods, cases, sizes, strides)
+    chosen = run.results if results is None else results
     if best:
         chosen = _fastest_configs(run, chosen)
     operations = dict.fromkeys(r.operation for r in chosen)
@@ -121,19 +119,15 @@ def _fastest_configs(run: Run, results: Sequence[Result]) -> list[Result]:
 
 def markdown_table(
     run: Run,
+    results: Sequence[Result] | None = None,
     *,
-    methods: Sequence[str] = (),
-    cases: Sequence[str] = (),
-    sizes: Sequence[int] = (),
-    strides: Sequence[int] = (),
     best: bool = False,
     prepared: bool = False,
     transfer: bool = False,
     copy: bool = False,
 ) -> str:
     """The table of a run as Markdown, with where and when it was measured, and its notes."""
-    found = tables_of(run, methods=methods, cases=cases, sizes=sizes, strides=strides, best=best, prepared=prepared,
-                      transfer=transfer, copy=copy)  # fmt: skip
+    found = tables_of(run, results, best=best, prepared=prepared, transfer=transfer, copy=copy)
     return markdown(run, found, COPY_LEGEND if copy else LEGEND)
 
 

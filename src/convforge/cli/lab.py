@@ -54,8 +54,9 @@ def lab(
         runs = _measure(studies or [], device, seconds(budget) if budget else None, out, quick=quick)
     written = write_lab(bind(runs), out / "lab", title=title, codes=codes)
     first, *others = written.pages
+    many = f"{len(runs)} studies" if len(runs) > 1 else "1 study"
     typer.echo(
-        f"{first}: {byte_count(first.stat().st_size)}, {len(runs)} studies; beside it "
+        f"{first}: {byte_count(first.stat().st_size)}, {many}; beside it "
         f"{', '.join(path.name for path in others)}, {len(written.charts)} charts and {len(written.data)} files of data"
     )
     if written.without_png:

@@ -177,9 +177,3 @@ def _chapter(study: Study, run: Run) -> Chapter:
     backend = device_backend(run)
     competing = tuple(r for r in run.results if r.backend == backend and r.precision != MISTAKEN)
     return Chapter(study, run, view(replace(run, results=competing)), tuple(study.findings(run)))
-
-
-def methods_of(book: Book) -> dict[str, bool]:
-    """Names of all methods with a time, and whether they are ours: ours first, in the order of the chapters."""
-    results: list[Result] = [entry.result for chapter in book.chapters for entry in chapter.shown.timed]
-    return {r.algorithm: ours for ours in (True, False) for r in results if r.ours is ours}

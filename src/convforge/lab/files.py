@@ -15,9 +15,8 @@ from convforge.lab import charts, published
 from convforge.lab.book import Book, Chapter
 from convforge.lab.page import render
 from convforge.lab.text import markdown
-from convforge.lab.words import answer, headline_of
-from convforge.language import LANGUAGES, gettext, in_language, language
-from convforge.report import machine
+from convforge.lab.words import answer, headline_of, title_of
+from convforge.language import LANGUAGES, in_language, language
 from convforge.report.page import write
 from convforge.report.theme import FONT, themed, unvalidated
 from convforge.studies import Finding, Study
@@ -62,7 +61,7 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
     without_png = False
     for code, name in names.items():
         with in_language(code), unvalidated():
-            own_title = title or gettext("Convolution on {device}").format(device=machine.machine_name(book.whole))
+            own_title = title or title_of(book)
             others = [(LANGUAGES[other], f"{names[other]}.html") for other in codes if other != code]
             page = render(book, title=own_title, code=code, pages=others)
             charts_folder = folder / f"charts{name.removeprefix('lab')}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import Figure, answer, figures, headline_of
+from convforge.lab.words import Figure, answer, figures, headline_of, title_of
 from convforge.language import gettext, in_language
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
@@ -26,7 +25,7 @@ from convforge.report.page import (
 )
 from convforge.report.panels import Panel
 from convforge.report.summary import cautions, gates
-from convforge.report.tables import Table
+from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
 
@@ -54,7 +53,6 @@ class Section:
     results: Table
     steps: Table
     legend: tuple[LegendItem, ...]
-    run: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     roofline = charts.roofline(book, ink)
     script, bundle = text("page.js"), chart_script()
     rendered: str = template("lab.html.j2").render(
-        title=title or gettext("Convolution on {device}").format(device=machine.machine_name(whole)),
+        title=title or title_of(book),
         pages=pages,
         headline=headline_of(book),
         cautions=cautions(whole),
@@ -152,7 +150,6 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         results=tables.result_table(chapter.shown),
         steps=tables.step_table(chapter.shown),
         legend=_items(drawn, ink),
-        run=chapter.run,
     )
 
 
@@ -190,9 +187,9 @@ def _items(drawn: Iterable[Panel], ink: Ink) -> tuple[LegendItem, ...]:
 
 def _runs(book: Book) -> Table:
     columns = (
-        tables.Column(gettext("study")), tables.Column(gettext("run")), tables.Column(gettext("started")),
-        tables.Column(gettext("rows"), True), tables.Column(gettext("timed"), True), tables.Column(gettext("finished")),
-        tables.Column(gettext("commit")),
+        Column(gettext("study")), Column(gettext("run")), Column(gettext("started")),
+        Column(gettext("rows"), True), Column(gettext("timed"), True), Column(gettext("finished")),
+        Column(gettext("commit")),
     )  # fmt: skip
     rows = []
     for chapter in book.chapters:
@@ -200,13 +197,13 @@ def _runs(book: Book) -> Table:
         commit = gettext("not known") if run.commit is None else run.commit[:10] + (" +" if run.dirty else "")
         rows.append(
             (
-                tables.Cell(chapter.study.name),
-                tables.Cell(run.run),
-                tables.Cell(run.started[:16].replace("T", " ")),
-                tables.Cell(str(len(run.results)), len(run.results)),
-                tables.Cell(str(timed), timed),
-                tables.Cell(gettext("yes") if run.complete else gettext("no")),
-                tables.Cell(commit),
+                Cell(chapter.study.name),
+                Cell(run.run),
+                Cell(run.started[:16].replace("T", " ")),
+                Cell(str(len(run.results)), len(run.results)),
+                Cell(str(timed), timed),
+                Cell(gettext("yes") if run.complete else gettext("no")),
+                Cell(commit),
             )
         )
     return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))

@@ -11,7 +11,7 @@ from convforge.language import gettext
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.report import numbers
 from convforge.report.records import Entry
-from convforge.report.tables import Cell, Column, Table
+from convforge.report.table import Cell, Column, Table
 from convforge.studies import STUDIES, Finding, Study
 from convforge.studies.published import TABLES, Published
 from convforge.studies.readings import device_backend

@@ -11,7 +11,7 @@ from convforge.lab.book import Book
 from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.records import Entry, View
-from convforge.report.tables import Cell, Column, Table
+from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies.readings import device_backend
 
 PACKAGE = Path(__file__).parents[1]
@@ -101,13 +101,9 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(r.config or "–"),
         Cell(("~" if timing.noisy else "") + numbers.seconds(timing.median_s), timing.median_s),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
-        _number(entry.gflops, numbers.three),
-        _number(share, numbers.percent),
-        _number(launch.get("registers"), lambda n: f"{n:.0f}"),
-        _number(launch.get("occupancy"), numbers.percent),
-        _number(behind, numbers.ratio),
+        optional(entry.gflops, numbers.three),
+        optional(share, numbers.percent),
+        optional(launch.get("registers"), lambda n: f"{n:.0f}"),
+        optional(launch.get("occupancy"), numbers.percent),
+        optional(behind, numbers.ratio),
     )
-
-
-def _number(value: float | None, write: object) -> Cell:
-    return Cell(numbers.MISSING) if value is None else Cell(write(value), float(value))  # type: ignore[operator]

@@ -9,9 +9,10 @@ from convforge.lab import published
 from convforge.lab.book import Book, Chapter
 from convforge.lab.words import answer, headline_of
 from convforge.language import gettext
-from convforge.report import machine, tables
+from convforge.report import machine, numbers, tables
+from convforge.report.records import Entry
 from convforge.report.summary import cautions
-from convforge.report.tables import Cell, Column, Table
+from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 
 # Rows of a table; all stand in the page and in the data.
@@ -66,16 +67,21 @@ def _best(chapter: Chapter) -> Table:
         Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
         Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
     )  # fmt: skip
-    full = tables.result_table(chapter.shown)
-    chosen = [i for i, entry in enumerate(chapter.shown.timed) if entry in chapter.shown.best]
-    time, spread, rate = 5, 6, 7
-    rows = []
-    for i in chosen:
-        row, entry = full.rows[i], chapter.shown.timed[i]
-        rows.append(
-            (row[0], Cell(entry.result.algorithm), Cell(entry.result.config), row[time], row[spread], row[rate])
-        )
-    return Table("best", "", columns, tuple(rows))
+    return Table("best", "", columns, tuple(_best_row(entry) for entry in chapter.shown.best))
+
+
+def _best_row(entry: Entry) -> tuple[Cell, ...]:
+    r, timing = entry.result, entry.timing
+    assert timing is not None
+    signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
+    return (
+        Cell(r.case),
+        Cell(r.algorithm),
+        Cell(r.config),
+        Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
+        Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
+        optional(entry.gflops, numbers.three),
+    )
 
 
 def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
 from convforge.report import numbers
+from convforge.report.machine import machine_name
 from convforge.report.records import View, view
 from convforge.report.summary import Headline, duels, geometric_mean, headline
 from convforge.studies import Datum, Finding
@@ -25,6 +26,11 @@ class Figure:
     what: str
     value: str
     spread: str
+
+
+def title_of(book: Book) -> str:
+    """What a report is called that has no title of its own."""
+    return gettext("Convolution on {device}").format(device=machine_name(book.whole))
 
 
 def headline_of(book: Book) -> Headline:

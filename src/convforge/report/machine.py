@@ -10,7 +10,7 @@ from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
 from convforge.report import numbers
 from convforge.report.records import View
-from convforge.report.tables import Cell, Column, Table
+from convforge.report.table import Cell, Column, Table
 
 Pair = tuple[str, str]
 

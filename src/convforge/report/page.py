@@ -28,7 +28,7 @@ from convforge.report.panels import Kind, Panel, panels, roofline_entries
 from convforge.report.pictures import figures
 from convforge.report.records import View, view
 from convforge.report.summary import Headline, cautions, gates, headline
-from convforge.report.tables import Table
+from convforge.report.table import Table
 from convforge.report.theme import INKS, Ink, ink_of, unvalidated
 
 # Outlines of Vega's symbols in a square from -1 to 1.

@@ -1,9 +1,8 @@
-"""The page's tables: cells with a text to read and a value to sort by."""
+"""The tables of a run: what stands in each row and column, and what the columns mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from convforge.language import gettext, language
 from convforge.language.stored import stored
@@ -21,61 +20,9 @@ from convforge.report.summary import (
     groups,
     troubles,
 )
+from convforge.report.table import Cell, Column, Table, optional
 
 MANY = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell.
-
-    Attributes
-    ----------
-    text : str
-    sort : float, str or None
-        What it is sorted by; None: nothing stands here, it goes last either way.
-    look : str
-        Class of the stylesheet.
-    lang : str
-        Code of its language where that is not the page's.
-    """
-
-    text: str
-    sort: float | str | None = None
-    look: str = ""
-    lang: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, whether it holds numbers, what it means where the name does not say, if it is prose."""
-
-    name: str
-    numeric: bool = False
-    meaning: str = ""
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table.
-
-    Attributes
-    ----------
-    key : str
-        Unique in its run.
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of Cell
-    filtered : bool
-        Whether it gets a filter box.
-    """
-
-    key: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    filtered: bool = False
 
 
 def of_a_copy() -> str:
@@ -230,14 +177,14 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(whose(r.ours)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
-        _optional(entry.gflops, numbers.three),
-        _optional(share, numbers.percent),
-        *([_optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
-        _optional(None if prepared is None else 1e3 * prepared, numbers.three),
+        optional(entry.gflops, numbers.three),
+        optional(share, numbers.percent),
+        *([optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
+        optional(None if prepared is None else 1e3 * prepared, numbers.three),
         *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
-        _optional(rms, numbers.tiny),
-        _optional(r.workspace_bytes, numbers.byte_count),
-        _optional(r.first_call_s, numbers.seconds),
+        optional(rms, numbers.tiny),
+        optional(r.workspace_bytes, numbers.byte_count),
+        optional(r.first_call_s, numbers.seconds),
         Cell(gettext("; ").join(_remarks(view, entry))),
     )
 
@@ -307,8 +254,8 @@ def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
             Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s),
             Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
             Cell(numbers.percent(timing.median_s / total), timing.median_s / total),
-            _optional(step.least_bytes, numbers.byte_count),
-            _optional(view.run.copy_share(step), numbers.percent),
+            optional(step.least_bytes, numbers.byte_count),
+            optional(view.run.copy_share(step), numbers.percent),
             Cell("" if timing.cold else gettext("hot in the cache")),
         )
 
@@ -392,11 +339,11 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
                 Cell(e.family),
                 Cell(e.size_text, e.result.least_bytes),
                 Cell(e.stride or "–", _number(e.stride)),
-                _optional(intensity, numbers.three),
-                _optional(rate, numbers.three),
-                _optional(limit, numbers.three),
-                _optional(rate / limit if rate and limit else None, numbers.percent),
-                *([_optional(view.run.of_copy(e.result, e.timing), numbers.percent)] if view.run.copies else []),
+                optional(intensity, numbers.three),
+                optional(rate, numbers.three),
+                optional(limit, numbers.three),
+                optional(rate / limit if rate and limit else None, numbers.percent),
+                *([optional(view.run.of_copy(e.result, e.timing), numbers.percent)] if view.run.copies else []),
                 Cell(gettext("nominal") if e.nominal else gettext("as done")),
             )
         )
@@ -423,14 +370,14 @@ def error_table(view: View) -> Table:
 
 def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
     broken = "behind" if a.largest_bound_ratio is not None and a.largest_bound_ratio > 1 else ""
-    bound = _optional(a.largest_bound_ratio, numbers.fraction)
+    bound = optional(a.largest_bound_ratio, numbers.fraction)
     return (
         Cell(a.method),
         Cell(whose(a.ours)),
         Cell(arithmetic(a.precision)),
         Cell(str(a.checked), a.checked),
-        _optional(a.median_rms, numbers.tiny),
-        _optional(a.largest_rms, numbers.tiny),
+        optional(a.median_rms, numbers.tiny),
+        optional(a.largest_rms, numbers.tiny),
         Cell(bound.text, bound.sort, broken),
     )
 
@@ -493,9 +440,3 @@ def _number(text: str) -> float | None:
         return None
     first, _, second = text.partition("×")
     return float(first) + float(second or first) / 1e6
-
-
-def _optional(value: float | None, write: Callable[[float], str]) -> Cell:
-    if value is None:
-        return Cell(numbers.MISSING)
-    return Cell(write(value), float(value))
