@@ -81,6 +81,10 @@ def test_tensors(torch: Any, method: str) -> None:
 def test_strides(torch: Any, view: Any, method: str) -> None:
     x, w = there(torch, X, W)
     x, w = view(x), w.transpose(2, 3)
+    if method == "direct_boxes" and x.shape[3] % 4:
+        with pytest.raises(convforge.UnsupportedProblem, match="multiples of 16"):
+            convforge.conv2d(x, w, algorithm=method)
+        return
     y = convforge.conv2d(x, w, algorithm=method)
     np.testing.assert_array_equal(y.cpu().numpy(), convolved(x.cpu().numpy(), w.cpu().numpy()))
 
@@ -248,6 +252,7 @@ def test_autocast(torch: Any, dtype: str) -> None:
     assert w.grad.dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # PyTorch's own, of its own
 def test_the_compiler_and_its_graphs(torch: Any) -> None:
     layer = convforge.torch.Conv2d(6, 8, 3, padding=1, activation="relu").cuda()
     compiled = torch.compile(lambda x: layer(x) * 2, fullgraph=True, mode="reduce-overhead")

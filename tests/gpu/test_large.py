@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,13 @@ MANY_PLANES = ("n70000c1h3w4_k1r3s3_p1_f32_nchw", "n1c70000h3w4_k70000r3s3_p1_g7
 SIDE = 46400
 # x and the output in float16, what the methods take beside them, and as much again to be safe.
 NEEDED_BYTES = 24 << 30
+
+
+@pytest.fixture(autouse=True)
+def released() -> Iterator[None]:
+    """Several processes may run these tests on one GPU, so none keeps memory that it does not use."""
+    yield
+    gpu().release()
 
 
 @pytest.mark.parametrize("text", MANY_PLANES)

@@ -116,11 +116,11 @@ def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: 
         if type(config) is not type(default):
             raise ValueError(f"{method.name} takes a {type(default).__name__}; got a {type(config).__name__}")
         for f in dataclasses.fields(config):
-            value = getattr(config, f.name)
-            if isinstance(getattr(default, f.name), int) and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{f.name}={value!r} must be a whole number of at least 1")
+            value, least = getattr(config, f.name), _least(f)
+            if type(getattr(default, f.name)) is int and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{f.name}={value!r} must be a whole number of at least {least}")
         return config
-    fields = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}
+    fields = {f.name: f for f in dataclasses.fields(default)}
     changes: dict[str, Any] = {}
     for part in filter(None, config.replace(" ", "").split(",")):
         name, _, text = part.partition("=")
@@ -128,14 +128,19 @@ def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: 
             near = difflib.get_close_matches(name, fields, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"{method.name} has no config field {name!r}{hint} It has: {', '.join(fields) or 'none'}")
-        changes[name] = _value(name, text, fields[name])
+        changes[name] = _value(fields[name], text, getattr(default, name))
     return dataclasses.replace(default, **changes)
 
 
-def _value(name: str, text: str, default: Any) -> Any:
-    """A config field's value from its text, in the type of its default; numbers of a tile are at least 1."""
+def _value(field: dataclasses.Field[Any], text: str, default: Any) -> Any:
+    """A config field's value from its text, in the type of its default."""
     if not isinstance(default, int) or isinstance(default, bool):
         return type(default)(text)
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ValueError(f"{name}={text!r} must be a whole number of at least 1")
+    if not (text.isascii() and text.isdigit()) or int(text) < _least(field):
+        raise ValueError(f"{field.name}={text!r} must be a whole number of at least {_least(field)}")
     return int(text)
+
+
+def _least(field: dataclasses.Field[Any]) -> int:
+    """Numbers of a config are at least 1 where its field does not say otherwise."""
+    return int(field.metadata.get("least", 1))

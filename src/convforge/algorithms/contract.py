@@ -23,7 +23,10 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run an algorithm. Families add fields: tile sizes, block shapes, a child's config."""
+    """One way to run an algorithm. Families add fields: tile sizes, block shapes, a child's config.
+
+    A number is at least 1, or what the field's metadata call ``least``.
+    """
 
     def __str__(self) -> str:
         """Text form, ``field=value`` joined by commas: the key under which results are stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
@@ -51,7 +51,7 @@ class FftConfig(Config):
 
     size_h: int
     size_w: int
-    chunk_mib: int
+    chunk_mib: int = field(metadata={"least": 0})
 
 
 class Fft(DeviceConvolution[FftConfig]):

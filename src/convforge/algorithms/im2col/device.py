@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class Im2colConfig(Config):
 
     columns: int
     gemm: str = "gemm_warp_tiled"
-    tile: int = 0
+    tile: int = field(default=0, metadata={"least": 0})
 
 
 class Im2col(DeviceConvolution[Im2colConfig]):

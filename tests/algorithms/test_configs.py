@@ -1,0 +1,33 @@
+"""The text of a config, which results, remembered choices and users name it by, gives that config again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.algorithms.registers import EVERYWHERE, H200, OWN
+from tests.judged import allowed, named
+
+from convforge.algorithms import algorithms, make_config, refusal
+from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.emulator.facts import emulator_facts
+from convforge.problem import parse_problem
+
+FACTS = {"cpu": cpu_facts(), "emulator": emulator_facts(), "cuda": H200}
+
+
+@pytest.mark.parametrize("method", [a for a in algorithms() if a.ours], ids=named)
+def test_the_text_of_every_config_gives_it_again(method: Any) -> None:
+    facts, compared = FACTS[method.backend], 0
+    texts = ("n32c64h56w56_k64r1s1_f32_nhwc", *EVERYWHERE[method.operation], *(text for first, _ in OWN.values() for text in first))
+    for text in texts:
+        problem = parse_problem(text)
+        if problem.operation != method.operation:
+            continue
+        problem = allowed(problem, method)
+        if refusal(method, problem, facts) is None:
+            for config in method.configs(problem, facts):
+                assert make_config(method, problem, facts, str(config)) == config
+                assert make_config(method, problem, facts, config) is config
+                compared += 1
+    assert compared
