@@ -44,6 +44,11 @@ def takes(algorithm: Any, text: str) -> bool:
         pixel = problem.c if problem.x_layout == "NHWC" else 1
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         return pixel <= 4 and problem.w * pixel * itemsize(problem.x_dtype) % 16 == 0 and taps <= 8192
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
+        taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
+        planes = problem.n * problem.groups * -(-problem.k_per_group // 4)
+        window = problem.taps * -(-itemsize(problem.acc_dtype) // 4)
+        return window <= 80 and taps <= 8192 and max(planes, problem.p // 8) < 65536
     if isinstance(problem, Conv2dProblem) and algorithm.name == "fft_fused" and problem.groups != problem.c:
         return False
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):

@@ -20,7 +20,14 @@ from tests.algorithms.planted import SYNC, Run, of_file
 from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
 
 from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
-from convforge.algorithms.direct.device import BoxesConfig, ConstantConfig, NaiveConfig, SharedConfig, TiledConfig
+from convforge.algorithms.direct.device import (
+    BoxesConfig,
+    ConstantConfig,
+    NaiveConfig,
+    SharedConfig,
+    SmallConfig,
+    TiledConfig,
+)
 from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.im2col.device import Im2colConfig
@@ -39,6 +46,7 @@ SHARED = Run("direct_shared", PLAIN, SharedConfig(32, 4, 1, 1, 2))
 TILED = Run("direct_tiled", PLAIN, TiledConfig(32, 1, 2, 2, 2))
 STAGED = replace(TILED, config=TiledConfig(32, 2, 2, 2, 2, weights="staged"))
 TILED_BYTES = Run("direct_tiled", "n1c2h9w800_k2r3s3_p1_u8-f32-f32-f32_nchw", TiledConfig(32, 1, 2, 8, 2))
+SMALL = Run("direct_small", PLAIN, SmallConfig(32, 1, 3))
 # A block takes several tiles of one picture and of the next; rows of tiles end within a tile.
 BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
 BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
@@ -239,6 +247,28 @@ FAULTS = [
         ("rows that a window steps over", "below % DILATION_H != 0 ||", "",
          _with(TILED, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
         ("no barrier after the filter is staged", f"THREADS);\n        {SYNC}", "THREADS);", STAGED),
+    ),
+    *of_file("direct/small.cu", SMALL,
+        ("no barrier after the filter is staged", f"(taken[i]);\n    {SYNC}", "(taken[i]);"),
+        ("no border above", "there = has_row[r] & has_column[s]", "there = has_column[s]"),
+        ("no border beside", "there = has_row[r] & has_column[s]", "there = has_row[r]"),
+        ("height for width", "s * DILATION_W, conv.W)", "s * DILATION_W, conv.H)"),
+        ("stride 1 for stride 2", "inside(q * STRIDE_W", "inside(q", _with(SMALL, STRIDED)),
+        ("rows next to each other for dilated ones", "r * DILATION_H", "r",
+         _with(SMALL, "n1c2h9w37_k3r3s3_p2_d2_f32_nchw")),
+        ("uninitialised accumulators", "sums[OUT_K] = {};", "sums[OUT_K];"),
+        ("no check at the ragged edge", "p < conv.P && q < conv.Q;", "p < conv.P;"),
+        ("no check at the last row", "p < conv.P && q < conv.Q;", "q < conv.Q;",
+         replace(SMALL, config=SmallConfig(32, 4, 3))),
+        ("one filter for all outputs", "min(k0 + k, K - 1), c", "0, c"),
+        ("the first tile of channels for all", "first + blockIdx.z % TILES_K * OUT_K", "first"),
+        ("outputs of the next group", "K_GROUP % OUT_K == 0 || k0 + k < first + K_GROUP", "true",
+         replace(SMALL, problem="n1c4h9w37_k6r3s3_p1_g2_f32_nchw", config=SmallConfig(32, 2, 2))),
+        ("channels of the first group", "g * C_GROUP + c, max", "c, max",
+         replace(SMALL, problem="n1c4h9w37_k6r3s3_p1_g2_f32_nchw")),
+        ("first picture for all", "place(conv.x_strides, n,", "place(conv.x_strides, 0,"),
+        ("taps beyond the first share left out", "SHARE = (TAPS + THREADS - 1) / THREADS", "SHARE = 1"),
+        ("transposed filter", "i / S % R, i % S);", "i % S, i / S % R);"),
     ),
     *of_file("direct/boxes.cu", BOXES,
         ("no wait for the box", "await_bytes(bars + now, parity);", ""),

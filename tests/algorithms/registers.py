@@ -115,6 +115,13 @@ OWN = {
             "n1c3h2048w2048_k1r3s3_p1_f64_nchw",
         ),
     ),
+    "direct_small": (
+        ("n1c3h256w256_k3r3s3_p1_f32_nchw", "n1c3h64w64_k1r5s5_p2_reflect_f32_nhwc"),
+        (
+            "n1c3h256w256_k1r3s3_p1_f32_nchw", "n1c3h256w256_k3r3s3_p1_st3_f32_nchw", "n8c3h64w64_k16r3s3_p1_f16_nchw",
+            "n1c3h256w256_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c3h256w256_k1r3s3_p1_f64_nchw_+bias+relu",
+        ),
+    ),
     "separable": (
         (
             "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",

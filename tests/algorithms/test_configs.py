@@ -19,7 +19,11 @@ FACTS = {"cpu": cpu_facts(), "emulator": emulator_facts(), "cuda": H200}
 @pytest.mark.parametrize("method", [a for a in algorithms() if a.ours], ids=named)
 def test_the_text_of_every_config_gives_it_again(method: Any) -> None:
     facts, compared = FACTS[method.backend], 0
-    texts = ("n32c64h56w56_k64r1s1_f32_nhwc", *EVERYWHERE[method.operation], *(text for first, _ in OWN.values() for text in first))
+    texts = (
+        "n32c64h56w56_k64r1s1_f32_nhwc",
+        *EVERYWHERE[method.operation],
+        *(text for first, _ in OWN.values() for text in first),
+    )
     for text in texts:
         problem = parse_problem(text)
         if problem.operation != method.operation:

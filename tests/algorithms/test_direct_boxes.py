@@ -18,7 +18,7 @@ from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
-from convforge.tuning.heuristic import _preferred
+from convforge.tuning.heuristic import preferred
 
 METHOD = DirectBoxes("emulator")
 # Of several tiles each way, so that a block takes more tiles than it has stages.
@@ -294,13 +294,18 @@ def test_the_tile_follows_the_picture() -> None:
         assert config.blocks * config.strips * config.lanes >= 512
 
 
+def test_rows_that_are_shorter_than_a_tile_leave_no_thread_idle() -> None:
+    config = METHOD.configs(problem_of("n32c32h112w112_k32r3s3_p1_g32_f16_nchw"), H200)[0]
+    assert (config.lanes * config.out_q, config.strips * config.out_p * 2) == (112, 112)
+
+
 def test_auto_takes_it_for_pictures_of_few_channels() -> None:
     def first(text: str) -> str:
-        return _preferred(problem_of(text), "cuda")[0][0]
+        return preferred(problem_of(text), H200)[0][0].name
 
-    assert first("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == first("n1c3h32w32_k3r3s3_p1_f32_nchw") == "direct_boxes"
+    assert first("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == first("n64c3h64w64_k3r3s3_p1_f32_nchw") == "direct_boxes"
     assert first("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc") == "direct_boxes"
-    assert first("n1c3h8192w8192_k1r3s3_p1_f32_nchw") == first("n1c8h64w64_k1r3s3_p1_f32_nchw") == "direct_tiled"
+    assert first("n1c3h8192w8192_k1r3s3_p1_f32_nchw") == first("n9c8h96w96_k1r3s3_p1_f32_nchw") == "direct_tiled"
     assert first("n1c3h1024w1024_k16r3s3_p1_f32_nchw") == "direct_tiled"
     assert first("n1c1h512w512_k1r7s7_p3_f32_nchw") == "direct_boxes"
     assert first("n1c1h512w512_k1r11s11_p5_f32_nchw") == "depthwise_planes"

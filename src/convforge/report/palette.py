@@ -62,6 +62,7 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "direct_shared": (_MOSS, "triangle-up"),
     "direct_tiled": (_PINK, "triangle-down"),
     "direct_boxes": (_CRIMSON, "diamond"),
+    "direct_small": (_TEAL, "cross"),
     "depthwise": (_OLIVE, "circle"),
     "depthwise_channels": (_OLIVE, "diamond"),
     "depthwise_planes": (_OLIVE, "square"),

@@ -201,6 +201,7 @@ ON_GPU: dict[str, Method] = {
     "direct_shared": Method(0.28, 0.6, 1024, 2, _by_plane),
     "direct_tiled": Method(0.42, 0.9, 2048, 1, _by_plane),
     "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_plane),
+    "direct_small": Method(0.20, 0.4, 1024, 1, _by_plane),
     "depthwise_channels": Method(0.17, 0.5, 2048, 2, _direct),
     "depthwise_planes": Method(0.50, 0.6, 2048, 2, _by_plane),
     "im2col": Method(0.55, 0.8, 8192, 3, _expanded),

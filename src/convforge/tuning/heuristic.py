@@ -38,6 +38,11 @@ LARGE_DEPTHWISE = 25
 BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 * 512, 49
 
 
+# Outputs of a plane for each multiprocessor, a block of threads, up to which a picture is over before anything but
+# latency counts, and output channels of a group: a thread has them all.
+SMALL_OUTPUTS, SMALL_CHANNELS = 512, 4
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A method, a config, and the sentence that says why.
@@ -98,7 +103,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
     known = {
         a.name: a for a in algorithms() if a.ours and a.operation == problem.operation and a.backend == facts.backend
     }
-    return [(known[name], why) for name, why in _preferred(problem, facts.backend) if name in known]
+    return [(known[name], why) for name, why in _preferred(problem, facts) if name in known]
 
 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | str:
@@ -112,8 +117,9 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
     return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
 
 
-def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
+def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
     """Names in order of preference, each with the rule that puts it there."""
+    backend = facts.backend
     order = [(name, "the general method that comes next") for name in _ORDER[problem.operation]]
     if not isinstance(problem, Conv2dProblem):
         one = backend != "cpu" and problem.operation in ("max_pool2d", "relu")
@@ -132,6 +138,8 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
         large = problem.r * problem.s > BOXES_TAPS
+        if problem.groups == 1 and _is_small(problem, facts):
+            first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
         if problem.groups == problem.c and (problem.c > 1 or large):
             first += ([] if large else _boxes(problem)) + _depthwise(problem)
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
@@ -153,6 +161,12 @@ def _preferred(problem: Problem, backend: str) -> list[tuple[str, str]]:
     for name, why in (*first, *order):
         named.setdefault(name, why)
     return list(named.items())
+
+
+def _is_small(problem: Conv2dProblem, facts: DeviceFacts) -> bool:
+    """Whether all outputs of all pictures are at work at once."""
+    outputs = problem.n * problem.p * problem.q
+    return problem.k_per_group <= SMALL_CHANNELS and outputs <= SMALL_OUTPUTS * facts.cores
 
 
 def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:

@@ -320,6 +320,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
             strips, blocks = 2 * strips, 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
             out_p, blocks = out_p // 2, 3
+    strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
@@ -331,6 +332,17 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS and blocks < room:
         blocks += 1
     return replace(config, blocks=blocks)
+
+
+def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
+    """Strips and lanes where a row of outputs is shorter than a tile: no more lanes than it takes, and more strips."""
+    step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
+    grain = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # boxes begin at multiples of 16 bytes
+    enough = -(-max(problem.q, 1) // (out_q * grain)) * grain
+    if enough >= lanes:
+        return strips, lanes
+    upright = even_share(-(-max(problem.p, 1) // out_p), strips * lanes // enough)
+    return (upright, enough) if upright * enough >= 32 else (strips, lanes)
 
 
 def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:

@@ -5,6 +5,7 @@ from convforge.algorithms.direct.boxes import DirectBoxes
 from convforge.algorithms.direct.constant import ConstantConfig, DirectConstant
 from convforge.algorithms.direct.naive import DirectNaive, NaiveConfig
 from convforge.algorithms.direct.shared import DirectShared, SharedConfig
+from convforge.algorithms.direct.small import DirectSmall, SmallConfig
 from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "DirectConstant",
     "DirectNaive",
     "DirectShared",
+    "DirectSmall",
     "DirectTiled",
     "NaiveConfig",
     "SharedConfig",
+    "SmallConfig",
     "TiledConfig",
 ]

@@ -1,0 +1,127 @@
+"""Host side of small.cu: pictures that are over before anything but latency counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.blocks import block_refusal, even_share
+from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Registers of a thread that its window may take: a 5 x 5 filter of three channels.
+MOST_WINDOW = 80
+
+# Threads that a multiprocessor shall hold, so that each has registers for all its loads at once.
+RESIDENT = 512
+
+# Output channels of a thread.
+MOST_OUTPUTS = 4
+
+# Columns and rows of threads that are worth comparing.
+BLOCKS = ((32, 2), (32, 4), (32, 8), (64, 8))
+
+# The default, while at most so many blocks come to a multiprocessor. Every block brings the whole filter, so beyond
+# that they are large; narrower where a row of outputs is short.
+DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallConfig(Config):
+    """Block of :class:`DirectSmall`.
+
+    Attributes
+    ----------
+    block_x, block_y : int
+        Threads along q and along p; 32 to 1024 together.
+    out_k : int
+        Output channels of a thread.
+    """
+
+    block_x: int = 32
+    block_y: int = 4
+    out_k: int = 1
+
+
+class DirectSmall(DeviceConvolution[SmallConfig]):
+    """A thread an output position, all pixels of its window under way while the filter is."""
+
+    name = "direct_small"
+    summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
+    since = "direct_tiled"
+    sources = (
+        "algorithms/direct/small.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "settled", "staged", "vector")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return super().refuses(problem, facts) or config_refusal(problem, _default(problem, facts))
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
+        """See :class:`Algorithm`. The default, other blocks, then one channel a thread."""
+        default = _default(problem, facts)
+        found = (default, *(_of_block(default, block) for block in BLOCKS), replace(default, out_k=1))
+        return [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
+
+    def plan(self, problem: Conv2dProblem, config: SmallConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("Small", problem, filter=Filter)
+        prelude = constants(OUT_K=config.out_k, STAGED_WEIGHTS=True)
+        lines = (*conv_constants(problem), *prelude)
+        source = KernelSource("algorithms/direct/small.cu", "direct_small", lines, struct, "Small")
+        block = (config.block_x, config.block_y)
+        kernel = compiled(runtime, source, block[0] * block[1], RESIDENT, BLOCK_X=block[0], BLOCK_Y=block[1])
+        weights = StagedWeights(problem, runtime, kernel)
+        info = runtime.describe(kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            fill(args.conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+
+
+def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
+        return reason
+    if config.out_k < 1:
+        return f"out_k={config.out_k} must be at least 1"
+    need = problem.taps * -(-itemsize(problem.acc_dtype) // 4)
+    if need > MOST_WINDOW:
+        return f"the pixels of a window take {need} registers; {MOST_WINDOW} are to be had"
+    _, rows, planes = _grid(problem, config)
+    if max(rows, planes) > MOST_BLOCKS:
+        return f"a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {MOST_BLOCKS}"
+    return None
+
+
+def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
+    config = SmallConfig(*DEFAULT, even_share(problem.k_per_group, MOST_OUTPUTS))
+    if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores:
+        return config
+    return _of_block(config, LARGE if problem.q > LARGE_NARROW[0] else LARGE_NARROW)
+
+
+def _of_block(config: SmallConfig, block: tuple[int, int]) -> SmallConfig:
+    return replace(config, block_x=block[0], block_y=block[1])
+
+
+def _grid(problem: Conv2dProblem, config: SmallConfig) -> tuple[int, int, int]:
+    planes = problem.n * problem.groups * -(-problem.k_per_group // config.out_k)
+    return -(-problem.q // config.block_x), -(-problem.p // config.block_y), planes
