@@ -31,8 +31,11 @@ MOST_OUTPUTS = 4
 BLOCKS = ((32, 2), (32, 4), (32, 8), (64, 8))
 
 # The default, while at most so many blocks come to a multiprocessor. Every block brings the whole filter, so beyond
-# that they are large; narrower where a row of outputs is short.
+# that they are large, where registers allow: narrower where a row of outputs is short.
 DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
+
+# Of a thread of large blocks: the pixels of its window, and what each output channel takes.
+LARGE_REGISTERS, CHANNEL_REGISTERS = 48, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,7 @@ def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> str | None:
         return reason
     if config.out_k < 1:
         return f"out_k={config.out_k} must be at least 1"
-    need = problem.taps * -(-itemsize(problem.acc_dtype) // 4)
-    if need > MOST_WINDOW:
+    if (need := _window(problem)) > MOST_WINDOW:
         return f"the pixels of a window take {need} registers; {MOST_WINDOW} are to be had"
     _, rows, planes = _grid(problem, config)
     if max(rows, planes) > MOST_BLOCKS:
@@ -113,9 +115,15 @@ def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> str | None:
 
 def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
     config = SmallConfig(*DEFAULT, even_share(problem.k_per_group, MOST_OUTPUTS))
-    if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores:
+    registers = _window(problem) + CHANNEL_REGISTERS * config.out_k
+    if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores or registers > LARGE_REGISTERS:
         return config
     return _of_block(config, LARGE if problem.q > LARGE_NARROW[0] else LARGE_NARROW)
+
+
+def _window(problem: Conv2dProblem) -> int:
+    """Registers that the pixels of a window take."""
+    return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
 
 
 def _of_block(config: SmallConfig, block: tuple[int, int]) -> SmallConfig:
