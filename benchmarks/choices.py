@@ -5,14 +5,19 @@ and by the full search, each with choices of its own; then time what was chosen,
 checked before and after; then store. Small problems go first. A case that does not fit is skipped with a reason;
 --resume goes on with what the budget cut off, which the table says until then. The result goes to
 benchmarks/results/DEVICE/choices-TIME.json.
+
+Most of a first search is compiling. --compile does that alone, in as many processes as there are cores. Where a machine
+has several GPUs of a kind, --device cuda:0,cuda:1 has each take the next case, in a process of its own.
 """
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -22,6 +27,7 @@ import typer
 from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
 from convforge.bench import suites
+from convforge.bench.ahead import Job, compile_ahead
 from convforge.bench.material import memory_refusal
 from convforge.bench.records import digest
 from convforge.bench.sheets import Sheet
@@ -149,31 +155,88 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
     return row | {"search_s": found.spent_s, "tried": tried, "whole": tried >= every}
 
 
+def compiled(cases: Sequence[Case], device: str) -> list[str]:
+    """Compile every candidate of all cases ahead; those that cannot be, each with the reason."""
+    facts = runtime_of(device).facts
+    jobs = dict.fromkeys(
+        Job(case.problem.operation, c.algorithm.name, str(case.problem), c.config)
+        for case in cases
+        for configs in candidates_for(case.problem, facts)
+        for c in configs
+    )
+    faults = zip(jobs, compile_ahead(jobs, device), strict=True)
+    return [f"{job.method} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
+
+
+_DEVICE = ""
+
+
+def take_device(devices: Any) -> None:
+    """What a process measures on: the next device of a queue."""
+    global _DEVICE
+    _DEVICE = devices.get()
+
+
+def measured_there(case: Case, search_s: float, folder: Path) -> dict[str, Any]:
+    """The row of a case, by a process that has a device."""
+    return measured(case, runtime_of(_DEVICE), search_s, folder)
+
+
+def rows_of(
+    cases: Sequence[Case], devices: Sequence[str], search_s: float, end: float, folder: Path
+) -> Iterator[dict[str, Any]]:
+    """The rows of cases as they come, until the time is over: each device has one at a time."""
+    context = get_context("spawn")
+    queue = context.SimpleQueue()
+    for device in devices:
+        queue.put(device)
+    waiting = list(reversed(cases))
+    with ProcessPoolExecutor(len(devices), context, take_device, (queue,)) as pool:
+        running: set[Future[dict[str, Any]]] = set()
+        while True:
+            while waiting and len(running) < len(devices):
+                share = GENEROUS * (end - monotonic()) * len(devices) / len(waiting)
+                if share < LEAST_SEARCH_S:
+                    waiting.clear()
+                    break
+                running.add(pool.submit(measured_there, waiting.pop(), min(search_s, share), folder))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+
+
 def main(
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; several GPUs of a kind by commas.")] = "cpu",
     budget: Annotated[float, typer.Option(help="Seconds in all; what it cuts off, --resume goes on with.")] = 540.0,
     search: Annotated[float, typer.Option(help="Seconds for the full search of a case, at most.")] = 30.0,
     cases: Annotated[str, typer.Option(help="Only cases of these names, such as 'resnet*'.")] = "*",
     out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile every candidate ahead, and measure none.")
+    ] = False,
 ) -> None:
     """Choose at every level, then time what was chosen."""
-    runtime, end = runtime_of(device), monotonic() + budget
-    every = cases_of(SUITES, cases)
-    settings = {"device": device, "search_s": search, "cases": cases, "count": len(every),
+    devices, end = device.split(","), monotonic() + budget
+    runtime, every = runtime_of(devices[0]), cases_of(SUITES, cases)
+    if compile_:
+        for fault in compiled(every, devices[0]):
+            typer.echo(f"not compiled: {fault}")
+        return
+    kind = devices[0].partition(":")[0]
+    settings = {"device": kind, "search_s": search, "cases": cases, "count": len(every),
                 "suites": {suite: list(batches) for suite, batches in SUITES.items()}}  # fmt: skip
     sheet = Sheet.begin(out, "choices", runtime.facts, settings, resume=resume)
     folder = cache_root() / "chosen" / sheet.path.stem
     todo = [case for case in every if not sheet.has(case=case.name)]
-    for at, case in enumerate(todo):
-        share = (end - monotonic()) / (len(todo) - at)
-        if GENEROUS * share < LEAST_SEARCH_S:
-            typer.echo(f"The budget of {budget:g} s was spent; {len(todo) - at} cases are left: go on with --resume.")
-            typer.echo(f"so far stored in {sheet.path}")
-            return
-        row = measured(case, runtime, min(search, GENEROUS * share), folder)
+    for row in rows_of(todo, devices, search, end, folder):
         sheet.add(row)
-        typer.echo(f"{case.name:36} {row.get('reason') or said(row)}")
+        typer.echo(f"{row['case']:36} {row.get('reason') or said(row)}")
+    if left := sum(not sheet.has(case=case.name) for case in every):
+        typer.echo(f"The budget of {budget:g} s was spent; {left} cases are left: go on with --resume.")
+        typer.echo(f"so far stored in {sheet.path}")
+        return
     sheet.finish()
     typer.echo(f"stored in {sheet.path}")
 

@@ -15,9 +15,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convforge.algorithms import find, refusal
+from convforge.bench.ahead import Job, compile_ahead
 from convforge.bench.cells import three
 from convforge.bench.material import Material, checker
 from convforge.bench.records import Result
@@ -33,7 +32,6 @@ from convforge.bench.row import Row, measure_row
 from convforge.bench.suites import Case, load
 from convforge.execution import runtime_of
 from convforge.measure.stopping import StoppingRule
-from convforge.problem import parse_problem
 
 Config = Any
 
@@ -79,29 +77,6 @@ def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str,
     return list(dict.fromkeys([default, *(changed(default, change) for change in changes)]))
 
 
-def compile_one(operation: str, name: str, problem: str, config: Config, device: str) -> str | None:
-    """Plan a config in a process of its own, so that its kernels lie in the cache; why not, where that fails."""
-    runtime = runtime_of(device)
-    try:
-        find(operation, runtime.facts.backend, name).plan(parse_problem(problem), config, runtime)
-    except Exception as fault:  # told beside the config
-        return " ".join(str(fault).split()) or type(fault).__name__
-    return None
-
-
-def compile_all(
-    jobs: Sequence[tuple[Any, Case, Config]], device: str, processes: int
-) -> Iterator[tuple[Any, Case, Config, str | None]]:
-    """Compile every job, as many at a time as there are processes; the jobs again, each with what went wrong."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(compile_one, method.operation, method.name, str(case.problem), config, device)
-            for method, case, config in jobs
-        ]
-        for (method, case, config), result in zip(jobs, waiting, strict=True):
-            yield method, case, config, result.result()
-
-
 def main(
     method: Annotated[str, typer.Argument(help="Name of the method.")],
     targets: Annotated[list[str], typer.Argument(help="Suites, or problems in their text form.")],
@@ -121,8 +96,9 @@ def main(
             console.print(f"{case.name}: refused: {reason}")
             continue
         jobs += [(found, case, config) for config in configs_of(found, case, device, changes)]
-    workers = processes or max((os.cpu_count() or 2) - 1, 1)
-    compiled = list(compile_all(jobs, device, min(workers, max(len(jobs), 1))))
+    ahead = [Job(found.operation, found.name, str(case.problem), config) for found, case, config in jobs]
+    faults = compile_ahead(ahead, device, processes)
+    compiled = [(*job, fault) for job, fault in zip(jobs, faults, strict=True)]
     rule = StoppingRule(samples=7, patience_s=0.02, budget_s=seconds)
     with out.open("w", encoding="utf-8") if out is not None else open(os.devnull, "w", encoding="utf-8") as lines:
         for _, members in itertools.groupby(compiled, key=lambda job: job[1].name):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.scripts import script_named
+from tests.bench.scripts import SCRIPTS, script_named
 from typer.testing import CliRunner
 
 from convforge.algorithms import find
@@ -217,9 +217,13 @@ def test_the_choices_script_chooses_times_and_goes_on(tmp_path: Path, monkeypatc
     said = run("choices", *words, "--budget", "0.001")
     assert "2 cases are left: go on with --resume" in said
     assert CHOICES.folder == before
-    run("choices", *words, "--budget", "100", "--resume")
+    for more in (["--compile"], ["--budget", "100", "--resume", "--device", "cpu,cpu"]):
+        command = [sys.executable, SCRIPTS / "choices.py", *words, *more]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert "not compiled" not in ran.stdout
     (made,) = load_sheets(tmp_path / "out")
-    assert [row["case"] for row in made.rows] == ["rgb_to_1_32_s2_b1", "rgb_to_1_32_s1_b1"]
+    assert {row["case"] for row in made.rows} == {"rgb_to_1_32_s2_b1", "rgb_to_1_32_s1_b1"}
     assert made.complete
     for row in made.rows:
         assert set(row["levels"]) == {"heuristic", "auto", "max"}

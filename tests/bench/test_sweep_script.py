@@ -14,6 +14,7 @@ from tests.bench.scripts import SCRIPTS, script_named
 from convforge.algorithms import find
 from convforge.algorithms.direct.naive import NaiveConfig
 from convforge.backends.cpu import cpu_facts
+from convforge.bench.ahead import Job, compile_ahead
 from convforge.problem import parse_problem
 
 PROBLEM = "n1c3h32w32_k1r3s3_p1_f32_nchw"
@@ -50,7 +51,9 @@ def test_configs_are_compiled_checked_and_timed(tmp_path: Path) -> None:
     assert "(the default)" in ran.stdout
 
 
-def test_what_cannot_be_compiled_is_told(script: ModuleType) -> None:
+def test_what_cannot_be_compiled_is_told() -> None:
     configs = find("conv2d", "cpu", "direct_rows").configs(parse_problem(PROBLEM), cpu_facts())
-    assert script.compile_one("conv2d", "direct_rows", PROBLEM, configs[0], "cpu") is None
-    assert script.compile_one("conv2d", "direct_rows", PROBLEM, NaiveConfig(), "cpu")
+    jobs = [Job("conv2d", "direct_rows", PROBLEM, config) for config in (configs[0], NaiveConfig())]
+    right, wrong = compile_ahead(jobs, "cpu", 1)
+    assert right is None
+    assert "no attribute" in str(wrong)
