@@ -18,6 +18,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     [
         ("torch", "train_cnn", ["the loss fell from"]),
         ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
+        ("numpy", "numpy_picture", ["blurred: (512, 512, 3), uint8", "edges: (512, 512), int32"]),
+        ("numpy", "ship_choices", ["2 choices loaded", "implicit_gemm; measured: "]),
     ],
 )
 def test_an_example(library: str, name: str, says: list[str]) -> None:

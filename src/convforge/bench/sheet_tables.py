@@ -44,6 +44,9 @@ MODELS = (
 )
 
 
+EXAMPLES = "Each in a process of its own, imports and compiling included, with the last lines of what it wrote."
+
+
 def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = ()) -> str:
     """The newest sheet of a kind of every device, a complete one where there is; or how to measure one.
 
@@ -227,6 +230,22 @@ def _ms(time: Timing | None) -> str:
     return "" if time is None else ("~" if time.noisy else "") + three(time.median_s * 1e3)
 
 
+# Examples.
+
+
+def examples_markdown(sheet: Sheet) -> str:
+    """A row an example."""
+    rows, failed = [], []
+    for row in sheet.rows:
+        if row["fault"]:
+            failed.append(row["example"])
+        said = row["fault"] or "; ".join(row["said"])
+        rows.append((Cell(f"examples/{row['example']}.py"), Cell(f"{row['seconds']:.1f}"), Cell(said)))
+    said = f"With an error: {some(failed)}." if failed else f"All {len(rows)} end well."
+    return _shown(sheet, said, Table(("example", "s", "what it says"), tuple(rows), (), lead=1), EXAMPLES)
+
+
 _TABLES: dict[str, Callable[[Sheet], str]] = {
     "host": host_markdown, "first": first_markdown, "choices": choices_markdown, "models": models_markdown,
+    "examples": examples_markdown,
 }  # fmt: skip

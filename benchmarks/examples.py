@@ -1,0 +1,57 @@
+"""Run the examples on a device and store what each said: python benchmarks/examples.py --device cuda
+
+Each runs as a user runs it, in a process of its own; one that ends with an error has that as its row. What has a sheet
+of its own, such as the swapped models, is not run here. The result goes to
+benchmarks/results/DEVICE/examples-TIME.json.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ("numpy_picture", "train_cnn", "jax_array", "ship_choices")
+# Lines of an example's output that are kept, from the end.
+LINES = 3
+
+
+def ran(name: str, device: str, seconds: float) -> dict[str, Any]:
+    """The row of an example."""
+    command, begin = [sys.executable, f"examples/{name}.py", "--device", device], monotonic()
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+        fault = "" if done.returncode == 0 else f"it ended with {done.returncode}: {done.stderr.strip()[-500:]}"
+        said = [line.strip() for line in done.stdout.splitlines() if line.strip()][-LINES:]
+    except subprocess.TimeoutExpired:
+        fault, said = f"it ran longer than {seconds:g} s", []
+    return {"example": name, "seconds": monotonic() - begin, "said": said, "fault": fault}
+
+
+def main(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    budget: Annotated[float, typer.Option(help="Seconds for each example, at most.")] = 120.0,
+    out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+) -> None:
+    """Run each example in a process of its own."""
+    from convforge.bench.sheets import Sheet
+    from convforge.execution import runtime_of
+
+    sheet = Sheet.begin(out, "examples", runtime_of(device).facts, {"device": device}, resume=resume)
+    for name in EXAMPLES:
+        if not sheet.has(example=name):
+            row = ran(name, device, budget)
+            sheet.add(row)
+            typer.echo(f"{name:16} {row['seconds']:6.1f} s  {row['fault'] or row['said'][-1]}")
+    sheet.finish()
+    typer.echo(f"stored in {sheet.path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
