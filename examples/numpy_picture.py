@@ -31,7 +31,7 @@ def main() -> None:
 
     # The same edges from the convolution itself: (N, C, H, W), one filter that sums all channels.
     x = np.ascontiguousarray(picture.transpose(2, 0, 1)[None]).astype(np.float32)
-    w = np.broadcast_to(named_kernel("laplacian").taps.astype(np.float32), (1, 3, 3, 3))
+    w = np.broadcast_to(named_kernel("laplacian").values.astype(np.float32), (1, 3, 3, 3))
     y = convforge.conv2d(x, w, padding=1, padding_mode="reflect", device=device)
     assert np.array_equal(y[0, 0], edges), "whole numbers: both are exact"
 
