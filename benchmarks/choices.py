@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -140,7 +141,7 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
         levels, found = chosen(case.problem, runtime, search_s, folder)
         times = timed(case.problem, runtime, list(levels.values()))
     except (UnsupportedProblem, RuntimeError, MemoryError, ValueError) as fault:
-        return row | {"reason": " ".join(f"{type(fault).__name__}: {fault}".split())[:400]}
+        return unmeasured(case, runtime.facts.backend, fault)
     finally:
         runtime.release()
     row["levels"] = {
@@ -168,42 +169,55 @@ def compiled(cases: Sequence[Case], device: str) -> list[str]:
     return [f"{job.method} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
 
 
-_DEVICE = ""
+def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:
+    """The row of a case, by another process, and whether that can go on: after a kernel's fault it cannot."""
+    runtime = runtime_of(device)
+    try:
+        row = measured(case, runtime, search_s, folder)
+        runtime.synchronize()
+    except Exception as fault:
+        return unmeasured(case, runtime.facts.backend, fault), False
+    return row, True
 
 
-def take_device(devices: Any) -> None:
-    """What a process measures on: the next device of a queue."""
-    global _DEVICE
-    _DEVICE = devices.get()
-
-
-def measured_there(case: Case, search_s: float, folder: Path) -> dict[str, Any]:
-    """The row of a case, by a process that has a device."""
-    return measured(case, runtime_of(_DEVICE), search_s, folder)
+def unmeasured(case: Case, backend: str, fault: Exception) -> dict[str, Any]:
+    """The row of a case that could not be measured."""
+    reason = " ".join(f"{type(fault).__name__}: {fault}".split())[:400]
+    return {"case": case.name, "group": case.group, "problem": str(case.problem), "backend": backend, "reason": reason}
 
 
 def rows_of(
     cases: Sequence[Case], devices: Sequence[str], search_s: float, end: float, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """The rows of cases as they come, until the time is over: each device has one at a time."""
-    context = get_context("spawn")
-    queue = context.SimpleQueue()
-    for device in devices:
-        queue.put(device)
+    """The rows of cases as they come, until the time is over: each device has one, in a process of its own."""
+
+    def process() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, get_context("spawn"))
+
+    idle, running = [(device, process()) for device in devices], {}
     waiting = list(reversed(cases))
-    with ProcessPoolExecutor(len(devices), context, take_device, (queue,)) as pool:
-        running: set[Future[dict[str, Any]]] = set()
-        while True:
-            while waiting and len(running) < len(devices):
-                share = GENEROUS * (end - monotonic()) * len(devices) / len(waiting)
-                if share < LEAST_SEARCH_S:
-                    waiting.clear()
-                    break
-                running.add(pool.submit(measured_there, waiting.pop(), min(search_s, share), folder))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+    while waiting or running:
+        while waiting and idle:
+            share = GENEROUS * (end - monotonic()) * len(devices) / len(waiting)
+            if share < LEAST_SEARCH_S:
+                waiting.clear()
+                break
+            (device, pool), case = idle.pop(), waiting.pop()
+            future = pool.submit(measured_there, case, device, min(search_s, share), folder)
+            running[future] = (case, device, pool)
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            case, device, pool = running.pop(future)
+            try:
+                row, able = future.result()
+            except BrokenProcessPool as fault:
+                row, able = unmeasured(case, device.partition(":")[0], fault), False
+            if not able:
+                pool.shutdown(wait=False)
+                pool = process()
+            idle.append((device, pool))
+            yield row
+    for _, pool in idle:
+        pool.shutdown()
 
 
 def main(

@@ -149,6 +149,10 @@ def test_views_and_the_best_of_several_configs() -> None:
 def test_an_unfinished_run_makes_no_table() -> None:
     with pytest.raises(ValueError, match="no complete run"):
         table_of("made-up", [run(result(), complete=False)])
+    cut_off = run(result(algorithm="cut_off"), complete=False)
+    assert "| cut_off |" in table_of(f"made-up run={cut_off.run}", [cut_off])
+    with pytest.raises(ValueError, match="no complete run"):
+        table_of("made-up run=another", [cut_off])
     assert "| honest |" in table_of("made-up", [run(result())])
 
 

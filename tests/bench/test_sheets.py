@@ -269,6 +269,35 @@ def test_a_case_that_is_wrong_or_does_not_fit_has_a_reason(tmp_path: Path, monke
     assert "its result was wrong when it was measured" in script.measured(case, cpu_runtime(), 1.0, tmp_path)["reason"]
 
 
+def test_a_process_that_ends_is_a_reason_and_another_goes_on(tmp_path: Path) -> None:
+    """One case ends its process, as a GPU's fault does; the next has a new one."""
+    code = """
+import os, pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+import choices
+
+def measured(case, runtime, search_s, folder):
+    if case.name == "rgb_to_1_32_s2_b1":
+        os._exit(3)
+    if case.name == "rgb_to_1_32_s3_b1":
+        raise TypeError("no such thing")
+    return {"case": case.name}
+
+choices.measured = measured
+if __name__ == "__main__":
+    cases = choices.cases_of({"images": (1,)}, "rgb_to_1_32_s?")
+    for row in choices.rows_of(cases, ["cpu"], 1.0, time.monotonic() + 100, pathlib.Path()):
+        print(row["case"], "|", row.get("reason", "measured"))
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code, encoding="utf-8")
+    ran = subprocess.run([sys.executable, script, SCRIPTS], capture_output=True, text=True, check=False)
+    said = dict(line.split(" | ") for line in ran.stdout.splitlines())
+    assert said["rgb_to_1_32_s1_b1"] == "measured", ran.stderr
+    assert said["rgb_to_1_32_s2_b1"].startswith("BrokenProcessPool: ")
+    assert said["rgb_to_1_32_s3_b1"] == "TypeError: no such thing"
+
+
 def test_the_batches_of_suites_and_the_smallest_first() -> None:
     script = script_named("choices")
     cases = script.cases_of(script.SUITES)

@@ -7,7 +7,8 @@
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
 and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
 ``view=blocks`` the time by shape of block, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best
-peer all cases are together, ``view=choices`` how near to the best the choices by rule and by search come.
+peer all cases are together, ``view=choices`` how near to the best the choices by rule and by search come. It is of the
+newest complete run; ``run=ID`` names another one, complete or not.
 
 <!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
 takes ``device=`` alone.
@@ -40,7 +41,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
-_WORDS = ("methods", "cases", "device")
+_WORDS = ("methods", "cases", "device", "run")
 _NUMBERS = ("sizes", "strides")
 # What chooses among the results of a run.
 _SELECTED = ("methods", "cases", *_NUMBERS)
@@ -130,7 +131,9 @@ def table_of(spec: str, runs: Iterable[Run], sheets: Iterable[Sheet] = ()) -> st
         if chosen or view != "cases":
             raise ValueError(f"table {spec!r}: a sheet takes device= alone")
         return sheet_markdown(suite, sheets, devices or ())
-    able = [run for run in runs if run.suite == suite and run.complete and (not devices or run.device in devices)]
+    named = chosen.pop("run", None)
+    able = [run for run in runs if run.suite == suite and (not devices or run.device in devices)]
+    able = [run for run in able if (run.run in named if named else run.complete)]
     if not able:
         raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
     run = max(able, key=lambda run: run.started)

@@ -117,6 +117,13 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
     return runtime if runtime.facts.backend == "cuda" else None
 
 
+def material_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
+    """Why there are no inputs for a case, in words; None if there are."""
+    if "bfloat16" in (getattr(problem, "x_dtype", ""), getattr(problem, "w_dtype", ""), getattr(problem, "dtype", "")):
+        return "NumPy has no bfloat16, so there are no inputs to check with"
+    return memory_refusal(problem, facts)
+
+
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
     """Why a case cannot be measured in the device's memory, in words; None if it can."""
     x, w, out = _elements(problem)

@@ -13,7 +13,7 @@ from convforge.studies.readings import allowed, device_backend
 from convforge.studies.study import Part, Study
 
 # Types that methods of float arithmetic are asked for.
-TYPES = ("float64", "float32", "float16", "bfloat16")
+TYPES = ("float64", "float32", "float16")
 CHANNELS = (1, 16, 256)
 # Errors within this factor of each other are of one size.
 ALIKE = 2.0

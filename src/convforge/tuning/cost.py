@@ -147,6 +147,13 @@ def _by_plane(problem: Problem) -> Work:
     return Work(work.flops * idle, work.moved * (min(problem.c, 8) if problem.x_layout == "NHWC" else 1))
 
 
+def _by_load(problem: Problem) -> Work:
+    """A thread takes as long as its loads: pixels that it has serve up to four output channels for nothing."""
+    work = _direct(problem)
+    served = min(problem.k_per_group, 4) if isinstance(problem, Conv2dProblem) else 1
+    return Work(work.flops / served, work.moved)
+
+
 def _blocked(problem: Problem) -> Work:
     """The same in blocks of 32 filters, which are computed whole."""
     if not isinstance(problem, Conv2dProblem):
@@ -201,10 +208,10 @@ ON_GPU: dict[str, Method] = {
     "direct_shared": Method(0.28, 0.6, 1024, 2, _by_plane),
     "direct_tiled": Method(0.42, 0.9, 2048, 1, _by_plane),
     "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_plane),
-    "direct_small": Method(0.20, 0.4, 1024, 1, _by_plane),
+    "direct_small": Method(0.05, 0.95, 256, 1, _by_load),
     "depthwise_channels": Method(0.17, 0.5, 2048, 2, _direct),
     "depthwise_planes": Method(0.50, 0.6, 2048, 2, _by_plane),
-    "im2col": Method(0.55, 0.8, 8192, 3, _expanded),
+    "im2col": Method(0.55, 0.8, 2048, 3, _expanded),
     "implicit_gemm": Method(0.62, 0.8, 8192, 2, _blocked),
     "fft": Method(0.30, 0.7, 4096, 5, _fourier(3)),
     "fft_fused": Method(0.30, 0.7, 4096, 2, _fourier(0)),

@@ -39,8 +39,15 @@ BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 *
 
 
 # Outputs of a plane for each multiprocessor, a block of threads, up to which a picture is over before anything but
-# latency counts, and output channels of a group: a thread has them all.
+# latency counts, and output channels: a thread has them all.
 SMALL_OUTPUTS, SMALL_CHANNELS = 512, 4
+
+# Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
+# columns keep few blocks busy, and a product whose operands lie ready is over sooner.
+FEW_COLUMNS = 256
+
+# Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
+MANY_OUTPUTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +145,17 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
         large = problem.r * problem.s > BOXES_TAPS
-        if problem.groups == 1 and _is_small(problem, facts):
-            first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
-        if problem.groups == problem.c and (problem.c > 1 or large):
+        if problem.groups == 1 and problem.k_per_group <= SMALL_CHANNELS:
+            if problem.n * problem.p * problem.q <= SMALL_OUTPUTS * facts.cores:
+                first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
+            elif problem.stride[0] >= problem.extent_h and problem.stride[1] >= problem.extent_w:
+                first.append(("direct_small", "windows share no pixel: there is nothing to keep for a neighbour"))
+        one_channel = problem.groups == problem.c
+        if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
             first += ([] if large else _boxes(problem)) + _depthwise(problem)
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
+            if problem.n * problem.p * problem.q <= FEW_COLUMNS:
+                first.append(("im2col", "a product of few columns, whose operands lie ready"))
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))
         first += _boxes(problem)
@@ -161,12 +174,6 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
     for name, why in (*first, *order):
         named.setdefault(name, why)
     return list(named.items())
-
-
-def _is_small(problem: Conv2dProblem, facts: DeviceFacts) -> bool:
-    """Whether all outputs of all pictures are at work at once."""
-    outputs = problem.n * problem.p * problem.q
-    return problem.k_per_group <= SMALL_CHANNELS and outputs <= SMALL_OUTPUTS * facts.cores
 
 
 def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:
