@@ -55,6 +55,9 @@ PHRASES = (
     "{call} has no epilogue {epilogue}",
     "TF32 is about float32",
     "{name} is not installed: pip install {package}",
+    "the filter takes {need} bytes of shared memory; a block may spend {most} on it",
+    "the filter's {count} weights take {need} bytes as {dtype}; constant memory holds {most}",
+    "the pixels of a window take {need} registers; {most} are to be had",
     # Why a profiler counted nothing.
     "NVIDIA's profiler ncu is not installed",
     "ncu did not end within {limit}",
