@@ -138,6 +138,6 @@ def test_auto_takes_them() -> None:
         ("n1c8h14w14_k8r3s3_p1_g8_f32_nhwc", "depthwise_channels"),
         ("n1c8h14w14_k8r3s3_p1_g8_f32_nchw", "depthwise_planes"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
-        ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_tiled"),
+        ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):
         assert choose(problem_of(text), runtime).algorithm.name == name

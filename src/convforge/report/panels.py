@@ -243,7 +243,7 @@ def _ratio_series(data: Datasets, ink: Ink, members: Sequence[tuple[Duel, dict[s
     shapes = [STRIDE_LOOKS.get(s, fallback)[0] for s in strides]
     dashes = [list(STRIDE_LOOKS.get(s, fallback)[1]) or [1, 0] for s in strides]
     legend: Any = None
-    if strides != [""]:
+    if len(strides) > 1:
         solid = ink("accent")
         legend = alt.Legend(
             title=gettext("stride"),
