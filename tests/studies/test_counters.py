@@ -143,6 +143,13 @@ def test_hit_rates_are_said_with_what_moves() -> None:
     assert {datum.what: datum.value for datum in finding.data} == {"l1_hit": 0.8, "l2_hit": 0.25, "dram_bytes": 4e6}
 
 
+def test_what_stays_in_the_cache_is_no_byte_saved() -> None:
+    made = memory_run(counted("direct_naive", 9e6, dram_bytes=10.0))
+    finding = one("memory", made, "hit-rates")
+    assert finding.form == "hit-rates/kept"
+    assert "that must: the rest of the output stands in the last cache" in sentence("memory", finding)
+
+
 @pytest.mark.parametrize("shared, form", [(3e6, "fewer"), (9e6, "more"), (12e6, "more")])
 def test_what_shared_memory_asks_of_l1(shared: float, form: str) -> None:
     made = memory_run(counted("direct_naive", 9e6), counted("direct_shared", shared))

@@ -175,7 +175,8 @@ def counters(run: Run) -> Iterator[Finding]:
         least = results[c.case, method, c.config].least_bytes
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "asked": c.l1_bytes,
                   "moved": c.dram_bytes, "least": least, "times": c.dram_bytes / least}  # fmt: skip
-        yield Finding("hit-rates", "hit-rates/counted", values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
+        form = "hit-rates/counted" if c.dram_bytes >= least else "hit-rates/kept"
+        yield Finding("hit-rates", form, values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):
         slow, fast = (by_method.get(name) for name in STEPS[rule])
         if slow is not None and fast is not None and slow.case == fast.case and fast.l1_bytes:
@@ -210,6 +211,9 @@ ENGLISH = {
     "not measured.",
     "hit-rates/counted": "{method} on {case}: L1 has {l1:percent} of what it is asked for, L2 {l2:percent} of what "
     "comes to it; {moved:megabytes} pass to and from memory, {times:times} the {least:megabytes} that must.",
+    "hit-rates/kept": "{method} on {case}: L1 has {l1:percent} of what it is asked for, L2 {l2:percent} of what comes "
+    "to it; {moved:megabytes} pass to and from memory, less than the {least:megabytes} that must: the rest of the output "
+    "stands in the last cache when the kernel ends.",
     "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
     "from bytes and times.",
     "asked/fewer": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, {slow} for {slow_bytes:megabytes}: "
