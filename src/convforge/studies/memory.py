@@ -212,8 +212,8 @@ ENGLISH = {
     "hit-rates/counted": "{method} on {case}: L1 has {l1:percent} of what it is asked for, L2 {l2:percent} of what "
     "comes to it; {moved:megabytes} pass to and from memory, {times:times} the {least:megabytes} that must.",
     "hit-rates/kept": "{method} on {case}: L1 has {l1:percent} of what it is asked for, L2 {l2:percent} of what comes "
-    "to it; {moved:megabytes} pass to and from memory, less than the {least:megabytes} that must: the rest of the output "
-    "stands in the last cache when the kernel ends.",
+    "to it; {moved:megabytes} pass to and from memory, less than the {least:megabytes} that must: the rest of the "
+    "output stands in the last cache when the kernel ends.",
     "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
     "from bytes and times.",
     "asked/fewer": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, {slow} for {slow_bytes:megabytes}: "
