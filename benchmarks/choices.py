@@ -28,7 +28,7 @@ import typer
 from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
 from convforge.bench import suites
-from convforge.bench.ahead import Job, compile_ahead
+from convforge.bench.compiling import Job, compile_ahead
 from convforge.bench.material import memory_refusal
 from convforge.bench.records import digest
 from convforge.bench.sheets import Sheet

@@ -48,7 +48,7 @@ def main(
         if not sheet.has(example=name):
             row = ran(name, device, budget)
             sheet.add(row)
-            typer.echo(f"{name:16} {row['seconds']:6.1f} s  {row['fault'] or row['said'][-1]}")
+            typer.echo(f"{name:16} {row['seconds']:6.1f} s  {row['fault'] or '; '.join(row['said'][-1:])}")
     sheet.finish()
     typer.echo(f"stored in {sheet.path}")
 

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from convforge.algorithms import find, refusal
-from convforge.bench.ahead import Job, compile_ahead
 from convforge.bench.cells import three
+from convforge.bench.compiling import Job, compile_ahead
 from convforge.bench.material import Material, checker
 from convforge.bench.records import Result
 from convforge.bench.row import Row, measure_row

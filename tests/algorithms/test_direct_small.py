@@ -61,3 +61,5 @@ def test_auto_takes_it_while_all_outputs_are_at_work_at_once() -> None:
     assert first("n1c3h512w512_k3r3s3_st2_p1_f32_nchw") == "direct_small"
     assert first("n1c3h512w512_k3r3s3_p1_f32_nchw") == first("n2c3h256w256_k1r3s3_p1_f32_nchw") == "direct_boxes"
     assert first("n1c3h256w256_k8r3s3_p1_f32_nchw") != "direct_small"
+    assert first("n1c3h4096w4096_k1r3s3_st3_p1_f32_nchw") == "direct_small", "windows share no pixel"
+    assert first("n1c3h4096w4096_k1r1s1_f32_nchw") == "direct_boxes", "neither do these, but vectors of pixels are read"

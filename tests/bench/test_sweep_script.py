@@ -14,7 +14,7 @@ from tests.bench.scripts import SCRIPTS, script_named
 from convforge.algorithms import find
 from convforge.algorithms.direct.naive import NaiveConfig
 from convforge.backends.cpu import cpu_facts
-from convforge.bench.ahead import Job, compile_ahead
+from convforge.bench.compiling import Job, compile_ahead
 from convforge.problem import parse_problem
 
 PROBLEM = "n1c3h32w32_k1r3s3_p1_f32_nchw"

@@ -37,10 +37,12 @@ LARGE_DEPTHWISE = 25
 # sees one of several, pixels from which they are; and there the most taps: beyond, threads that slide along rows are.
 BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 * 512, 49
 
-
 # Outputs of a plane for each multiprocessor, a block of threads, up to which a picture is over before anything but
 # latency counts, and output channels: a thread has them all.
 SMALL_OUTPUTS, SMALL_CHANNELS = 512, 4
+
+# Stride from which, where windows share no pixel, neighbouring pixels are no vector that a thread could use.
+APART = 3
 
 # Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
 # columns keep few blocks busy, and a product whose operands lie ready is over sooner.
@@ -148,7 +150,7 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
         if problem.groups == 1 and problem.k_per_group <= SMALL_CHANNELS:
             if problem.n * problem.p * problem.q <= SMALL_OUTPUTS * facts.cores:
                 first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
-            elif problem.stride[0] >= problem.extent_h and problem.stride[1] >= problem.extent_w:
+            elif problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
                 first.append(("direct_small", "windows share no pixel: there is nothing to keep for a neighbour"))
         one_channel = problem.groups == problem.c
         if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
