@@ -101,6 +101,9 @@ CONV2D = [
     Case("n1c7h12w13_k1r3s3_p1_f32_nchw"),
     Case("n1c16h10w11_k16r3s3_p1_f32_nchw", FLOATS, every_config=True),
     Case("n2c17h9w10_k13r3s3_p1_f32_nchw", FLOATS),
+    # Channels in slices of 3, 5 and others, the last of which has fewer.
+    Case("n1c13h20w33_k5r3s3_p1_f32_nchw", FLOATS, every_config=True),
+    Case("n2c16h29w14_k8r1s1_st2_f32_nchw", FLOATS, every_config=True),
     Case("n3c2h9w10_k3r3s3_p1_f32_nchw", FLOATS),
     Case("n0c2h9w10_k3r3s3_p1_f32_nchw"),
     Case("n0c3h9w10_k4r3s3_p1_st2_f32_nhwc_+bias+residual+relu"),

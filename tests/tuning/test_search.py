@@ -15,6 +15,7 @@ from tests.tuning.played import Seamed, Table, Wrong, candidates, single
 
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts, cpu_runtime
+from convforge.backends.cuda.driver import CudaError
 from convforge.backends.emulator import why_absent
 from convforge.problem import parse_problem
 from convforge.tuning.search import EFFORTS, Effort, candidates_for, methods_for, search
@@ -138,6 +139,16 @@ def test_a_candidate_that_raises_is_remembered_with_what_it_said() -> None:
     assert found[0].algorithm == "honest"
     assert found[-1].fault == "ArithmeticError: it broke"
     assert not found[-1].wrong, "it may have been the memory: the rule may still take it"
+
+
+def test_a_candidate_that_the_device_does_not_survive_is_named_and_ends_the_search() -> None:
+    class Lost(type(cpu_runtime())):  # type: ignore[misc]
+        def synchronize(self, stream: Any = None) -> None:
+            raise CudaError("the CUDA driver says CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    trial = DeviceTrial(PRODUCT, Lost(cpu_facts()))
+    with pytest.raises(RuntimeError, match=r"broken \[.*\]: ArithmeticError: it broke; this process can no longer use"):
+        search(candidates(Broken(), Honest(), problem=PRODUCT), trial, EFFORT)
 
 
 def test_a_candidate_beyond_the_limit_is_not_run() -> None:

@@ -57,7 +57,13 @@ class DeviceTrial:
         self._problem = problem
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
-        """See :class:`Trial`."""
+        """See :class:`Trial`.
+
+        Raises
+        ------
+        RuntimeError
+            The device works no more, as after an access to memory that is not there; the text names the candidate.
+        """
         algorithm = candidate.algorithm
         about: dict[str, Any] = {
             "algorithm": algorithm.name, "config": str(candidate.config), "ours": algorithm.ours,
@@ -77,8 +83,9 @@ class DeviceTrial:
                 return Tried(**about, fault=f"after timing: {fault}", wrong=True)
         except Exception as fault:  # one candidate's fault must not end the others' search; it is said and remembered
             self._plans.pop(candidate, None)
-            text = " ".join(str(fault).split()) or "no message"
-            return Tried(**about, fault=f"{type(fault).__name__}: {text}")
+            words = f"{type(fault).__name__}: {' '.join(str(fault).split()) or 'no message'}"
+            self._still_works(f"{algorithm.name} [{candidate.config}]: {words}")
+            return Tried(**about, fault=words)
         self._fastest = min(self._fastest, timing.median_s)
         return Tried(**about, seconds=timing.median_s, spread=timing.spread)
 
@@ -87,6 +94,13 @@ class DeviceTrial:
         rule = replace(FINAL, budget_s=budget_s)
         timings = interleave([self._calls(candidate) for candidate in candidates], self._runtime, rule)
         return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
+
+    def _still_works(self, words: str) -> None:
+        """Raise where a candidate has left the device unable to work: whatever follows would be blamed for it."""
+        try:
+            self._runtime.synchronize()
+        except Exception as fault:
+            raise RuntimeError(f"{words}; this process can no longer use the device") from fault
 
     def _calls(self, candidate: Candidate) -> Cycle:
         return self._ring.calls(*self._plans[candidate])

@@ -33,6 +33,11 @@ struct Shared {
     Conv conv;
 };
 
+// Whether the last slice has fewer channels. Loops over a slice then have TILE_C turns with a test in each: unrolled by
+// 3, 5, 15 or 17, a loop with min(TILE_C, C_GROUP - c) turns always takes them all in the code that NVRTC 13.0 to 13.5
+// makes for sm_75 to sm_90, and so reads and adds what lies beyond the last channel.
+constexpr bool RAGGED = C_GROUP % TILE_C != 0;
+
 // Where a slice of channels of the picture begins, and how many channels it has.
 struct Slice {
     int n, c, h, w, channels;
@@ -46,7 +51,7 @@ template <bool INSIDE>
 __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *corner, const Slice &from, int plane,
                                     int h, int e) {
     const int w = e / NEAR, c = plane + e % NEAR;
-    if (CHANNELS_LAST && C_GROUP % TILE_C && c >= from.channels) return;
+    if (CHANNELS_LAST && RAGGED && c >= from.channels) return;
     tile[(c * TILE_H + h) * TILE_W + w] = INSIDE ? centred(conv, corner[place(conv.x_strides, 0, c, h, w)])
                                                  : pixel(conv, from.n, from.c + c, from.h + h, from.w + w);
 }
@@ -58,7 +63,8 @@ __device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &fro
     constexpr int LEFT = ROW % BLOCK_X, WHOLE = ROW - LEFT;
     const x_t *corner = conv.x + place(conv.x_strides, from.n, from.c, INSIDE ? from.h : 0, INSIDE ? from.w : 0);
 #pragma unroll(UNROLL_C)
-    for (int plane = 0; plane < from.channels; plane += NEAR) {
+    for (int plane = 0; plane < TILE_C; plane += NEAR) {
+        if (plane >= from.channels) continue;  // as a bound of the loop NVRTC gets it wrong: see RAGGED
 #pragma unroll(INSIDE ? 16 : 1)
         for (int y = 0; y < TILE_H; y += BLOCK_Y)
 #pragma unroll(INSIDE ? 4 : 1)
@@ -76,7 +82,8 @@ __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (
                                     int c, int k) {
     const acc_t *corner = tile + threadIdx.y * PER_P * STRIDE_H * TILE_W + threadIdx.x * STRIDE_W;
 #pragma unroll UNROLL_C
-    for (int i = 0; i < channels; i++, corner += TILE_H * TILE_W)
+    for (int i = 0; i < TILE_C; i++, corner += TILE_H * TILE_W) {
+        if (i >= channels) continue;
 #pragma unroll UNROLL_R
         for (int r = 0; r < R; r++)
 #pragma unroll UNROLL_S
@@ -89,6 +96,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (
                         sums[j][p] = multiply_add(
                             w, corner[(p * STRIDE_H + r * DILATION_H) * TILE_W + s * DILATION_W], sums[j][p]);
                 }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_shared(const __grid_constant__ Shared args) {
@@ -104,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_shared(cons
             const bool inside = h0 >= 0 && w0 >= 0 && h0 + TILE_H <= conv.H && w0 + TILE_W <= conv.W;
             acc_t sums[TILE_K][PER_P] = {};
             for (int c = 0; c < C_GROUP; c += TILE_C) {
-                const int channels = C_GROUP % TILE_C ? min(TILE_C, C_GROUP - c) : TILE_C;
+                const int channels = RAGGED ? min(TILE_C, C_GROUP - c) : TILE_C;
                 const Slice slice = {n, g * C_GROUP + c, h0, w0, channels};
                 __syncthreads();  // the slice before is no longer read
                 if (inside)
