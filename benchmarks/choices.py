@@ -86,9 +86,11 @@ def choices_in(folder: Path) -> Iterator[None]:
 
 
 def chosen(
-    problem: Conv2dProblem, runtime: Runtime, search_s: float, folder: Path
+    problem: Conv2dProblem, runtime: Runtime, trial: DeviceTrial, search_s: float, folder: Path
 ) -> tuple[dict[str, Choice], Remembered]:
     """What each level takes, and what came of the full search, which measures this very problem.
+
+    Both searches measure by one trial: its inputs and its truth take longer to make than most searches.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def chosen(
     for level in ("auto", "max"):
         with choices_in(folder / level):
             effort = replace(EFFORTS[level], budget_s=min(EFFORTS[level].budget_s, search_s))
-            found = tune(problem, runtime, level, again=level == "max", effort=effort)
+            found = tune(problem, runtime, level, again=level == "max", effort=effort, trial=lambda: trial)
             if found is None or found.fault:
                 raise RuntimeError(
                     f"nothing was measured: {'times say nothing here' if found is None else found.fault}"
@@ -108,7 +110,7 @@ def chosen(
     return levels, found
 
 
-def timed(problem: Conv2dProblem, runtime: Runtime, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
+def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
     """Each method and config once, timed in turns.
 
     Raises
@@ -118,7 +120,6 @@ def timed(problem: Conv2dProblem, runtime: Runtime, choices: Sequence[Choice]) -
     """
     once = {(choice.algorithm.name, str(choice.config)): choice for choice in choices}
     candidates = [Candidate(choice.algorithm, choice.config, 0.0) for choice in once.values()]
-    trial = DeviceTrial(problem, runtime)
     for candidate in candidates:
         tried = trial.time(candidate, TIMED_S / 10)
         if tried.seconds is None:
@@ -138,8 +139,9 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
     if (reason := memory_refusal(case.problem, runtime.facts)) is not None:
         return row | {"reason": reason}
     try:
-        levels, found = chosen(case.problem, runtime, search_s, folder)
-        times = timed(case.problem, runtime, list(levels.values()))
+        trial = DeviceTrial(case.problem, runtime)
+        levels, found = chosen(case.problem, runtime, trial, search_s, folder)
+        times = timed(trial, list(levels.values()))
     except (UnsupportedProblem, RuntimeError, MemoryError, ValueError) as fault:
         return unmeasured(case, runtime.facts.backend, fault)
     finally:

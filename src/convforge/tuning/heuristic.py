@@ -45,8 +45,13 @@ SMALL_OUTPUTS, SMALL_CHANNELS = 512, 4
 APART = 3
 
 # Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
-# columns keep few blocks busy, and a product whose operands lie ready is over sooner.
-FEW_COLUMNS = 256
+# columns keep few blocks busy, and a product whose operands lie ready is over sooner. Where there is one product, more
+# columns, and outputs for each multiprocessor, up to which it is.
+FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
+
+# Taps and output channels from which, with several input channels but too few for tiles of their own, the matrix pays:
+# a thread that holds its pixels would read a tap for nearly every product.
+MATRIX_TAPS, MATRIX_OUTPUTS = 48, 32
 
 # Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
 MANY_OUTPUTS = 8
@@ -155,8 +160,12 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
         one_channel = problem.groups == problem.c
         if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
             first += ([] if large else _boxes(problem)) + _depthwise(problem)
+        if 1 < problem.c_per_group <= 8 and problem.taps >= MATRIX_TAPS and problem.k_per_group >= MATRIX_OUTPUTS:
+            first.append(("im2col", f"{problem.k_per_group} outputs of {problem.taps} products share what they load"))
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
-            if problem.n * problem.p * problem.q <= FEW_COLUMNS:
+            columns = problem.n * problem.p * problem.q
+            several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
+            if columns <= FEW_COLUMNS or (several and problem.groups == 1):
                 first.append(("im2col", "a product of few columns, whose operands lie ready"))
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             first.append(("implicit_gemm", why))

@@ -37,6 +37,9 @@ MOST_REGISTERS = 160
 # Threads that a multiprocessor shall hold: more where memory is the limit.
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
+# Blocks that a multiprocessor holds at most, and cycles in which it begins one: small blocks of little work wait.
+BLOCKS_HELD, BEGIN_CYCLES = 32, 300
+
 # How many configs are worth trying.
 MOST_CONFIGS = 10
 
@@ -195,7 +198,7 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
 
     Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. A store takes a cycle for each
     line of 128 bytes that a warp writes to. Eight warps hide latencies, sixteen where windows are small and memory is
-    the limit; fewer take that much longer. Only for comparing configs.
+    the limit; fewer take that much longer. A block takes BEGIN_CYCLES at least. Only for comparing configs.
     """
     lies = _layout(problem, config)
     warps = -(-config.threads // 32)
@@ -220,10 +223,12 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
         (facts.registers or 1 << 16) // (registers * warps * 32),
         -(-blocks // facts.cores),
+        BLOCKS_HELD,
     )
     held = max(1, at_once) * warps
     hiding = 16 if problem.r * problem.s <= SMALL_WINDOW else 8
-    return math.ceil(blocks / facts.cores) * warps * max(issued / 4, shared) * max(1.0, hiding / held)
+    each = max(warps * max(issued / 4, shared) * max(1.0, hiding / held), BEGIN_CYCLES)
+    return math.ceil(blocks / facts.cores) * each
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:

@@ -44,8 +44,15 @@ TILES = (
 # Where a thread takes its weights from; see :class:`TiledConfig`.
 WEIGHTS = ("packed", "staged")
 
+# Products of an output up to which the threads of TILES are wanted; of so many times as many, so many times fewer, as
+# each has that much more to do, and a large tile reads fewer taps for it.
+FEW_PRODUCTS = 27
+
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
+# The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
+# so that more threads had better go through them together.
+LARGE_BLOCK, NEAR_CONSTANT_BYTES = (32, 8), 2048
 
 # Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
 # so many, and a multiply-add takes its weight from constant memory for nothing.
@@ -119,7 +126,8 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
         tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile[3]) for tile in fit]
 
-        busy = [i for i, (config, enough) in enumerate(tiles) if _threads(problem, config) >= enough * facts.cores]
+        share = min(1.0, FEW_PRODUCTS / max(problem.taps, 1)) * facts.cores
+        busy = [i for i, (config, enough) in enumerate(tiles) if _threads(problem, config) >= enough * share]
         first = min(busy, default=len(tiles) - 1)
         default = tiles[first][0]
         blocks = [replace(default, block_x=x, block_y=y) for x, y in BLOCKS]
@@ -209,7 +217,9 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
-    config = TiledConfig(*BLOCKS[0], out_p, out_q, even_share(problem.k_per_group, most), resident)
+    out_k = even_share(problem.k_per_group, most)
+    crowded = out_k >= 8 and out_k * problem.r * problem.s * itemsize(problem.acc_dtype) > NEAR_CONSTANT_BYTES
+    config = TiledConfig(*(LARGE_BLOCK if crowded else BLOCKS[0]), out_p, out_q, out_k, resident)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= MODEST_REGISTERS else replace(config, resident=512)
