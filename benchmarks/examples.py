@@ -26,7 +26,8 @@ def ran(name: str, device: str, seconds: float) -> dict[str, Any]:
     command, begin = [sys.executable, f"examples/{name}.py", "--device", device], monotonic()
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
-        fault = "" if done.returncode == 0 else f"it ended with {done.returncode}: {done.stderr.strip()[-500:]}"
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        fault = "" if done.returncode == 0 else f"it ended with {done.returncode}: {last[-300:]}"
         said = [line.strip() for line in done.stdout.splitlines() if line.strip()][-LINES:]
     except subprocess.TimeoutExpired:
         fault, said = f"it ran longer than {seconds:g} s", []

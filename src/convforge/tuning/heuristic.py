@@ -29,7 +29,7 @@ _ORDER = {
 FUSED_EXTENT = 63
 
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
-LARGE_DEPTHWISE = 25
+LARGE_DEPTHWISE = 49
 
 # Output channels of a group up to which tiles that come ahead of the threads are ahead: with more there is so much to
 # multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
@@ -50,8 +50,9 @@ APART = 3
 FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
 
 # Taps and output channels from which, with several input channels but too few for tiles of their own, the matrix pays:
-# a thread that holds its pixels would read a tap for nearly every product.
-MATRIX_TAPS, MATRIX_OUTPUTS = 48, 32
+# a thread that holds its pixels would read a tap for nearly every product. And outputs for each multiprocessor from
+# which it does: with fewer, a method of one launch is over first.
+MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
 
 # Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
 MANY_OUTPUTS = 8
@@ -160,10 +161,11 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
         one_channel = problem.groups == problem.c
         if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
             first += ([] if large else _boxes(problem)) + _depthwise(problem)
-        if 1 < problem.c_per_group <= 8 and problem.taps >= MATRIX_TAPS and problem.k_per_group >= MATRIX_OUTPUTS:
+        columns = problem.n * problem.p * problem.q
+        long = problem.taps >= MATRIX_TAPS and problem.k_per_group >= MATRIX_CHANNELS
+        if long and 1 < problem.c_per_group <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
             first.append(("im2col", f"{problem.k_per_group} outputs of {problem.taps} products share what they load"))
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
-            columns = problem.n * problem.p * problem.q
             several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
             if columns <= FEW_COLUMNS or (several and problem.groups == 1):
                 first.append(("im2col", "a product of few columns, whose operands lie ready"))

@@ -37,6 +37,9 @@ TILES = (
     (4, 1, 1),
 )  # fmt: skip
 
+# With strides neighbours share few pixels, and small tiles keep more loads in flight.
+STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
+
 # Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
 BLOCK_THREADS, BLOCK_VECTORS = 128, 8
 
@@ -110,7 +113,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
         """See :class:`Algorithm`. The largest tile that gives the device enough threads first."""
-        found = list(dict.fromkeys(_config(problem, *tile) for tile in TILES))
+        first = STRIDED_TILES if max(problem.stride) > 1 else ()
+        found = list(dict.fromkeys(_config(problem, *tile) for tile in (*first, *TILES)))
         fit = [config for config in found if config_refusal(problem, config) is None]
 
         def threads(config: ChannelsConfig) -> int:

@@ -196,9 +196,10 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
     """Cycles that a multiprocessor takes: in one it issues 4 instructions of a warp, and shared memory moves 128 bytes.
 
-    Counts come from planes.cu; a copied vector takes about 24 instructions, an output 4. A store takes a cycle for each
-    line of 128 bytes that a warp writes to. Eight warps hide latencies, sixteen where windows are small and memory is
-    the limit; fewer take that much longer. A block takes BEGIN_CYCLES at least. Only for comparing configs.
+    Counts come from planes.cu; a copied vector takes about 12 instructions, an output 4. A store takes a cycle for each
+    line of 128 bytes that a warp writes to. Sixteen warps hide latencies, 24 where windows are small and memory is the
+    limit; fewer take that much longer. A block takes BEGIN_CYCLES at least. Only for comparing configs, whose times on
+    an H200 these numbers follow best.
     """
     lies = _layout(problem, config)
     warps = -(-config.threads // 32)
@@ -212,13 +213,13 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     width = -(-(_tile(config.strips_x * config.out_q, problem, 1) + lies.shift) // lies.fill)
     height = _tile(config.strips_y * config.out_p, problem, 0)
     copies = config.planes * height * width / config.threads
-    issued = products + pixels + weights + 24 * copies + 4 * config.out_p * config.out_q
+    issued = products + pixels + weights + 12 * copies + 4 * config.out_p * config.out_q
     bytes_shared = lies.load * itemsize(problem.x_dtype) * 32
     lines = 4 if config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES else 32
     stores = config.out_p * config.out_q / _store(problem, config) * lines
-    shared = pixels * max(1, bytes_shared / 128) + weights * 1.5 + 2 * copies + stores
+    shared = pixels * max(1, bytes_shared / 128) + 2 * weights + 2 * copies + stores
     blocks = _blocks(problem, config)
-    registers = max(32, 40 + _registers(problem, config))
+    registers = max(32, 24 + _registers(problem, config))
     at_once = min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
         (facts.registers or 1 << 16) // (registers * warps * 32),
@@ -226,7 +227,7 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
         BLOCKS_HELD,
     )
     held = max(1, at_once) * warps
-    hiding = 16 if problem.r * problem.s <= SMALL_WINDOW else 8
+    hiding = 24 if problem.r * problem.s <= SMALL_WINDOW else 16
     each = max(warps * max(issued / 4, shared) * max(1.0, hiding / held), BEGIN_CYCLES)
     return math.ceil(blocks / facts.cores) * each
 

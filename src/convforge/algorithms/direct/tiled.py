@@ -48,6 +48,9 @@ WEIGHTS = ("packed", "staged")
 # each has that much more to do, and a large tile reads fewer taps for it.
 FEW_PRODUCTS = 27
 
+# Threads that a multiprocessor shall hold where a pixel serves many channels and nothing else: each reads many taps.
+MANY_SUMS_RESIDENT = 768
+
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
@@ -218,6 +221,8 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
     out_k = even_share(problem.k_per_group, most)
+    if out_k >= 8 and out_p * out_q == 1:
+        resident = min(resident, MANY_SUMS_RESIDENT)
     crowded = out_k >= 8 and out_k * problem.r * problem.s * itemsize(problem.acc_dtype) > NEAR_CONSTANT_BYTES
     config = TiledConfig(*(LARGE_BLOCK if crowded else BLOCKS[0]), out_p, out_q, out_k, resident)
     while config.out_k > 1 and config_refusal(problem, config) is not None:
