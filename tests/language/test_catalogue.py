@@ -111,9 +111,9 @@ def test_stored_texts_are_said_with_their_numbers_and_unknown_ones_stay() -> Non
 
 
 def test_what_the_stored_runs_say_is_known() -> None:
-    """All but a few of the reasons and notes in benchmarks/results have words in every language."""
-    said = {r.reason for one in STORED for r in one.results if r.reason}
-    said |= {r.note for one in STORED for r in one.results if r.note}
+    """Reasons and notes in benchmarks/results have words in every language, but for errors of others and names."""
+    said = {r.reason for one in STORED for r in one.results if r.reason and r.status != "error"}
+    said |= {r.note for one in STORED for r in one.results if r.note and not r.note.isupper()}
     with in_language("zh"):
         assert {text for text in said if stored(text) == text} == set()
 

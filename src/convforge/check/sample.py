@@ -65,8 +65,10 @@ class Sample:
         out : array
             The whole output, on the runtime's device.
         """
-        got = self._brought(out, runtime).astype(np.float64)
         expected = self._truth.value
+        if not expected.size:
+            return None
+        got = self._brought(out, runtime).astype(np.float64)
         with np.errstate(invalid="ignore"):
             good = within(self._problem, precision, got, self._truth, self._bound(precision))
         if good.all():

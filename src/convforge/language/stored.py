@@ -58,6 +58,18 @@ PHRASES = (
     "the filter takes {need} bytes of shared memory; a block may spend {most} on it",
     "the filter's {count} weights take {need} bytes as {dtype}; constant memory holds {most}",
     "the pixels of a window take {need} registers; {most} are to be had",
+    "a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {most}",
+    "a box takes whole pixels of up to {most} channels in NHWC; these have {count}",
+    # What other libraries refuse.
+    "{name} takes float32, the same for x, w and the output",
+    "cuDNN is asked for float32, float16 and bfloat16 alone, the same for x, w and the output",
+    "cuDNN pads with zeros, and is measured without an epilogue",
+    "PyTorch converts no {dtype} on a GPU; cast to float32",
+    "{call} filters channels by themselves; it adds up none",
+    "{call} has the border {own} alone; the problem's is {border}",
+    "{call} is called for {types}; x is {dtype}",
+    "{call} cuts the fractions of {dtype} sums off; the problem rounds them",
+    "one filter for all channels",
     # Why a profiler counted nothing.
     "NVIDIA's profiler ncu is not installed",
     "ncu did not end within {limit}",
