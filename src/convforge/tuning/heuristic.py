@@ -152,16 +152,15 @@ def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
             first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
         first.append(("fft", "the products in the frequency domain do not grow with the filter"))
     if backend != "cpu":
-        large = problem.r * problem.s > BOXES_TAPS
+        large, columns = problem.r * problem.s > BOXES_TAPS, problem.n * problem.p * problem.q
         if problem.groups == 1 and problem.k_per_group <= SMALL_CHANNELS:
-            if problem.n * problem.p * problem.q <= SMALL_OUTPUTS * facts.cores:
+            if columns <= SMALL_OUTPUTS * facts.cores:
                 first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
             elif problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
                 first.append(("direct_small", "windows share no pixel: there is nothing to keep for a neighbour"))
         one_channel = problem.groups == problem.c
         if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
             first += ([] if large else _boxes(problem)) + _depthwise(problem)
-        columns = problem.n * problem.p * problem.q
         long = problem.taps >= MATRIX_TAPS and problem.k_per_group >= MATRIX_CHANNELS
         if long and 1 < problem.c_per_group <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
             first.append(("im2col", f"{problem.k_per_group} outputs of {problem.taps} products share what they load"))
