@@ -126,6 +126,20 @@ def conv2d(
     result, key = _CALLS.again((x, w, bias), options, out)
     if result is not None:
         return result
+    return convolved(
+        _CALLS, key, x, w, bias, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
+        activation=activation, precision=precision, algorithm=algorithm, config=config, device=device,
+        deterministic=deterministic, tune=tune, workspace_limit=workspace_limit, out=out,
+    )  # fmt: skip
+
+
+def convolved(
+    calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, stride: IntPair, padding: Padding,
+    dilation: IntPair, groups: int, *, layout: str, padding_mode: str = "zeros", mode: str, activation: Activation,
+    precision: str, algorithm: str, config: AnyConfig = None, device: str | None = None, deterministic: bool,
+    tune: bool | None, workspace_limit: int | None = None, out: Array | None = None,
+) -> Array:  # fmt: skip
+    """:func:`conv2d` the whole way, kept among `calls` under a key where it can be made again."""
     home = home_of(x=x, w=w, bias=bias, out=out)
     seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
@@ -135,7 +149,7 @@ def conv2d(
     )  # fmt: skip
     operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
     stream = home.stream()
-    keep = _CALLS.keeper(key, operands.bias is vector, stream, key_of(problem))
+    keep = calls.keeper(key, operands.bias is vector, stream, key_of(problem))
     with at_home(home):
         plan = find_plan(
             problem, algorithm, config, home.runs_on(device), workspace_limit, tune=tune, deterministic=deterministic,

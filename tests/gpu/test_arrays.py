@@ -232,6 +232,33 @@ def test_the_operator(torch: Any, last: bool) -> None:
     assert set(torch.library.opcheck(torch.ops.convforge.conv2d, given).values()) == {"SUCCESS"}
 
 
+def test_the_operator_is_called_again(torch: Any) -> None:
+    from convforge.integrations import torch as room
+
+    room._CALLS.clear()
+    x, w, b = there(torch, X, W, B)
+    last = x.to(memory_format=torch.channels_last)
+    for _ in range(3):  # the whole way, kept, again: on other numbers each time
+        for given, form in ((x, torch.contiguous_format), (last, torch.channels_last)):
+            y = convforge.torch.conv2d(given, w, b, padding=1)
+            assert y.is_contiguous(memory_format=form)
+            np.testing.assert_array_equal(y.cpu().numpy(), EXPECTED)
+        np.testing.assert_array_equal(convforge.torch.conv2d(x[0], w, b, padding=1).cpu().numpy(), EXPECTED[0])
+    assert len(room._CALLS._ready) == 3
+    changed = convforge.torch.conv2d(2 * x, w, None, padding=1)
+    for _ in range(2):
+        assert torch.equal(convforge.torch.conv2d(2 * x, w, None, [1], (1, 1)), changed)
+    with torch.autocast("cuda", torch.float16):
+        assert convforge.torch.conv2d(x, w, b, padding=1).dtype == torch.float16
+    y = convforge.torch.conv2d(x, w.requires_grad_(), b, padding=1)
+    assert y.requires_grad
+    y.sum().backward()
+    with pytest.raises(TypeError, match="stride"):
+        convforge.torch.conv2d(x, w.detach(), b, 1.0, 1)
+    with pytest.raises(ValueError, match="activation='tanh'"):
+        convforge.torch.conv2d(x, w.detach(), b, 1, 1, activation="tanh")
+
+
 def test_gradcheck(torch: Any) -> None:
     make = torch.Generator("cuda").manual_seed(3)
     x, w, b = (torch.randn(s, generator=make, device="cuda", dtype=torch.float64, requires_grad=True)

@@ -11,6 +11,7 @@ PyTorch's ``aten.convolution_backward``. On the CPU bfloat16 is PyTorch's as wel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,10 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from convforge.api import conv2d as compute
+from convforge.api import convolved
 from convforge.integrations.torch_replace import Layer, Replaced, replace
+from convforge.replay import Calls, kinds
+from convforge.tuning import CHOICES
 
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 
@@ -26,6 +30,8 @@ _NAME = "convforge::conv2d"
 # What :func:`convforge.conv2d` is told of each activation that has a gradient here.
 _ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
 _PLAIN = (torch.Tensor, nn.Parameter)
+# Calls of :func:`conv2d` on a GPU that can be made again, by its own arguments.
+_CALLS = Calls(CHOICES.generation)
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
     "str activation, bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
@@ -89,6 +95,15 @@ def conv2d(
     >>> x.grad[0, 0, 2, 2].item()
     27.0
     """
+    key = None
+    if _may_be_kept(x, padding_mode):
+        last, steady = x.dim() == 4 and _is_channels_last(x), torch.are_deterministic_algorithms_enabled()
+        given = (stride, padding, dilation, groups, tune)
+        result, key = _CALLS.again(
+            (x, weight, bias), (*given, kinds(*given), activation, precision, algorithm, steady)
+        )  # fmt: skip
+        if result is not None:
+            return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]
     if activation is not None and activation not in _ACTIVATIONS:
         raise ValueError(
             f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
@@ -106,24 +121,32 @@ def conv2d(
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, _around(sides), mode=padding_mode), [0, 0, 0, 0]
     options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
-    call = _forward if _nobody_listens(x, weight, bias) else torch.ops.convforge.conv2d
-    if x.dim() == 3:
-        return call(x[None], weight, bias, *options)[0]
-    return call(x, weight, bias, *options)
+    whole = x[None] if x.dim() == 3 else x
+    y = _operate(whole, weight, bias, *options) if key is None else _forward(whole, weight, bias, *options, key=key)
+    return y[0] if x.dim() == 3 else y
 
 
-def _nobody_listens(*tensors: Any) -> bool:
-    """Whether the operator would do nothing but call :func:`_forward`: no gradient, compiler, tracer or mode looks on.
+def _may_be_kept(x: Any, padding_mode: str) -> bool:
+    """Whether a call on x may be made again by the arguments that it is made with: nothing else has a part in it."""
+    on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
+    return on_gpu and padding_mode == "zeros" and not _is_watched() and not torch.is_autocast_enabled("cuda")
 
-    PyTorch's dispatcher takes longer to reach a function in Python than a small convolution takes.
+
+def _operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
+    """The operator, by the shortest way: to reach a function in Python PyTorch's dispatcher takes longer than a small
+    convolution takes, and longer still where gradients are recorded.
     """
-    grad = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN or (grad and tensor.requires_grad):
-            return False
-    return not (
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if _is_watched() or any(type(tensor) not in _PLAIN for tensor in tensors):
+        return torch.ops.convforge.conv2d(x, weight, bias, *options)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _Recorded.apply(x, weight, bias, *options)
+    return _forward(x, weight, bias, *options)
+
+
+def _is_watched() -> bool:
+    """Whether a compiler, tracer or mode looks on, which is to see the operator itself."""
+    return bool(
         torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
@@ -170,15 +193,16 @@ def _is_channels_last(x: Any) -> bool:
 
 def _forward(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
-    precision: str, algorithm: str, tune: bool | None = None,
+    precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
 ) -> Any:  # fmt: skip
-    """The operator itself."""
+    """The operator itself; kept under the key where there is one."""
     if x.dtype == torch.bfloat16 and not x.is_cuda:
         return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
     last = _is_channels_last(x)
     top, bottom, left, right = padding
     end = _ACTIVATIONS[activation] if activation else None
-    y = compute(
+    call = compute if key is None else partial(convolved, _CALLS, key)
+    y = call(
         x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
         (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
         mode="convolution" if flip else "cross-correlation", activation=end, precision=precision,
@@ -255,7 +279,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     if wants_x and list(stride) == [1, 1] and min(full) >= 0:
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
         options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
-        grad_x, wants_x = torch.ops.convforge.conv2d(grad, turned, None, *options), False
+        grad_x, wants_x = _operate(grad, turned, None, *options), False
     if wants_x or wants_w:
         whole, sides = _evenly_padded(x, padding)
         w = weight.flip((2, 3)) if flip else weight
@@ -268,6 +292,19 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
             grad_w = found_w.flip((2, 3)) if flip else found_w
     grad_b = grad.sum((0, 2, 3)) if wants_b else None
     return grad_x, grad_w, grad_b, *(None,) * len(ctx.options)
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """The operator with its gradients, for tensors that nothing but autograd looks at."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """Convolve, and keep what the gradients need: in one, as PyTorch calls two by way of their signatures."""
+        output = _forward(*inputs)
+        _keep(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_backward)
 
 
 # `torch.library.custom_op` would do all this in one, and look for aliases on every call, which takes microseconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from typing import Any
 
 from convforge.algorithms.contract import PreparedFilter
@@ -45,8 +46,12 @@ class StagedWeights:
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        self._problem, self._kernel = problem, kernel
-        self._copy = WeightPacker(problem, runtime, dtype=problem.w_dtype)
+        self._problem, self._runtime, self._kernel = problem, runtime, kernel
+
+    @cached_property
+    def _copy(self) -> WeightPacker:
+        """Compiled when a filter is kept, not before: most calls read it where it lies."""
+        return WeightPacker(self._problem, self._runtime, dtype=self._problem.w_dtype)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """A copy of these weights, in cross-correlation order."""
