@@ -150,11 +150,11 @@ def convolved(
     operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
     stream = home.stream()
     keep = calls.keeper(key, operands.bias is vector, stream, key_of(problem))
-    with at_home(home):
+    device = home.runs_on(device)
+    with at_home(device):
         plan = find_plan(
-            problem, algorithm, config, home.runs_on(device), workspace_limit, tune=tune, deterministic=deterministic,
-            stream=stream,
-        )  # fmt: skip
+            problem, algorithm, config, device, workspace_limit, tune=tune, deterministic=deterministic, stream=stream
+        )
         return run(plan, home, seen, weights, operands, out, stream=stream, keep=keep)
 
 
@@ -213,9 +213,9 @@ class Filter:
         operands = Operands(bias=home.operand(self._bias, self.bias, problem.operand_dtype))
         stream = home.stream()
         keep = self._calls.keeper(key, True, stream, key_of(problem))
-        with at_home(home):
-            arguments = _plan_arguments(self._choice)
-            device = home.runs_on(arguments["device"])
+        arguments = _plan_arguments(self._choice)
+        device = home.runs_on(arguments["device"])
+        with at_home(device):
             plan = find_plan(problem, **{**arguments, "device": device, "stream": stream})
             prepared = self._last = prepared_plan(plan, self._w, self._kept, stream)
             return run(plan, home, seen, None, operands, out, prepared, stream, keep)
@@ -288,8 +288,9 @@ def max_pool2d(
     problem = pool2d_problem(seen, kernel_size, stride, padding, dilation, ceil_mode, layout)
     stream = home.stream()
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
-    with at_home(home):
-        plan = find_plan(problem, "auto", None, home.runs_on(device), None, stream=stream)
+    device = home.runs_on(device)
+    with at_home(device):
+        plan = find_plan(problem, "auto", None, device, None, stream=stream)
         return run(plan, home, seen, None, Operands(), out, stream=stream, keep=keep)
 
 
@@ -313,8 +314,9 @@ def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Ar
     seen = home.read(x, "x")
     problem = ElementwiseProblem(size=seen.size, dtype=dtype_name(seen))
     stream = home.stream()
-    with at_home(home):
-        plan = find_plan(problem, "auto", None, home.runs_on(device), None, stream=stream)
+    device = home.runs_on(device)
+    with at_home(device):
+        plan = find_plan(problem, "auto", None, device, None, stream=stream)
         x, seen = home.dense(x, seen)
         output = home.output_like(out, x, seen)
         execute(plan, flat(seen), None, Operands(), flat(output.seen), None, stream)
@@ -369,8 +371,9 @@ def gemm(
     problem = GemmProblem(m=left.shape[0], n=right.shape[1], k=left.shape[1], dtype=dtype_name(left))
     stream = home.stream()
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
-    with at_home(home):
-        plan = find_plan(problem, algorithm, config, home.runs_on(device), None, stream=stream)
+    device = home.runs_on(device)
+    with at_home(device):
+        plan = find_plan(problem, algorithm, config, device, None, stream=stream)
         return run(plan, home, left, right, Operands(), out, stream=stream, keep=keep)
 
 

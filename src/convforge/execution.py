@@ -159,9 +159,9 @@ def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: A
     return prepared
 
 
-def at_home(home: Home) -> AbstractContextManager[None]:
-    """The arrays' GPU as the thread's own, for as long as plans are made and run on it; nothing on the host."""
-    return nullcontext() if home.on_host else runtime_of(home.device).current()
+def at_home(device: str | None) -> AbstractContextManager[None]:
+    """The GPU that a call runs on as the thread's own, for as long as plans are made and run on it; else nothing."""
+    return runtime_of(device).current() if isinstance(device, str) and device.startswith("cuda") else nullcontext()
 
 
 def run(

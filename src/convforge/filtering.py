@@ -81,7 +81,7 @@ def filter(  # noqa: A001
     [20, -160, 20]
     """
     home = home_of(image=image)
-    with at_home(home):
+    with at_home(home.runs_on(device)):
         plan, x, w = plan_filter(
             image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
             device=device, algorithm=algorithm,

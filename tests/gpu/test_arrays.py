@@ -34,6 +34,7 @@ def torch() -> Any:
 
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch uses no GPU")
+    torch.cuda.set_device(0)  # tests of runtimes leave another
     return torch
 
 
@@ -48,10 +49,11 @@ def cupy() -> Any:
 
 
 @pytest.fixture
-def jax() -> Any:
+def jax(monkeypatch: pytest.MonkeyPatch) -> Any:
     """JAX with a GPU; its absence is the one reason to skip."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("jax is not installed")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes most of the memory of every GPU
     import jax
 
     if jax.default_backend() != "gpu":
@@ -205,8 +207,10 @@ def test_the_gpu_of_the_arrays_is_used_and_the_threads_own_kept(torch: Any) -> N
     for device in ("cuda:1", "cuda:0", "cuda:1"):
         y = convforge.conv2d(*(torch.from_numpy(a).to(device) for a in (X, W, B)), padding=1)
         assert str(y.device) == device
-        assert torch.cuda.current_device() == 0
         np.testing.assert_array_equal(y.cpu().numpy(), EXPECTED)
+        np.testing.assert_array_equal(convforge.conv2d(X, W, B, padding=1, device=device), EXPECTED)
+        np.testing.assert_array_equal(convforge.Filter(W, B, padding=1, device=device)(X), EXPECTED)
+        assert torch.cuda.current_device() == 0
 
 
 def test_calls_are_made_again(torch: Any) -> None:
