@@ -25,6 +25,9 @@ NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
 
+# Pixels that a norm is taken over at a time: few enough for the cache.
+NORM_BLOCK = 1 << 17
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -248,7 +251,7 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
     """
     assert inputs.w is not None
     factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
-    largest_x = _picture_norms(problem, inputs, lambda a: np.abs(a).max(axis=(2, 3), initial=abs(problem.outside)))
+    largest_x = _picture_norms(problem, inputs, lambda a: np.abs(a).max(axis=(1, 2), initial=abs(problem.outside)))
     largest_w = np.abs(inputs.w.astype(np.float64)).max(axis=(2, 3))
     roundings = 2 * (3 + 6 + 6) + problem.c_per_group
     return gamma(roundings, u) * factor * _per_picture(problem, inputs, largest_x, largest_w)
@@ -277,18 +280,23 @@ def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
     rows = problem.padded_h / problem.h if problem.padding_mode != "zeros" else 1.0
     columns = problem.padded_w / problem.w if problem.padding_mode != "zeros" else 1.0
     if problem.padding_mode in ("zeros", "constant"):
-        energy = _picture_norms(problem, inputs, lambda a: (a**2).sum(axis=(2, 3)))
+        energy = _picture_norms(problem, inputs, lambda a: (a**2).sum(axis=(1, 2)))
         return energy + problem.padding_value**2 * problem.padded_h * problem.padded_w
     # A border pixel may be repeated in all of the padding.
-    largest = _picture_norms(problem, inputs, lambda a: (a**2).max(axis=(2, 3)))
+    largest = _picture_norms(problem, inputs, lambda a: (a**2).max(axis=(1, 2)))
     return largest * problem.h * problem.w * rows * columns
 
 
 def _picture_norms(problem: Conv2dProblem, inputs: Inputs, norm: Any) -> Floats:
-    """A norm of each channel of each picture, shape (N, C); over its finite numbers."""
+    """A norm of each channel of each picture, shape (N, C); over its finite numbers. A few channels at a time."""
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
-    x = x.astype(np.float64) - problem.epilogue.x_zero_point
-    return np.asarray(norm(np.where(np.isfinite(x), x, 0.0)), np.float64)
+    norms, step = np.empty(x.shape[:2]), max(1, NORM_BLOCK // max(problem.h * problem.w, 1))
+    for n in range(problem.n):
+        for c in range(0, problem.c, step):
+            part = x[n, c : c + step].astype(np.float64) - problem.epilogue.x_zero_point
+            part[~np.isfinite(part)] = 0
+            norms[n, c : c + step] = norm(part)
+    return norms
 
 
 def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:

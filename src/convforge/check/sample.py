@@ -54,6 +54,7 @@ class Sample:
         rows = _rows(problem)
         self.items = sampled(rows, problem.flops)
         self._truth = self._computed()
+        self._bounds: dict[str, NDArray[np.float64]] = {}
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
         """The first sampled output that is wrong, in words; None where all are right.
@@ -90,11 +91,13 @@ class Sample:
 
     def _bound(self, precision: str) -> NDArray[np.float64]:
         """The bound of the sampled outputs, which may be given for all."""
-        bound = bound_of(self._problem, precision, self._truth, self._inputs)
-        if bound.more is not None and isinstance(self._problem, Conv2dProblem):
-            whole = np.broadcast_to(bound.more, self._problem.out_shape)
-            bound = Bound(bound.factor, bound.constant, some_rows(self._problem, whole, self.items))
-        return bound.over(self._truth.magnitude)
+        if (known := self._bounds.get(precision)) is None:
+            bound = bound_of(self._problem, precision, self._truth, self._inputs)
+            if bound.more is not None and isinstance(self._problem, Conv2dProblem):
+                whole = np.broadcast_to(bound.more, self._problem.out_shape)
+                bound = Bound(bound.factor, bound.constant, some_rows(self._problem, whole, self.items))
+            known = self._bounds[precision] = bound.over(self._truth.magnitude)
+        return known
 
     def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
         """The sampled outputs on the host: (rows, K, Q) of a convolution, (rows, N) of a product, else all."""
