@@ -46,6 +46,8 @@ SUITES: dict[str, tuple[int, ...]] = {"images": (1,), "layers": (1, 32)}
 GENEROUS = 3.0
 # Seconds for timing the chosen of a case, at most.
 TIMED_S = 3.0
+# What a case's seconds go into: inputs and truth; all levels' choices; the times of what they chose.
+PARTS = ("inputs", "choosing", "timing")
 # A case with less than this for its full search is left for another run.
 LEAST_SEARCH_S = 0.5
 
@@ -138,9 +140,12 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
                            "backend": runtime.facts.backend}  # fmt: skip
     if (reason := memory_refusal(case.problem, runtime.facts)) is not None:
         return row | {"reason": reason}
+    laps = [monotonic()]
     try:
         trial = DeviceTrial(case.problem, runtime)
+        laps.append(monotonic())
         levels, found = chosen(case.problem, runtime, trial, search_s, folder)
+        laps.append(monotonic())
         times = timed(trial, list(levels.values()))
     except (UnsupportedProblem, RuntimeError, MemoryError, ValueError) as fault:
         return unmeasured(case, runtime.facts.backend, fault)
@@ -154,8 +159,10 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
         {"algorithm": choice.algorithm.name, "config": str(choice.config), "digest": digest(choice.algorithm),
          "time": timing.to_table()} for choice, timing in times
     ]  # fmt: skip
+    laps.append(monotonic())
+    spent = {part: after - before for part, before, after in zip(PARTS, laps, laps[1:], strict=True)}
     tried, every = len(found.tried), sum(map(len, candidates_for(case.problem, runtime.facts)))
-    return row | {"search_s": found.spent_s, "tried": tried, "whole": tried >= every}
+    return row | {"search_s": found.spent_s, "spent_s": spent, "tried": tried, "whole": tried >= every}
 
 
 def compiled(cases: Sequence[Case], device: str) -> list[str]:

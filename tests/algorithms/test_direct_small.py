@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from tests.algorithms.registers import H200
 
@@ -43,14 +41,20 @@ def test_a_config_that_cannot_be(config: str) -> None:
         METHOD.plan(problem, make_config(METHOD, problem, runtime.facts, config), runtime)
 
 
-def test_blocks_are_large_where_there_would_be_many() -> None:
-    for text in ("n1c3h32w32_k3r3s3_p1_f32_nchw", "n1c3h512w512_k3r3s3_p1_f32_nchw", "n99c3h32w32_k3r3s3_p1_f32_nchw"):
-        problem = problem_of(text)
-        default = METHOD.configs(problem, H200)[0]
-        small = -(-problem.q // 32) * -(-problem.p // 4) * problem.n <= 0.75 * H200.cores
-        assert (default.block_x * default.block_y == 128) == small
-        assert default.block_x <= max(problem.q, 32)
-        assert math.prod((default.block_x, default.block_y)) <= 512
+@pytest.mark.parametrize(
+    "text, block",
+    [
+        ("n1c3h32w32_k3r3s3_p1_f32_nchw", (32, 4)),
+        ("n99c3h32w32_k3r3s3_p1_f32_nchw", (32, 8)),  # many, and rows are short
+        ("n1c3h256w256_k3r3s3_p1_f32_nchw", (64, 8)),  # one for each multiprocessor
+        ("n1c3h512w512_k3r3s3_p1_f32_nchw", (32, 4)),  # more, and a multiprocessor holds one of the largest
+        ("n1c3h512w512_k1r3s3_p1_f32_nchw", (64, 8)),  # it holds two
+        ("n1c3h512w512_k4r3s3_p1_f32_nchw", (32, 4)),  # there are no registers for large ones
+    ],
+)
+def test_blocks_are_large_where_there_would_be_many_and_registers_allow(text: str, block: tuple[int, int]) -> None:
+    default = METHOD.configs(problem_of(text), H200)[0]
+    assert (default.block_x, default.block_y) == block
 
 
 def test_auto_takes_it_while_all_outputs_are_at_work_at_once() -> None:

@@ -93,6 +93,16 @@ def test_two_streams_at_once_do_not_race() -> None:
             assert np.array_equal(runtime.download(out), expected), algorithm.name
 
 
+@pytest.mark.parametrize("view", [
+    lambda a: a, lambda a: a[2, :, 3], lambda a: a[2, 1:3, 3, 1:4], lambda a: a[:, 1, :, 2], lambda a: a[..., ::2],
+    lambda a: a[1, ::-1, 4], lambda a: a[1, :, :, 0], lambda a: a[2, :, 3, :0], lambda a: a.transpose(3, 1, 0, 2),
+])  # fmt: skip
+def test_views_come_to_the_host_as_they_are(view: Any) -> None:
+    runtime = gpu()
+    numbers = np.arange(3 * 4 * 5 * 6, dtype=np.float32).reshape(3, 4, 5, 6)
+    np.testing.assert_array_equal(runtime.download(view(runtime.upload(numbers))), view(numbers))
+
+
 @pytest.mark.skipif(gpu_count() < 2, reason=f"needs two GPUs; the driver sees {gpu_count()}")
 @pytest.mark.parametrize("algorithm", METHODS, ids=named)
 def test_every_gpu_in_turn(algorithm: Any) -> None:

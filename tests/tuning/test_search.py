@@ -161,25 +161,40 @@ def test_a_candidate_beyond_the_limit_is_not_run() -> None:
     assert found[1].fault == "it needs a workspace of 16384 bytes; the limit is 8192"
 
 
+class Clocked(type(cpu_runtime())):  # type: ignore[misc]
+    """A call takes `taken` seconds, and to time any number of them `begin` more."""
+
+    def __init__(self, taken: float, begin: float = 0.0) -> None:
+        super().__init__(cpu_facts())
+        self.asked: list[int] = []
+        self.taken, self.begin = taken, begin
+
+    def time(self, run: Any, repeats: int) -> float:
+        self.asked.append(repeats)
+        run()
+        return self.begin + self.taken * repeats
+
+
 def test_a_candidate_that_is_far_behind_is_timed_once() -> None:
-    class Clocked(type(cpu_runtime())):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__(cpu_facts())
-            self.asked: list[int] = []
-            self.taken = 1e-3
-
-        def time(self, run: Any, repeats: int) -> float:
-            self.asked.append(repeats)
-            run()
-            return self.taken * repeats
-
-    runtime = Clocked()
+    runtime = Clocked(1e-3)
     trial = DeviceTrial(PRODUCT, runtime)
     (fast, *_), (slow, *_) = candidates(First(), Second(), problem=PRODUCT)
     assert trial.time(fast, 1.0).seconds == pytest.approx(1e-3)
     runtime.asked, runtime.taken = [], 5e-3
     assert trial.time(slow, 1.0).seconds == pytest.approx(5e-3)
     assert runtime.asked == [1]
+
+
+def test_a_single_call_is_held_against_single_calls() -> None:
+    runtime = Clocked(1e-6, begin=1e-4)
+    trial = DeviceTrial(PRODUCT, runtime)
+    (first, *_), (second, *_) = candidates(First(), Second(), problem=PRODUCT)
+    many = trial.time(first, 1.0).seconds
+    assert many is not None
+    assert many < 1e-5, "a single call takes 1.01e-4, many take little more than 1e-6 each"
+    runtime.asked = []
+    assert trial.time(second, 1.0).seconds == pytest.approx(many, rel=0.5)
+    assert max(runtime.asked) > 1
 
 
 def test_peers_are_candidates_only_where_they_are_asked_for() -> None:

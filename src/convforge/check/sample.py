@@ -111,7 +111,7 @@ class Sample:
         places = [(i // problem.p, i % problem.p) for i in self.items.tolist()]
         if problem.out_layout == "NHWC":
             return np.stack([runtime.download(out[n, p]).T for n, p in places])
-        return np.stack([np.stack([runtime.download(out[n, k, p]) for k in range(problem.k)]) for n, p in places])
+        return np.stack([runtime.download(out[n, :, p]) for n, p in places])
 
     def _place(self, index: tuple[int, ...]) -> str:
         problem = self._problem

@@ -18,7 +18,7 @@ from convforge.tuning.search import Candidate
 # A candidate's samples, and a finalist's.
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)
 FINAL = StoppingRule(samples=9, narrow=0.01, patience_s=0.2)
-# One that takes this many times as long as the fastest so far in a single call is not timed further.
+# One that takes this many times as long as the fastest so far, both in a single call, is not timed further.
 HOPELESS = 3.0
 
 
@@ -53,7 +53,7 @@ class DeviceTrial:
         self._runtime, self._limit = runtime, workspace_limit
         self._sample, self._ring = _bfloat16(problem, runtime) if is_in_bfloat16(problem) else _plain(problem, runtime)
         self._plans: dict[Candidate, tuple[Plan, Any]] = {}
-        self._fastest = float("inf")
+        self._fastest_once = float("inf")
         self._problem = problem
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
@@ -86,7 +86,6 @@ class DeviceTrial:
             words = f"{type(fault).__name__}: {' '.join(str(fault).split()) or 'no message'}"
             self._still_works(f"{algorithm.name} [{candidate.config}]: {words}")
             return Tried(**about, fault=words)
-        self._fastest = min(self._fastest, timing.median_s)
         return Tried(**about, seconds=timing.median_s, spread=timing.spread)
 
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
@@ -116,10 +115,14 @@ class DeviceTrial:
         return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].out, self._runtime)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
-        """Samples of a candidate; a single one where that shows that it is far behind."""
+        """Samples of a candidate; a single one where that shows that it is far behind.
+
+        A single call is held against single calls: between two events it takes longer than one of many.
+        """
         once = self._runtime.time(self._calls(candidate), 1)
-        if once > HOPELESS * self._fastest:
+        if once > HOPELESS * self._fastest_once:
             return Timing((once,), few=True)
+        self._fastest_once = min(self._fastest_once, once)
         self._ring.poison()
         rule = replace(QUICK, budget_s=budget_s)
         return measure(self._calls(candidate), self._runtime, rule)

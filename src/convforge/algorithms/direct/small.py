@@ -34,8 +34,9 @@ BLOCKS = ((32, 2), (32, 4), (32, 8), (64, 8))
 # that they are large, where registers allow: narrower where a row of outputs is short.
 DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
 
-# Of a thread of large blocks: the pixels of its window, and what each output channel takes.
-LARGE_REGISTERS, CHANNEL_REGISTERS = 48, 6
+# Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
+# them a multiprocessor holds one of the largest at a time, and a grid of more blocks than multiprocessors has to wait.
+LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,11 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
     registers = _window(problem) + CHANNEL_REGISTERS * config.out_k
     if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores or registers > LARGE_REGISTERS:
         return config
-    return _of_block(config, LARGE if problem.q > LARGE_NARROW[0] else LARGE_NARROW)
+    if problem.q <= LARGE_NARROW[0]:
+        return _of_block(config, LARGE_NARROW)
+    large = _of_block(config, LARGE)
+    waits = registers > ALONE_REGISTERS and math.prod(_grid(problem, large)) > facts.cores
+    return config if waits else large
 
 
 def _window(problem: Conv2dProblem) -> int:

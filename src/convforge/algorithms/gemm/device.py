@@ -36,10 +36,10 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
         """See :class:`Algorithm`."""
-        return self.choices(problem.m, problem.n, 1, np.dtype(problem.dtype).itemsize, facts)
+        return self.choices(problem.m, problem.n, problem.k, 1, np.dtype(problem.dtype).itemsize, facts)
 
     @abstractmethod
-    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[C]:
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[C]:
         """The configs worth trying for products of this size, with elements of `size` bytes; the default first."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class GemmNaive(GemmStep[BlockConfig]):
     path = "algorithms/gemm/naive.cu"
     sources = _sources("naive.cu")
 
-    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
         return [BlockConfig(*shape) for shape in ((32, 32), (32, 8), (16, 16), (24, 24), (8, 8), (8, 32), (32, 16))]
 
@@ -141,7 +141,7 @@ class GemmShared(GemmStep[SquareConfig]):
     path = "algorithms/gemm/shared.cu"
     sources = _sources("shared.cu")
 
-    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
         """See :class:`GemmStep`."""
         return [SquareConfig(block) for block in (32, 24, 16, 8)]
 
@@ -177,7 +177,7 @@ class _Tiled(GemmStep[TileConfig]):
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
 
-    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
         fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
@@ -291,16 +291,18 @@ class WarpConfig(WarpTile):
     stages: int
 
 
-WARP_TILES = (
-    WarpConfig(128, 128, 32, 32, 64, 8, 8, 2),
-    WarpConfig(128, 128, 16, 64, 64, 16, 8, 3),
-    WarpConfig(128, 128, 8, 32, 64, 8, 8, 4),
-    WarpConfig(64, 128, 32, 32, 64, 8, 8, 2),
-    WarpConfig(64, 128, 16, 32, 64, 8, 8, 2),
-    WarpConfig(64, 64, 16, 32, 32, 8, 4, 3),
-    WarpConfig(32, 64, 16, 16, 32, 4, 4, 4),
-    WarpConfig(16, 128, 8, 16, 32, 4, 4, 4),
-)
+# Each with what a tile takes more where it is alone on its multiprocessor (see `modelled_time`), and beside what is
+# modelled of one among many; from products on an H200 of at most one tile a multiprocessor, and of many.
+WARP_TILES = {
+    WarpConfig(128, 128, 32, 32, 64, 8, 8, 2): (2200.0, 1.0),
+    WarpConfig(128, 128, 16, 64, 64, 16, 8, 3): (14600.0, 1.03),
+    WarpConfig(128, 128, 8, 32, 64, 8, 8, 4): (2300.0, 1.13),
+    WarpConfig(64, 128, 32, 32, 64, 8, 8, 2): (8800.0, 0.96),
+    WarpConfig(64, 128, 16, 32, 64, 8, 8, 2): (3200.0, 0.96),
+    WarpConfig(64, 64, 16, 32, 32, 8, 4, 3): (2000.0, 1.03),
+    WarpConfig(32, 64, 16, 16, 32, 4, 4, 4): (1900.0, 1.02),
+    WarpConfig(16, 128, 8, 16, 32, 4, 4, 4): (3400.0, 0.96),
+}
 
 
 class GemmWarpTiled(GemmStep[WarpConfig]):
@@ -314,10 +316,16 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
         "warp_tiled.cu", "algorithms/include/device/warp_tile.cuh", "algorithms/include/device/device.cuh"
     )
 
-    def choices(self, m: int, n: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
         fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
-        return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
+
+        def time(tile: WarpConfig) -> float:
+            alone, among_many = WARP_TILES[tile]
+            steps = -(-k // tile.block_k) * tile.block_k / max(k, 1)  # the last goes beyond the end
+            return steps * (among_many * modelled_time(self.tiling(tile, size), m, n, groups, facts) + alone)
+
+        return sorted(fit, key=time)
 
     def tiling(self, config: WarpConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""

@@ -155,7 +155,7 @@ def _product(
         raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(LADDER)}")
     step = LADDER[config.gemm](runtime.facts.backend)
     size = np.dtype(problem.acc_dtype).itemsize
-    choices = step.choices(problem.k_per_group, columns, problem.groups, size, runtime.facts)
+    choices = step.choices(problem.k_per_group, columns, problem.taps, problem.groups, size, runtime.facts)
     if not 0 <= config.tile < len(choices):
         raise ValueError(f"tile={config.tile} of im2col: {config.gemm} has tilings 0 to {len(choices) - 1}")
     return step.product(choices[config.tile], runtime, False, not pixels_near, problem.acc_dtype, problem)
