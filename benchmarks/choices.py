@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -160,7 +161,7 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
          "time": timing.to_table()} for choice, timing in times
     ]  # fmt: skip
     laps.append(monotonic())
-    spent = {part: after - before for part, before, after in zip(PARTS, laps, laps[1:], strict=True)}
+    spent = {part: after - before for part, (before, after) in zip(PARTS, pairwise(laps), strict=True)}
     tried, every = len(found.tried), sum(map(len, candidates_for(case.problem, runtime.facts)))
     return row | {"search_s": found.spent_s, "spent_s": spent, "tried": tried, "whole": tried >= every}
 

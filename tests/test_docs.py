@@ -412,7 +412,7 @@ LAYERS: dict[str, set[str]] = {
     "execution": {*_BELOW_USERS, "arguments", "arrays", "replay"},
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
-    "integrations": {"api"},
+    "integrations": {"api", "replay", "tuning"},
     "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
     "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},

@@ -69,6 +69,7 @@ PHRASES = (
     "{call} has the border {own} alone; the problem's is {border}",
     "{call} is called for {types}; x is {dtype}",
     "{call} cuts the fractions of {dtype} sums off; the problem rounds them",
+    "{call} has one filter for all channels of a pixel; here each has its own",
     "one filter for all channels",
     # Why a profiler counted nothing.
     "NVIDIA's profiler ncu is not installed",
