@@ -17,6 +17,9 @@ from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 
+# A method's name, and the sentence that says why it comes here.
+Rule = tuple[str, str]
+
 # Preference by operation where no rule speaks.
 _ORDER = {
     "conv2d": ("direct_rows", "direct_tiled", "implicit_gemm", "im2col", "direct_naive"),
@@ -132,63 +135,98 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
     return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
 
 
-def _preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[str, str]]:
+def _preferred(problem: Problem, facts: DeviceFacts) -> list[Rule]:
     """Names in order of preference, each with the rule that puts it there."""
-    backend = facts.backend
     order = [(name, "the general method that comes next") for name in _ORDER[problem.operation]]
     if not isinstance(problem, Conv2dProblem):
-        one = backend != "cpu" and problem.operation in ("max_pool2d", "relu")
+        one = facts.backend != "cpu" and problem.operation in ("max_pool2d", "relu")
         why = (
             "the one method of its operation on GPUs" if one else "the fastest of its operation in the bench's results"
         )
         return [(name, why) for name, _ in order]
-    first: list[tuple[str, str]] = []
-    if problem.precision == "separable":
-        first.append(
-            ("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")
-        )
-    if problem.precision == "fft":
-        if backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT:
-            first.append(("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
-        first.append(("fft", "the products in the frequency domain do not grow with the filter"))
-    if backend != "cpu":
-        large, columns = problem.r * problem.s > BOXES_TAPS, problem.n * problem.p * problem.q
-        if problem.groups == 1 and problem.k_per_group <= SMALL_CHANNELS:
-            if columns <= SMALL_OUTPUTS * facts.cores:
-                first.append(("direct_small", "a small picture: pixels and filter are under way at once"))
-            elif problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
-                first.append(("direct_small", "windows share no pixel: there is nothing to keep for a neighbour"))
-        one_channel = problem.groups == problem.c
-        if one_channel and (problem.c > 1 or (large and problem.k_per_group < MANY_OUTPUTS)):
-            first += ([] if large else _boxes(problem)) + _depthwise(problem)
-        long = problem.taps >= MATRIX_TAPS and problem.k_per_group >= MATRIX_CHANNELS
-        if long and 1 < problem.c_per_group <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
-            first.append(("im2col", f"{problem.k_per_group} outputs of {problem.taps} products share what they load"))
-        if problem.c_per_group > 8 and problem.k_per_group >= 8:
-            several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
-            if columns <= FEW_COLUMNS or (several and problem.groups == 1):
-                first.append(("im2col", "a product of few columns, whose operands lie ready"))
-            why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
-            first.append(("implicit_gemm", why))
-        first += _boxes(problem)
-        first.append(("direct_tiled", "a thread's outputs share the pixels that it holds in registers"))
-    if problem.precision == "winograd":
-        first.append(("winograd_f4", "a quarter of the products, where the transforms pay"))
-    exact_in_float32 = not is_integer(problem.acc_dtype) or problem.largest_sum < 2**24
-    if backend == "cpu" and problem.groups == problem.c > 1 and exact_in_float32:
-        first.append(("depthwise", "every filter sees one channel: vectors of sums stay in registers for all its taps"))
-    first.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
-    if problem.k_per_group >= 4 and problem.taps >= 16:
-        why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
-        first.append(("implicit_gemm", why))
-    first.append(("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile"))
+    found = _by_arithmetic(problem, facts)
+    found += _on_cpu(problem) if facts.backend == "cpu" else _on_gpu(problem, facts)
     named: dict[str, str] = {}
-    for name, why in (*first, *order):
+    for name, why in (*found, *order):
         named.setdefault(name, why)
     return list(named.items())
 
 
-def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:
+def _by_arithmetic(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
+    """Where a problem allows more than sums of products."""
+    if problem.precision == "separable":
+        return [("separable", f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}")]
+    if problem.precision == "winograd":
+        return [("winograd_f4", "a quarter of the products, where the transforms pay")]
+    if problem.precision != "fft":
+        return []
+    fused = facts.backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT
+    tiles = [("fft_fused", "every filter sees one channel: its tiles never leave shared memory")]
+    return [*tiles * fused, ("fft", "the products in the frequency domain do not grow with the filter")]
+
+
+def _on_cpu(problem: Conv2dProblem) -> list[Rule]:
+    found: list[Rule] = []
+    exact_in_float32 = not is_integer(problem.acc_dtype) or problem.largest_sum < 2**24
+    if problem.groups == problem.c > 1 and exact_in_float32:
+        found.append(("depthwise", "every filter sees one channel: vectors of sums stay in registers for all its taps"))
+    found.append(("gemm_1x1", "a 1x1 filter is a matrix product of the picture where it lies"))
+    few = ("direct_rows", "few channels or few outputs: bound by memory, read once from a cached tile")
+    return [*found, *_shared_pixels(problem), few]
+
+
+def _on_gpu(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
+    tiled = ("direct_tiled", "a thread's outputs share the pixels that it holds in registers")
+    return [
+        *_small(problem, facts), *_one_channel(problem), *_matrices(problem, facts), *_boxes(problem), tiled,
+        *_shared_pixels(problem),
+    ]  # fmt: skip
+
+
+def _shared_pixels(problem: Conv2dProblem) -> list[Rule]:
+    """Several outputs of several products."""
+    if problem.k_per_group < 4 or problem.taps < 16:
+        return []
+    why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
+    return [("implicit_gemm", why)]
+
+
+def _small(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
+    """Few outputs: pictures that are over before anything but latency counts, and those whose windows lie apart."""
+    if problem.groups != 1 or problem.k_per_group > SMALL_CHANNELS:
+        return []
+    if problem.n * problem.p * problem.q <= SMALL_OUTPUTS * facts.cores:
+        return [("direct_small", "a small picture: pixels and filter are under way at once")]
+    if problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
+        return [("direct_small", "windows share no pixel: there is nothing to keep for a neighbour")]
+    return []
+
+
+def _one_channel(problem: Conv2dProblem) -> list[Rule]:
+    """Filters that see one channel each."""
+    large = problem.r * problem.s > BOXES_TAPS
+    if problem.groups != problem.c or (problem.c == 1 and (not large or problem.k_per_group >= MANY_OUTPUTS)):
+        return []
+    return [*([] if large else _boxes(problem)), *_depthwise(problem)]
+
+
+def _matrices(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
+    """Products of matrices: many outputs of many products."""
+    found: list[Rule] = []
+    columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
+    long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
+    if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
+        found.append(("im2col", f"{outputs} outputs of {problem.taps} products share what they load"))
+    if channels > 8 and outputs >= 8:
+        several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
+        if columns <= FEW_COLUMNS or (several and problem.groups == 1):
+            found.append(("im2col", "a product of few columns, whose operands lie ready"))
+        why = f"tiles of {outputs} outputs of {problem.taps} products each share what they load"
+        found.append(("implicit_gemm", why))
+    return found
+
+
+def _boxes(problem: Conv2dProblem) -> list[Rule]:
     """Pictures of few channels; of many, such as are large."""
     few = problem.groups == 1 and problem.c <= BOXES_CHANNELS
     pixels = problem.h * problem.w
@@ -197,7 +235,7 @@ def _boxes(problem: Conv2dProblem) -> list[tuple[str, str]]:
     return [("direct_boxes", "few channels: the next boxes of pixels come while one is computed")]
 
 
-def _depthwise(problem: Conv2dProblem) -> list[tuple[str, str]]:
+def _depthwise(problem: Conv2dProblem) -> list[Rule]:
     """Names in order of preference where every filter sees one channel, on a GPU."""
     planes = ("depthwise_planes", "every filter sees one channel: tiles of several planes share a block")
     channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
