@@ -251,7 +251,7 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
     """
     assert inputs.w is not None
     factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
-    largest_x = _picture_norms(problem, inputs, lambda a: np.abs(a).max(axis=(1, 2), initial=abs(problem.outside)))
+    largest_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
     largest_w = np.abs(inputs.w.astype(np.float64)).max(axis=(2, 3))
     roundings = 2 * (3 + 6 + 6) + problem.c_per_group
     return gamma(roundings, u) * factor * _per_picture(problem, inputs, largest_x, largest_w)
@@ -280,22 +280,25 @@ def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
     rows = problem.padded_h / problem.h if problem.padding_mode != "zeros" else 1.0
     columns = problem.padded_w / problem.w if problem.padding_mode != "zeros" else 1.0
     if problem.padding_mode in ("zeros", "constant"):
-        energy = _picture_norms(problem, inputs, lambda a: (a**2).sum(axis=(1, 2)))
+        energy = _picture_norms(problem, inputs, np.square, np.add)
         return energy + problem.padding_value**2 * problem.padded_h * problem.padded_w
     # A border pixel may be repeated in all of the padding.
-    largest = _picture_norms(problem, inputs, lambda a: (a**2).max(axis=(1, 2)))
+    largest = _picture_norms(problem, inputs, np.square, np.maximum)
     return largest * problem.h * problem.w * rows * columns
 
 
-def _picture_norms(problem: Conv2dProblem, inputs: Inputs, norm: Any) -> Floats:
-    """A norm of each channel of each picture, shape (N, C); over its finite numbers. A few channels at a time."""
+def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
+    """Sizes of the finite pixels, none negative, gathered to one of each channel of each picture, shape (N, C).
+
+    Rows of a picture are taken together, as in either layout they lie so.
+    """
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
-    norms, step = np.empty(x.shape[:2]), max(1, NORM_BLOCK // max(problem.h * problem.w, 1))
+    norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
     for n in range(problem.n):
-        for c in range(0, problem.c, step):
-            part = x[n, c : c + step].astype(np.float64) - problem.epilogue.x_zero_point
+        for h in range(0, problem.h, step):
+            part = x[n, :, h : h + step].astype(np.float64) - problem.epilogue.x_zero_point
             part[~np.isfinite(part)] = 0
-            norms[n, c : c + step] = norm(part)
+            gather(norms[n], gather.reduce(size(part), axis=(1, 2)), out=norms[n])
     return norms
 
 

@@ -160,9 +160,10 @@ def _by_arithmetic(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
         return [("winograd_f4", "a quarter of the products, where the transforms pay")]
     if problem.precision != "fft":
         return []
-    fused = facts.backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT
-    tiles = [("fft_fused", "every filter sees one channel: its tiles never leave shared memory")]
-    return [*tiles * fused, ("fft", "the products in the frequency domain do not grow with the filter")]
+    found = [("fft", "the products in the frequency domain do not grow with the filter")]
+    if facts.backend != "cpu" and max(problem.extent_h, problem.extent_w) <= FUSED_EXTENT:
+        found.insert(0, ("fft_fused", "every filter sees one channel: its tiles never leave shared memory"))
+    return found
 
 
 def _on_cpu(problem: Conv2dProblem) -> list[Rule]:
