@@ -109,21 +109,25 @@ __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, i
     box.at[plane][i][SHIFT + e] = value;
 }
 
-// Fill what stands outside the picture: whole rows above and below it, then both ends of the rows between.
+// Fill what stands outside the picture and is seen by outputs: whole rows above and below it, then both ends of the rows
+// between.
 __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
-    if (h0 >= 0 && h0 + BOX_H <= conv.H && w0 >= 0 && w0 + WIDTH <= conv.W) return;  // the same for all threads
-    const int above = min(max(-h0, 0), BOX_H), below = min(max(h0 + BOX_H - conv.H, 0), BOX_H);
-    const int left = min(max(-w0, 0), WIDTH), right = min(max(w0 + WIDTH - conv.W, 0), WIDTH);
-    constexpr int WHOLE = WIDTH * CHUNK;
-    for (int i = threadIdx.x; i < (above + below) * WHOLE * PLANES; i += THREADS) {
-        const int row = i / WHOLE % (above + below), plane = i / WHOLE / (above + below);
-        fill_cell(conv, box, tile, plane, row < above ? row : row + BOX_H - above - below, i % WHOLE);
+    const int height = min(BOX_H, (conv.P - 1 - tile.p) * STRIDE_H + DILATION_H * (R - 1) + 1);
+    const int width = min(WIDTH, (conv.Q - 1 - tile.q) * STRIDE_W + DILATION_W * (S - 1) + 1);
+    if (h0 >= 0 && h0 + height <= conv.H && w0 >= 0 && w0 + width <= conv.W) return;  // the same for all threads
+    const int above = min(max(-h0, 0), height), below = min(max(h0 + height - conv.H, 0), height - above);
+    const int left = min(max(-w0, 0), width), right = min(max(w0 + width - conv.W, 0), width - left);
+    const int whole = width * CHUNK, ends = (left + right) * CHUNK, rows = height - above - below;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < (above + below) * whole * PLANES; i += THREADS) {
+        const int row = i / whole % (above + below), plane = i / whole / (above + below);
+        fill_cell(conv, box, tile, plane, row < above ? row : row + rows, i % whole);
     }
-    const int ends = (left + right) * CHUNK, rows = BOX_H - above - below;
+#pragma unroll 1
     for (int i = threadIdx.x; i < ends * rows * PLANES; i += THREADS) {
         const int e = i % ends, row = i / ends % rows, plane = i / ends / rows;
-        fill_cell(conv, box, tile, plane, above + row, e < left * CHUNK ? e : e + WHOLE - ends);
+        fill_cell(conv, box, tile, plane, above + row, e < left * CHUNK ? e : e + whole - ends);
     }
     copies_may_overwrite();
     __syncthreads();

@@ -69,6 +69,8 @@ BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
 HELD_TAPS = 32
+# Taps up to which a thread that does not hold them still computes a tile of full height, of 4-byte pixels.
+FEW_FREE_TAPS = 49
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
@@ -319,7 +321,8 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
         if size == 1 and one_channel:
             strips, blocks = 2 * strips, 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
-            out_p, blocks = out_p // 2, 3
+            whole = size == 4 and problem.r * problem.s <= FEW_FREE_TAPS
+            out_p, blocks = (out_p, 4) if whole else (out_p // 2, 3)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)

@@ -29,14 +29,19 @@ constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
 constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K;
 
 // Unrolled as far as the code stays small: by the multiply-adds of one slice of channels, and of all of them. Tested
-// loads take registers for their addresses too, so fewer are in flight.
+// loads take registers for their addresses too, so fewer are in flight. Where blocks of several tiles of channels share a
+// multiprocessor, each reads its own weights, and less code goes through them more evenly.
 constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * CHUNK;
-constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= 1536 ? C_GROUP / CHUNK : 1;
+constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= (TILES_K > 1 ? 1024 : 1536) ? C_GROUP / CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
 // A small picture is all border, and has few threads, with registers for it.
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
 constexpr bool IS_SMALL = RUN * ROWS * (C_GROUP / CHUNK) <= 48 && THREADS * BLOCKS <= 512;
 constexpr int UNROLL_TESTED_C = IS_SMALL ? C_GROUP / CHUNK : 1;
+// Pixels of few channels that serve many outputs are nearly all products: those stand in the code once, behind either way
+// of loading, which takes the whole window of a channel first. It compiles in half the time, and keeps the code near.
+constexpr bool ONE_BODY = OUT_K >= 8 && CHUNK == 1 && C_GROUP > 1 && C_GROUP <= 4 && ROWS * RUN <= 72 && sizeof(x_t) >= 4;
+constexpr int HELD = ONE_BODY ? ROWS : 1;  // rows that are loaded together
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
@@ -91,43 +96,53 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
     }
 }
 
-// Sum the products of all channels; `INSIDE` says that the window lies inside the picture, and that rows are aligned.
-template <bool INSIDE>
+// Where a window lies: inside the picture, with aligned rows; where each pixel must be tested; or either, as found.
+enum Where { INSIDE, TESTED, EITHER };
+
+// Sum the products of all channels.
+template <Where WHERE>
 __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED],
-                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, bool found_inside) {
+    const bool is_inside = WHERE == EITHER ? found_inside : WHERE == INSIDE;
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
-    const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, INSIDE ? h0 : 0, INSIDE ? w0 : 0);
+    const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, is_inside ? h0 : 0, is_inside ? w0 : 0);
     int columns[COLUMNS];
-    if constexpr (!INSIDE)
+    if constexpr (WHERE != INSIDE)
         for (int i = 0; i < COLUMNS; i++) columns[i] = inside(w0 + i, conv.W);
-#pragma unroll(INSIDE ? UNROLL_C : UNROLL_TESTED_C)
+#pragma unroll(WHERE == TESTED ? UNROLL_TESTED_C : UNROLL_C)
     for (int c = 0; c < C_GROUP; c += CHUNK, plane += CHUNK * conv.x_strides.c)
-#pragma unroll(INSIDE ? UNROLL_ROWS : UNROLL_TESTED)
-        for (int i = 0; i < ROWS; i++) {
-            acc_t row[RUN];
-            if constexpr (INSIDE)
-                load_inside(conv, row, plane + i * static_cast<index_t>(conv.x_strides.h));
+#pragma unroll(WHERE == TESTED ? UNROLL_TESTED : UNROLL_ROWS)
+        for (int first = 0; first < ROWS; first += HELD) {
+            acc_t rows[HELD][RUN];
+            if (is_inside)
+#pragma unroll
+                for (int j = 0; j < HELD; j++)
+                    load_inside(conv, rows[j], plane + (first + j) * static_cast<index_t>(conv.x_strides.h));
             else
-                load_tested(conv, row, plane, inside(h0 + i, conv.H), columns);
 #pragma unroll
-            for (int p = 0; p < OUT_P; p++) {
-                const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
-                if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+                for (int j = 0; j < HELD; j++)
+                    load_tested(conv, rows[j], plane, inside(h0 + first + j, conv.H), columns);
 #pragma unroll
-                for (int k = 0; k < OUT_K; k++)
+            for (int i = first; i < first + HELD; i++)
 #pragma unroll
-                    for (int ch = 0; ch < CHUNK; ch++) {
-                        acc_t taps[S];
-                        taps_of(taps, conv, staged, min(tile.k + k, K - 1), c + ch, r);  // beyond: not stored
+                for (int p = 0; p < OUT_P; p++) {
+                    const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
+                    if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
 #pragma unroll
-                        for (int s = 0; s < S; s++)
+                    for (int k = 0; k < OUT_K; k++)
 #pragma unroll
-                            for (int q = 0; q < OUT_Q; q++) {
-                                const acc_t x = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
-                                sums[k][p][q] = multiply_add(taps[s], x, sums[k][p][q]);
-                            }
-                    }
-            }
+                        for (int ch = 0; ch < CHUNK; ch++) {
+                            acc_t taps[S];
+                            taps_of(taps, conv, staged, min(tile.k + k, K - 1), c + ch, r);  // beyond: not stored
+#pragma unroll
+                            for (int s = 0; s < S; s++)
+#pragma unroll
+                                for (int q = 0; q < OUT_Q; q++) {
+                                    const acc_t x = rows[i - first][(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                    sums[k][p][q] = multiply_add(taps[s], x, sums[k][p][q]);
+                                }
+                        }
+                }
         }
 }
 
@@ -185,10 +200,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const
             const int h0 = tile.p * STRIDE_H - conv.top;
             const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && tile.p + OUT_P <= conv.P;
             acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
-            if (args.aligned_x && columns_inside && rows_inside)
-                add_products<true>(conv, staged, sums, tile);
+            const bool is_inside = args.aligned_x && columns_inside && rows_inside;
+            if constexpr (ONE_BODY)
+                add_products<EITHER>(conv, staged, sums, tile, is_inside);
+            else if (is_inside)
+                add_products<INSIDE>(conv, staged, sums, tile, true);
             else
-                add_products<false>(conv, staged, sums, tile);
+                add_products<TESTED>(conv, staged, sums, tile, false);
             if (args.aligned_out && columns_inside && rows_inside)
                 store_vectors(conv, sums, tile);
             else
