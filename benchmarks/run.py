@@ -128,8 +128,8 @@ def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, Sh
     return suites, {name: SHEETS[name] for name in names if name in SHEETS}
 
 
-def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, resume: bool) -> None:
-    """Run every part into ``benchmarks/results/``."""
+def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: Path, *, resume: bool) -> None:
+    """Run every part into ``OUT/results/``."""
     for suite, part in parts.items():
         bench(
             [suite],
@@ -137,7 +137,7 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, res
             sizes=sizes or part.sizes,
             device=device,
             budget=budget or BUDGETS["cuda" if device.startswith("cuda") else "cpu"],
-            out=HERE,
+            out=out,
             resume=resume,
             all_configs=part.all_configs,
             heavy=part.heavy,
@@ -146,12 +146,12 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, *, res
         )
 
 
-def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, *, resume: bool) -> list[str]:
+def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: Path, *, resume: bool) -> list[str]:
     """Run every sheet's script; those that failed."""
     failed = []
     for name, part in sheets.items():
         budget_s = seconds(budget) if budget else part.budget_s
-        words = ["--device", device, "--out", str(HERE / "results"), "--budget", f"{budget_s:g}"]
+        words = ["--device", device, "--out", str(out / "results"), "--budget", f"{budget_s:g}"]
         words += ["--resume"] * resume
         if subprocess.run([sys.executable, part.script, *words], cwd=ROOT, check=False).returncode:
             failed.append(name)
@@ -184,6 +184,9 @@ def main(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for each part; 4m on the CPU, 7m on a GPU.")] = "",
     sizes: Annotated[str, typer.Option(help="Only these sizes, such as 32,64.")] = "",
+    out: Annotated[
+        Path, typer.Option(help="Results go to OUT/results/DEVICE/; tables are made of those in the repository.")
+    ] = HERE,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
     measuring: Annotated[bool, typer.Option("--measure/--no-measure", help="Else nothing is measured.")] = True,
     tables: Annotated[bool, typer.Option(help="Write tables and pictures.")] = True,
@@ -193,8 +196,8 @@ def main(
         suites, sheets = chosen(parts or [], device)
         failed = []
         if measuring:
-            measure(suites, device, budget, sizes, resume=resume)
-            failed = measure_sheets(sheets, device, budget, resume=resume)
+            measure(suites, device, budget, sizes, out, resume=resume)
+            failed = measure_sheets(sheets, device, budget, out, resume=resume)
     except ValueError as mistake:
         typer.echo(f"run.py: {mistake}", err=True)
         raise typer.Exit(2) from None

@@ -53,6 +53,16 @@ def test_every_part_selects_cases_and_methods(script: ModuleType, kind: str) -> 
         assert all(fnmatch.filter(names, word) for word in (part.methods or "*").split(",")), suite
 
 
+def test_results_go_where_they_are_asked_for(script: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(script.subprocess, "run", lambda words, **_: commands.append(list(map(str, words))) or done)
+    assert asked("images", "host", "--out", "elsewhere")[0] == 0
+    assert asked.calls[0]["out"].name == "elsewhere"
+    (command,) = commands
+    assert command[command.index("--out") + 1] == str(asked.calls[0]["out"] / "results")
+
+
 def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: ModuleType, asked: Asked) -> None:
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}

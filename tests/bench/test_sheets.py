@@ -114,10 +114,12 @@ def test_first_calls(tmp_path: Path) -> None:
     times = {"import_s": 0.2, "ready_s": 0.1, "first_s": 0.5, "again_s": 0.001, "tuning_s": None}
     rows = [{"cache": cache, "samples": [times | {"new_s": s} for s in (new, new / 2, new * 2)]}
             for cache, new in (("empty", 0.4), ("filled", 0.02))]  # fmt: skip
+    del rows[1]["samples"][1:]
     text = sheet_markdown("first", [sheet(tmp_path, "first", rows, device="cuda", count=3)])
     assert "With nothing on the disk a call on a new problem takes 400 ms (over 300 ms)." in text
     assert "From the disk a call on a new problem takes 20.0 ms (under 30 ms)." in text
-    assert "| empty | 200 | 100 | 500 | 400 | 1.00 |  |" in text
+    assert "| empty | 3 | 200 | 100 | 500 | 400 | 1.00 |  |" in text
+    assert "| filled | 1 | 200 | 100 | 500 | 20.0 | 1.00 |  |" in text, "its budget ended with the first process"
 
 
 def choice_row(case: str, heuristic: float, auto: float, best: float, spread: float = 0.0) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -159,6 +160,26 @@ def test_a_candidate_beyond_the_limit_is_not_run() -> None:
         ("tile=16", True, False),
     ]
     assert found[1].fault == "it needs a workspace of 16384 bytes; the limit is 8192"
+
+
+@pytest.mark.parametrize(("step", "allocations"), [(1, 1), (-1, 2)], ids=["the largest first", "the largest last"])
+def test_candidates_share_one_workspace(step: int, allocations: int) -> None:
+    alive: list[weakref.ref[Any]] = []
+    before: list[list[int]] = []
+
+    class Counting(type(cpu_runtime())):  # type: ignore[misc]
+        def allocate(self, nbytes: int, stream: Any = None) -> Any:
+            before.append([found.nbytes for ref in alive if (found := ref()) is not None])
+            room = super().allocate(nbytes, stream)
+            alive.append(weakref.ref(room))
+            return room
+
+    trial = DeviceTrial(PRODUCT, Counting(cpu_facts()))
+    (configs,) = candidates(Hungry(), problem=PRODUCT)
+    found = search([configs[::step]], trial, EFFORTS["max"])
+    assert sorted((t.config, t.workspace_bytes) for t in found) == [("tile=16", 16384), ("tile=4", 4096)]
+    assert all(t.seconds is not None for t in found), [t.fault for t in found]
+    assert before == [[]] * allocations, "the smaller one is given back before the larger one is asked for"
 
 
 class Clocked(type(cpu_runtime())):  # type: ignore[misc]

@@ -26,9 +26,9 @@ HOST = (
     "CPU the computing itself is inside."
 )
 FIRST = (
-    "Milliseconds, medians of {count} fresh processes each; tuning is forbidden, its seconds stand apart. The device "
-    "is ready when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. "
-    "From the disk: in a fresh process whose cache folder another one has filled."
+    "Milliseconds, medians over fresh processes; tuning is forbidden, its seconds stand apart. The device is ready "
+    "when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. From "
+    "the disk: in a fresh process whose cache folder another one has filled."
 )
 CHOICES = (
     "Each level chose with choices of its own, then the chosen were timed in turns in the same run. The best of a case "
@@ -115,14 +115,15 @@ def first_markdown(sheet: Sheet) -> str:
     for row in sheet.rows:
         found = {name: _median(row["samples"], name) for name, _ in _FIRST}
         medians[row["cache"]] = found
-        rows.append((Cell(row["cache"]), *(Cell("" if s is None else three(s * 1e3)) for s in found.values())))
-    table = Table(("cache folder", *(words for _, words in _FIRST)), tuple(rows), (), lead=1)
+        times = ("" if s is None else three(s * 1e3) for s in found.values())
+        rows.append(tuple(map(Cell, (row["cache"], str(len(row["samples"])), *times))))
+    table = Table(("cache folder", "processes", *(words for _, words in _FIRST)), tuple(rows), (), lead=1)
     said = []
     for cache, limit, what in (("empty", NEW_S, "With nothing on the disk"), ("filled", DISK_S, "From the disk")):
         if (new := medians.get(cache, {}).get("new_s")) is not None:
             kept = "under" if new < limit else "over"
             said.append(f"{what} a call on a new problem takes {three(new * 1e3)} ms ({kept} {limit * 1e3:.0f} ms).")
-    return _shown(sheet, " ".join(said), table, FIRST.format(**sheet.settings))
+    return _shown(sheet, " ".join(said), table, FIRST)
 
 
 def _median(samples: Sequence[Mapping[str, float | None]], name: str) -> float | None:

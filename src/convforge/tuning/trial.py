@@ -41,6 +41,8 @@ def _bfloat16(problem: Problem, runtime: Runtime) -> tuple[Sample, Ring]:
 class DeviceTrial:
     """Measures candidates of a problem. Inputs and truth are made once; no result that is wrong gets a time.
 
+    All candidates share one workspace, the largest that one of them needs: some need gigabytes each.
+
     Parameters
     ----------
     problem : Problem
@@ -52,7 +54,8 @@ class DeviceTrial:
     def __init__(self, problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> None:
         self._runtime, self._limit = runtime, workspace_limit
         self._sample, self._ring = _bfloat16(problem, runtime) if is_in_bfloat16(problem) else _plain(problem, runtime)
-        self._plans: dict[Candidate, tuple[Plan, Any]] = {}
+        self._plans: dict[Candidate, Plan] = {}
+        self._workspace: Any = None
         self._fastest_once = float("inf")
         self._problem = problem
 
@@ -75,7 +78,7 @@ class DeviceTrial:
             if self._limit is not None and plan.workspace_bytes > self._limit:
                 words = f"it needs a workspace of {plan.workspace_bytes} bytes; the limit is {self._limit}"
                 return Tried(**about, fault=words)
-            self._plans[candidate] = (plan, self._runtime.allocate(plan.workspace_bytes))
+            self._plans[candidate] = plan
             if (fault := self._run(candidate)) is not None:
                 return Tried(**about, fault=fault, wrong=True)
             timing = self._timed(candidate, budget_s)
@@ -91,6 +94,7 @@ class DeviceTrial:
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
         """See :class:`Trial`."""
         rule = replace(FINAL, budget_s=budget_s)
+        self._make_room(max((self._plans[c].workspace_bytes for c in candidates), default=0))
         timings = interleave([self._calls(candidate) for candidate in candidates], self._runtime, rule)
         return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
 
@@ -102,7 +106,14 @@ class DeviceTrial:
             raise RuntimeError(f"{words}; this process can no longer use the device") from fault
 
     def _calls(self, candidate: Candidate) -> Cycle:
-        return self._ring.calls(*self._plans[candidate])
+        plan = self._plans[candidate]
+        self._make_room(plan.workspace_bytes)
+        return self._ring.calls(plan, self._workspace)
+
+    def _make_room(self, nbytes: int) -> None:
+        if self._workspace is None or self._workspace.nbytes < nbytes:
+            self._workspace = None  # given back before more is asked for
+            self._workspace = self._runtime.allocate(nbytes)
 
     def _run(self, candidate: Candidate) -> str | None:
         """One call into a poisoned output, checked: what is wrong with it."""
