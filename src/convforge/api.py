@@ -120,7 +120,7 @@ def conv2d(
     options = (
         "conv2d",
         *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
-        kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
+        kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
         *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
     result, key = _CALLS.again((x, w, bias), options, out)

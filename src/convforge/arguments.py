@@ -104,6 +104,8 @@ def pool2d_problem(
 ) -> Pool2dProblem:
     """The problem that max_pool2d's arguments mean."""
     check_word(layout, "layout")
+    if not isinstance(ceil_mode, bool | np.bool_):
+        raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
     n, c, h, w, layout = _sizes(x, layout)
     window = pair(kernel_size, "kernel_size")
     strides = window if stride is None else pair(stride, "stride")

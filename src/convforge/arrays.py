@@ -222,10 +222,25 @@ def overlap(a: Seen, b: Seen) -> bool:
 
 
 def repeats(array: Seen) -> bool:
-    """Whether an axis has all its elements in one place, as one that was broadcast has."""
-    if 0 not in array.strides or not array.size:
+    """Whether elements may share memory, as those of an axis that was broadcast do, or of windows that slide.
+
+    Examples
+    --------
+    >>> x = np.zeros(8)
+    >>> repeats(x), repeats(x.reshape(2, 4).T[::-1, ::2]), repeats(np.broadcast_to(x, (2, 8)))
+    (False, False, True)
+    >>> repeats(np.lib.stride_tricks.sliding_window_view(x, 3))
+    True
+    """
+    if not array.size:
         return False
-    return any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True))
+    extent = array.dtype.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1:
+            if step < extent:
+                return True
+            extent += step * (size - 1)
+    return False
 
 
 def address(array: Seen) -> int:

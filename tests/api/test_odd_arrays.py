@@ -87,6 +87,8 @@ def test_views_of_views_give_what_their_copies_give(of_x: list[str], of_w: list[
 def _refusals() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
     out = np.empty(EXPECTED.shape, np.float32)
     spread = np.lib.stride_tricks.as_strided(np.empty(1, np.float32), EXPECTED.shape, (0, 0, 0, 0))
+    whole = np.empty_like(EXPECTED)
+    sliding = np.lib.stride_tricks.as_strided(whole, whole.shape, (*whole.strides[:2], 4, 4))
     conv2d = convforge.conv2d
     return {
         "no x": (lambda: conv2d(None, W), TypeError, "x must be an array; got None"),
@@ -99,6 +101,11 @@ def _refusals() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
         "records": (lambda: conv2d(X.view([("v", "f4")]), W), TypeError, "x has dtype"),
         "complex": (lambda: conv2d(X.astype("c8"), W), TypeError, "x has dtype complex64"),
         "a read-only out": (lambda: conv2d(X, W, B, out=_read_only(out)), ValueError, "out is read-only"),
+        "an out whose rows overlap": (
+            lambda: conv2d(X, W, B, out=sliding),
+            ValueError,
+            "several results would lie in one",
+        ),
         "an out of one number": (lambda: conv2d(X, W, B, out=spread), ValueError, "several results would lie in one"),
         "an out in foreign bytes": (lambda: conv2d(X, W, B, out=out.astype(">f4")), ValueError, "dtype >f4"),
         "an out of another shape": (lambda: conv2d(X, W, B, out=out[:, :3]), ValueError, "out has shape"),

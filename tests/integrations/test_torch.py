@@ -250,6 +250,30 @@ def test_the_operator_is_seen_by_all_that_look_on() -> None:
     assert any("convforge" in str(node.target) for node in graph.nodes)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # PyTorch's own, of jvp
+def test_what_has_no_rule_is_refused_and_not_zero() -> None:
+    from torch.autograd import forward_ad
+
+    x, w = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
+    for ask in (
+        lambda: torch.func.jvp(lambda one: convforge.torch.conv2d(one, w), (x,), (x,)),
+        lambda: torch.func.grad(lambda one: convforge.torch.conv2d(one, w).sum())(x),
+    ):
+        with pytest.raises(NotImplementedError, match=r"no rule for torch.func's grad, jvp"):
+            ask()
+    with forward_ad.dual_level():
+        assert convforge.torch.conv2d(x, w).shape == (1, 3, 3, 3)
+        with pytest.raises(NotImplementedError, match="no rule for forward-mode differentiation"):
+            convforge.torch.conv2d(forward_ad.make_dual(x, x), w)
+
+
+def test_autocast_leaves_doubles_and_meta_tensors_alone() -> None:
+    x, w = torch.ones(1, 2, 5, 5, dtype=torch.float64), torch.ones(3, 2, 3, 3, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert convforge.torch.conv2d(x, w).dtype == torch.float64
+    assert convforge.torch.conv2d(x.to("meta"), w.to("meta")).shape == (1, 3, 3, 3)
+
+
 def test_without_gradients_the_result_is_the_same() -> None:
     x, w, b = tensors()
     layer = torch.nn.Parameter(w)

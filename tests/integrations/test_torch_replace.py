@@ -80,7 +80,7 @@ def state_of(model: Any) -> list[tuple[str, int]]:
         (chain("conv", "relu", "bn"), [()]),
         (Block(), [("bn1",), ("bn2",)]),
         (nn.Sequential(Block(), chain("conv", "bn", "relu")), [("0.bn1",), ("0.bn2",), ("1.1", "1.2")]),
-        (Untraceable(), [("body.1", "body.2"), (), ()]),
+        (Untraceable(), [(), (), ()]),
     ],
     ids=["all", "relu6", "relu behind conv", "relu between", "block", "nested", "untraceable"],
 )
@@ -122,6 +122,67 @@ def test_a_layer_with_a_hook_is_not_folded_away() -> None:
     assert replace(model).layers[0].folded == ()
     model(X)
     assert seen == [1]
+
+
+class Tied(nn.Module):  # type: ignore[misc]
+    """Its weights go both ways, and it notes what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.seen: Any = None
+
+    def forward(self, x: Any) -> Any:
+        self.seen = self.norm(self.conv(input=x))
+        return nn.functional.conv_transpose2d(torch.relu(self.seen), self.conv.weight)
+
+
+def test_weights_that_are_read_elsewhere_stay_as_they_are() -> None:
+    model = settled(Tied())
+    expected = model(X)
+    report = replace(model)
+    assert (report.layers[0].by, report.layers[0].folded) == ("convforge", ())
+    assert model.seen.shape == (2, 4, 6, 7), "what the model notes is of a call, not of the trace"
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+    assert replace(settled(Tied()), X).layers[0].ours_s is not None, "the input may come by its name"
+
+
+def test_nothing_is_folded_across_the_end_of_a_container_with_a_hook() -> None:
+    model, seen = settled(nn.Sequential(chain("conv"), nn.BatchNorm2d(4), chain("conv", "bn"))), []
+    expected = model[0](X)
+    model[0].register_forward_hook(lambda _layer, _given, y: seen.append(y))
+    model[2].register_forward_hook(lambda _layer, _given, y: seen.append(y))
+    assert [layer.folded for layer in replace(model).layers] == [(), ("2.1",)]
+    assert seen == [], "the trace calls no hooks"
+    y = model(X)
+    torch.testing.assert_close(seen[0], expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(seen[1], y)
+
+
+def test_statistics_in_training_are_left_as_they_were() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+    replace(model, X + 5)
+    assert model[1].num_batches_tracked == 0
+    assert not model[1].running_mean.any()
+
+
+def test_what_raises_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = chain("conv", "bn", "conv", "bn")
+    model[2].train()
+    before = state_of(settled(model))
+    monkeypatch.setattr(nn.utils, "fuse_conv_bn_eval", lambda conv, norm: 1 / (conv is not model[2]))
+    with pytest.raises((ZeroDivisionError, AttributeError)):
+        replace(model)
+    assert state_of(model) == before
+
+
+def test_what_convforge_does_not_take_is_left_to_pytorch() -> None:
+    x, layer = X.to(torch.complex64), nn.Conv2d(4, 4, 3, dtype=torch.complex64)
+    for example in ((), (x,)):
+        (found,) = replace(nn.Sequential(layer), *example).layers
+        assert (found.by, found.why) == ("PyTorch", "convforge takes no torch.complex64")
+    (found,) = replace(nn.Conv2d(4, 4, 3)).layers
+    assert (found.by, found.why) == ("PyTorch", "it is the model itself")
 
 
 def test_a_layer_in_two_places_stays() -> None:

@@ -113,9 +113,11 @@ def conv2d(
             raise TypeError(
                 f"{name} must be a PyTorch tensor; got {type(tensor).__name__}: convforge.conv2d takes other arrays"
             )
-    if torch.is_autocast_enabled(x.device.type):
+    if not torch.compiler.is_compiling():
+        _no_transform((x, weight, bias))
+    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight, bias = (t if t is None or not t.is_floating_point() else t.to(dtype) for t in (x, weight, bias))
+        x, weight, bias = (t if t is None or not _is_cast(t) else t.to(dtype) for t in (x, weight, bias))
     steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
@@ -132,12 +134,33 @@ def _may_be_kept(x: Any, padding_mode: str) -> bool:
     return on_gpu and padding_mode == "zeros" and not _is_watched() and not torch.is_autocast_enabled("cuda")
 
 
+def _is_cast(tensor: Any) -> bool:
+    """Whether autocast casts a tensor: as PyTorch's, one of float64 stays as it is."""
+    return bool(tensor.is_floating_point() and tensor.dtype != torch.float64)
+
+
+def _no_transform(tensors: Sequence[Any]) -> None:
+    """Refuse what has no rule here, and would come out as a gradient of zero, or as an error of PyTorch's insides."""
+    level = torch._C._functorch.peek_interpreter_stack()
+    if level is not None and level.key().name in ("Grad", "Jvp"):
+        raise NotImplementedError(
+            "convforge.torch.conv2d has no rule for torch.func's grad, jvp, jacrev and hessian: use x.requires_grad_() "
+            "and backward(), or torch.autograd.grad"
+        )
+    if forward_ad._current_level >= 0:
+        for tensor in tensors:
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError(
+                    "convforge.torch.conv2d has no rule for forward-mode differentiation: use backward()"
+                )
+
+
 def _operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
     """The operator, by the shortest way: to reach a function in Python PyTorch's dispatcher takes longer than a small
     convolution takes, and longer still where gradients are recorded.
     """
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
-    if _is_watched() or any(type(tensor) not in _PLAIN for tensor in tensors):
+    if x.is_meta or _is_watched() or any(type(tensor) not in _PLAIN for tensor in tensors):
         return torch.ops.convforge.conv2d(x, weight, bias, *options)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _Recorded.apply(x, weight, bias, *options)
@@ -354,10 +377,10 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
         made.__dict__ = layer.__dict__.copy()
         return made
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Any:  # noqa: A002 - its name in nn.Conv2d
         """Convolve; see :func:`convforge.torch.conv2d`."""
         return conv2d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
             padding_mode=self.padding_mode, activation=self.activation, precision=self.precision,
             algorithm=self.algorithm, tune=self.tune,
         )  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
+
+from convforge.errors import UnsupportedProblem
 
 # Seconds for which a layer is timed by either side.
 BUDGET_S = 0.02
@@ -18,6 +19,8 @@ BUDGET_S = 0.02
 WORTH = 1.0
 # Layers that become part of a convolution, by the names that it has for them.
 _ACTIVATIONS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
+# Types of weights that are swapped.
+_TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,12 @@ class Replaced:
 def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     """Swap the nn.Conv2d layers of a model for :class:`convforge.torch.Conv2d`, in place.
 
-    In eval mode a BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where it is
-    certain that nothing else sees what is in between: by a trace of the model (torch.fx), or, where it cannot be
-    traced, among neighbours in an nn.Sequential. With example inputs each layer is timed by both sides on what reaches
-    it, and left to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing
-    was measured. Last the whole model is timed before and after; where it has become slower it is left as it was.
+    In eval mode a BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where a trace
+    of the model (torch.fx) shows that nothing else sees what is in between, or reads the weights; of a model that
+    cannot be traced nothing is folded. With example inputs each layer is timed by both sides on what reaches it, and
+    left to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing was
+    measured. Last the whole model is timed before and after; where it has become slower it is left as it was. Buffers,
+    such as statistics in training, are afterwards what they were; where anything raises, so is the model.
 
     Parameters
     ----------
@@ -126,37 +130,54 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     >>> type(model[0])
     <class 'torch.nn.modules.conv.Conv2d'>
     """
-    from convforge.integrations.torch import Conv2d
-
     report = Replaced()
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
     convolutions = {path: layer for path, layer in model.named_modules() if type(layer) is nn.Conv2d}
     chains = _chains(model, report) if fold and not model.training else {}
     if fold and model.training:
         report.notes.append("Nothing was folded: the model is in training mode.")
-    inputs = _inputs(model, convolutions, example) if example else {}
-    before_s = _seconds(lambda given: model(*given), example) if example else 0.0
-    for path, layer in convolutions.items():
-        if places[id(layer)] > 1:
-            report.layers.append(Layer(path, "PyTorch", (), "it stands in several places of the model"))
-            continue
-        behind = [(name, model.get_submodule(name)) for name in chains.get(path, ())]
-        behind = _foldable(layer, behind, places)
-        plain = _folded(layer, behind)
-        ours = Conv2d.of(plain)
-        ours.activation = next((name for _, other in behind if (name := _ACTIVATIONS.get(type(other)))), None)
-        found = _verdict(path, behind, ours, plain, inputs.get(path), bool(example))
-        report.layers.append(found)
-        if found.by == "convforge":
-            report._put(model, path, ours)
-            for name, _ in behind:
-                report._put(model, name, nn.Identity())
-        elif plain is not layer:
-            report._put(model, path, plain)
-            report._put(model, behind[0][0], nn.Identity())
-    if example:
-        _check_whole(model, example, before_s, report)
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if example else []
+    try:
+        inputs = _inputs(model, convolutions, example) if example else {}
+        before_s = _seconds(lambda given: model(*given), example) if example else 0.0
+        for path, layer in convolutions.items():
+            if path and places[id(layer)] == 1:
+                behind = [(name, model.get_submodule(name)) for name in chains.get(path, ())]
+                behind = _foldable(layer, behind, places)
+                report.layers.append(_swapped(model, path, layer, behind, inputs.get(path), bool(example), report))
+            else:
+                why = "it stands in several places of the model" if path else "it is the model itself"
+                report.layers.append(Layer(path, "PyTorch", (), why))
+        if example:
+            _check_whole(model, example, before_s, report)
+    except BaseException:
+        report.undo()
+        raise
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
     return report
+
+
+def _swapped(
+    model: Any, path: str, layer: Any, behind: list[tuple[str, Any]], x: Any, measured: bool, report: Replaced
+) -> Layer:
+    """Put ours, or PyTorch's with the BatchNorm2d folded in, in a layer's place."""
+    from convforge.integrations.torch import Conv2d
+
+    plain = _folded(layer, behind)
+    ours = Conv2d.of(plain)
+    ours.activation = next((name for _, other in behind if (name := _ACTIVATIONS.get(type(other)))), None)
+    found = _verdict(path, behind, ours, plain, x, measured)
+    if found.by == "convforge":
+        report._put(model, path, ours)
+        for name, _ in behind:
+            report._put(model, name, nn.Identity())
+    elif plain is not layer:
+        report._put(model, path, plain)
+        report._put(model, behind[0][0], nn.Identity())
+    return found
 
 
 def _check_whole(model: Any, example: tuple[Any, ...], before_s: float, report: Replaced) -> None:
@@ -189,6 +210,9 @@ def _check_whole(model: Any, example: tuple[Any, ...], before_s: float, report: 
 def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bool) -> Layer:
     """Who is to compute a layer."""
     folded = tuple(name for name, _ in behind)
+    kept = tuple(name for name, other in behind if type(other) not in _ACTIVATIONS)
+    if plain.weight.dtype not in _TAKEN:
+        return Layer(path, "PyTorch", kept, f"convforge takes no {plain.weight.dtype}")
     if x is None:
         why = "the example inputs do not reach it" if measured else "not measured: no example inputs were given"
         return Layer(path, "convforge", folded, why)
@@ -199,10 +223,12 @@ def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bo
             return nn.functional.relu6(y, inplace=True)
         return y if ours.activation is None else y.relu_()
 
-    ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
+    try:
+        ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
+    except (TypeError, ValueError, UnsupportedProblem) as refusal:
+        return Layer(path, "PyTorch", kept, f"convforge refuses it: {refusal}")
     if ours_s < WORTH * torch_s:
         return Layer(path, "convforge", folded, "measured: ours is faster", ours_s, torch_s)
-    kept = tuple(name for name, other in behind if type(other) not in _ACTIVATIONS)
     return Layer(path, "PyTorch", kept, "measured: PyTorch is faster", ours_s, torch_s)
 
 
@@ -219,7 +245,9 @@ def _seconds(call: Any, x: Any) -> float:
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
     """What reaches each convolution first when the model is called with these inputs."""
     found: dict[str, Any] = {}
-    hooks = [layer.register_forward_pre_hook(_noting(found, path)) for path, layer in convolutions.items()]
+    hooks = [
+        layer.register_forward_pre_hook(_noting(found, path), with_kwargs=True) for path, layer in convolutions.items()
+    ]
     try:
         with torch.no_grad():
             model(*example)
@@ -230,8 +258,9 @@ def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) 
 
 
 def _noting(found: dict[str, Any], path: str) -> Any:
-    def note(layer: Any, given: Any) -> None:
-        found.setdefault(path, given[0].detach().clone(memory_format=torch.preserve_format))
+    def note(layer: Any, given: Any, named: Any) -> None:
+        x = given[0] if given else named["input"]
+        found.setdefault(path, x.detach().clone(memory_format=torch.preserve_format))
 
     return note
 
@@ -246,7 +275,7 @@ def _foldable(layer: Any, behind: list[tuple[str, Any]], places: Counter[int]) -
         before = layer if not kept else kept[-1][1]
         if type(other) not in kinds or places[id(other)] > 1 or _hooked(other) or _hooked(before):
             break
-        if isinstance(other, nn.BatchNorm2d) and (other.running_mean is None or other.training):
+        if isinstance(other, nn.BatchNorm2d) and (other.running_mean is None or other.training or layer.training):
             break
         kept.append((name, other))
     return kept
@@ -266,30 +295,45 @@ def _folded(layer: Any, behind: list[tuple[str, Any]]) -> Any:
 def _chains(model: Any, report: Replaced) -> dict[str, tuple[str, ...]]:
     """What stands behind each convolution, and is seen by nothing else: names of up to two layers."""
     try:
-        graph = fx.Tracer().trace(model)
+        graph = _traced(model)
     except Exception as fault:  # whatever a model does that cannot be traced
         reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-        report.notes.append(f"The model cannot be traced ({reason}): only neighbours in an nn.Sequential were folded.")
-        return dict(_neighbours(model))
+        report.notes.append(f"Nothing was folded: the model cannot be traced ({reason}).")
+        return {}
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    watched = [path for path, layer in model.named_modules() if path and _hooked(layer)]
+
+    def alone(name: Any) -> bool:
+        """Called once, and its weights are read nowhere else."""
+        return calls[name] == 1 and name not in read
+
+    def inside(name: Any) -> list[str]:
+        """The containers around a layer of which hooks see what goes in and comes out."""
+        return [path for path in watched if str(name).startswith(f"{path}.")]
+
     found = {}
     for node in graph.nodes:
-        if node.op == "call_module" and calls[node.target] == 1:
+        if node.op == "call_module" and alone(node.target):
             chain: list[str] = []
             last = node
             while len(last.users) == 1 and len(chain) < 2:
                 (last,) = last.users
-                if last.op != "call_module" or calls[last.target] > 1:
+                if last.op != "call_module" or not alone(last.target) or inside(last.target) != inside(node.target):
                     break
                 chain.append(str(last.target))
             found[str(node.target)] = tuple(chain)
     return found
 
 
-def _neighbours(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The next two layers of every layer in an nn.Sequential."""
-    for path, layer in model.named_modules():
-        if type(layer) is nn.Sequential:
-            names = [f"{path}.{name}" if path else name for name, _ in layer.named_children()]
-            for i, name in enumerate(names):
-                yield name, tuple(names[i + 1 : i + 3])
+def _traced(model: Any) -> Any:
+    """The graph of a model, which is afterwards what it was: what it notes of itself would be of the trace."""
+    before = [(layer, layer.__dict__.copy()) for layer in model.modules()]
+    try:
+        for layer, _ in before:
+            layer._forward_hooks, layer._forward_pre_hooks = OrderedDict(), OrderedDict()
+        return fx.Tracer().trace(model)
+    finally:
+        for layer, held in before:
+            layer.__dict__.clear()
+            layer.__dict__.update(held)
