@@ -87,7 +87,7 @@ def test_views_of_views_give_what_their_copies_give(of_x: list[str], of_w: list[
 def _refusals() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
     out = np.empty(EXPECTED.shape, np.float32)
     spread = np.lib.stride_tricks.as_strided(np.empty(1, np.float32), EXPECTED.shape, (0, 0, 0, 0))
-    whole = np.empty_like(EXPECTED)
+    whole = np.empty_like(out)
     sliding = np.lib.stride_tricks.as_strided(whole, whole.shape, (*whole.strides[:2], 4, 4))
     conv2d = convforge.conv2d
     return {

@@ -8,6 +8,7 @@ import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.kinds import module
 
@@ -265,6 +266,16 @@ def test_what_has_no_rule_is_refused_and_not_zero() -> None:
         assert convforge.torch.conv2d(x, w).shape == (1, 3, 3, 3)
         with pytest.raises(NotImplementedError, match="no rule for forward-mode differentiation"):
             convforge.torch.conv2d(forward_ad.make_dual(x, x), w)
+
+
+def test_numpys_numbers_and_unknown_borders() -> None:
+    x, w = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
+    found = convforge.torch.conv2d(x, w, None, np.int64(2), (np.int32(1), 1))
+    torch.testing.assert_close(found, torch.nn.functional.conv2d(x, w, None, 2, 1))
+    for mode in ("symmetric", "foo"):
+        for padding in (0, 1):
+            with pytest.raises(ValueError, match=f"padding_mode='{mode}' must be one of zeros, reflect, replicate"):
+                convforge.torch.conv2d(x, w, padding=padding, padding_mode=mode)
 
 
 def test_autocast_leaves_doubles_and_meta_tensors_alone() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from tests.lab import books
 from tests.studies.made_up import result, rgb, run
 
+from convforge.algorithms import find
+from convforge.bench.records import digest
 from convforge.lab import bind, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
@@ -33,6 +36,24 @@ def said() -> str:
 def test_the_same_book_gives_the_same_page() -> None:
     book = bind({"size": books.pictures()})
     assert render(book) == render(book)
+
+
+def test_problems_are_named_in_the_language_of_the_page() -> None:
+    book = bind({"size": books.pictures()})
+    english, chinese = render(book), render(book, code="zh")
+    assert "RGB picture to 1 channel" in english
+    assert "RGB picture to 1 channel" not in chinese
+    assert "RGB 图像到 1 通道" in chinese
+
+
+def test_a_chapter_on_changed_sources_says_so() -> None:
+    runs = {"size": books.pictures(), "stride": books.pictures("stride")}
+    current = {name: digest(find("conv2d", "cuda", name)) for name in ("direct_naive", "direct_tiled", "cudnn")}
+    fresh = replace(runs["size"], results=[replace(r, digest=current[r.algorithm]) for r in runs["size"].results])
+    changed = replace(runs["stride"], results=[replace(r, digest="of before") for r in runs["stride"].results])
+    text = render(bind({"size": fresh, "stride": changed}))
+    assert text.count("times are of sources that have changed since") == 2, "at the answer, and in its chapter"
+    assert "18 of 18 times are of sources that have changed since" in text
 
 
 def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 _NAME = "convforge::conv2d"
 # What :func:`convforge.conv2d` is told of each activation that has a gradient here.
 _ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 _PLAIN = (torch.Tensor, nn.Parameter)
 # Calls of :func:`conv2d` on a GPU that can be made again, by its own arguments.
 _CALLS = Calls(CHOICES.generation)
@@ -108,6 +110,8 @@ def conv2d(
         raise ValueError(
             f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
         )
+    if padding_mode not in _PADDING_MODES:
+        raise ValueError(f"padding_mode={padding_mode!r} must be one of {', '.join(_PADDING_MODES)} here")
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, torch.Tensor) and not (tensor is None and name == "bias"):
             raise TypeError(
@@ -189,6 +193,8 @@ def _pair(value: Any, name: str) -> list[int]:
     """A number for both axes, or two; of a sequence of one number PyTorch makes both as well."""
     if isinstance(value, int | torch.SymInt):
         return [value, value]
+    if isinstance(value, Integral):  # such as NumPy's
+        return [int(value), int(value)]
     if isinstance(value, list | tuple) and len(value) in (1, 2):
         return [value[0], value[-1]]
     raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")

@@ -52,6 +52,11 @@ class Chapter:
         return tuple(chosen[:MOST_ANSWERS])
 
     @cached_property
+    def stale(self) -> int:
+        """How many of its times are of sources that have changed since."""
+        return sum(entry.stale for entry in self.shown.timed)
+
+    @cached_property
     def supported(self) -> tuple[Finding, ...]:
         """What else the data supports."""
         return tuple(f for f in self.findings if f.supported and f not in self.answers)
@@ -101,6 +106,12 @@ def bind(runs: Mapping[str, Run]) -> Book:
         raise ValueError(f"these runs are of several devices ({', '.join(sorted(devices))}); give those of one")
     absent = tuple(study for name, study in STUDIES.items() if name not in runs)
     return Book(tuple(chapters), absent, view(merged([chapter.shown.run for chapter in chapters])))
+
+
+def in_this_language(book: Book) -> Book:
+    """The same book, what its problems are called in the language of this place."""
+    chapters = tuple(replace(chapter, shown=view(chapter.shown.run)) for chapter in book.chapters)
+    return replace(book, chapters=chapters, whole=view(book.whole.run))
 
 
 def find_runs(paths: Iterable[Path]) -> dict[str, Run]:

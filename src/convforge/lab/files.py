@@ -12,7 +12,7 @@ from typing import Any
 
 from convforge.bench.tables import csv_table
 from convforge.lab import charts, published
-from convforge.lab.book import Book, Chapter
+from convforge.lab.book import Book, Chapter, in_this_language
 from convforge.lab.page import render
 from convforge.lab.text import markdown
 from convforge.lab.words import answer, headline_of, title_of
@@ -61,14 +61,15 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
     without_png = False
     for code, name in names.items():
         with in_language(code), unvalidated():
-            own_title = title or title_of(book)
+            told = in_this_language(book)
+            own_title = title or title_of(told)
             others = [(LANGUAGES[other], f"{names[other]}.html") for other in codes if other != code]
             page = render(book, title=own_title, code=code, pages=others)
             charts_folder = folder / f"charts{name.removeprefix('lab')}"
-            addresses, paths = _write_charts(book, charts_folder)
+            addresses, paths = _write_charts(told, charts_folder)
             drawn += paths
             without_png |= not _has_glyphs(code)
-            text = markdown(book, title=own_title, drawn=addresses)
+            text = markdown(told, title=own_title, drawn=addresses)
         write(folder / f"{name}.html", page)
         write(folder / f"{name}.md", text)
         pages += [folder / f"{name}.html", folder / f"{name}.md"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from convforge.lab import charts, published, sources
-from convforge.lab.book import Book, Chapter
-from convforge.lab.words import Figure, answer, figures, headline_of, title_of
+from convforge.lab.book import Book, Chapter, in_this_language
+from convforge.lab.words import Figure, answer, figures, headline_of, stale_words, title_of
 from convforge.language import gettext, in_language
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
@@ -46,6 +46,7 @@ class Section:
     key: str
     study: Study
     answer: str
+    stale: str
     answers: tuple[Said, ...]
     supported: tuple[Said, ...]
     doubtful: tuple[Said, ...]
@@ -100,7 +101,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
         The same page in other languages.
     """
     with in_language(code), unvalidated():
-        return _render(book, title, pages)
+        return _render(in_this_language(book), title, pages)
 
 
 def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
@@ -143,6 +144,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         key=f"study-{chapter.study.name}",
         study=chapter.study,
         answer=answer(chapter),
+        stale=stale_words(chapter),
         answers=tuple(_said(chapter.study, finding) for finding in chapter.answers),
         supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
         doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),

@@ -77,9 +77,11 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
         Column(
             gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
         ),
-        Column(gettext("registers"), True, gettext("of a thread, in the first launch")),
+        Column(gettext("registers"), True, gettext("of a thread, in the launch that takes most")),
         Column(
-            gettext("occupancy"), True, gettext("resident warps over the most that one can hold, in the first launch")
+            gettext("occupancy"),
+            True,
+            gettext("resident warps over the most that one can hold, in the launch whose threads take most registers"),
         ),
         Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
     )
@@ -91,7 +93,8 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
 def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
     r, timing, limit = entry.result, entry.timing, view.roof(entry)
     assert timing is not None
-    launch = r.launches[0] if r.launches else {}
+    # Weights may be copied or packed in a launch of their own, before.
+    launch = max(r.launches, key=lambda about: about.get("registers") or 0, default={})
     share = entry.gflops / limit if entry.gflops and limit else None
     fastest = view.verdicts[r.case].fastest
     best = view.run.timing(fastest[0]) if fastest else None
@@ -99,7 +102,10 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
     return (
         Cell(r.case),
         Cell(r.config or "–"),
-        Cell(("~" if timing.noisy else "") + numbers.seconds(timing.median_s), timing.median_s),
+        Cell(
+            ("~" if timing.noisy else "") + ("*" if entry.stale else "") + numbers.seconds(timing.median_s),
+            timing.median_s,
+        ),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         optional(entry.gflops, numbers.three),
         optional(share, numbers.percent),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, headline_of
+from convforge.lab.words import answer, headline_of, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
@@ -53,6 +53,7 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     study = chapter.study
     yield from (f"## {gettext(study.asks)}", "")
     yield from (f"**{escaped(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
+    yield from (f"{stale}\n" for stale in [escaped(stale_words(chapter))] if stale)
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:

@@ -62,12 +62,33 @@ def answer(chapter: Chapter) -> str:
     return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
 
 
+def stale_words(chapter: Chapter) -> str:
+    """That sources have changed since a chapter's times were taken; empty where none has."""
+    if not chapter.stale:
+        return ""
+    return gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.").format(
+        n=chapter.stale, of=len(chapter.shown.timed)
+    )
+
+
 def figures(finding: Finding) -> Iterator[Figure]:
     """The figures behind a finding."""
     for datum in finding.data:
         where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
         spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
-        yield Figure(where or gettext("this machine"), datum.what.replace("_", " "), value_of(datum), spread)
+        yield Figure(where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread)
+
+
+def _name_of(what: str) -> str:
+    """What a figure is, in words; one that this version does not know by the name in the records."""
+    known = {
+        "time": gettext("time"),
+        "occupancy": gettext("occupancy"),
+        "first_call_s": gettext("first call"),
+        "copy_bytes_per_s": gettext("copy bandwidth"),
+        "fma_flops_per_s": gettext("FMA peak"),
+    }
+    return known.get(what) or what.replace("_", " ")
 
 
 def value_of(datum: Datum) -> str:

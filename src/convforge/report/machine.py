@@ -57,19 +57,23 @@ def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
             yield label, numbers.byte_count(known[name])
     if known.get("vector_bytes"):
         yield gettext("vectors"), gettext("{n} bytes").format(n=known["vector_bytes"])
+    on_gpu = known.get("backend") == "cuda"
+    if on_gpu and isinstance(known.get("clock_hz"), int | float) and known["clock_hz"]:
+        yield gettext("clock"), f"{known['clock_hz'] / 1e6:.0f} MHz"
     load = machine.get("load")
+    at_start = gettext("the host's load at the start") if on_gpu else gettext("load at the start")
     silent = gettext("the system does not say")
     if isinstance(load, list) and load:
         words = gettext("{load} (1, 5, 15 minutes)").format(load=" / ".join(str(value) for value in load))
-        yield gettext("load at the start"), words
+        yield at_start, words
     else:
-        yield gettext("load at the start"), silent
+        yield at_start, silent
     yield gettext("clock governor"), str(machine.get("governor") or silent)
     clocks = machine.get("clock_mhz")
     if isinstance(clocks, list) and clocks:
         low, high = min(clocks), max(clocks)
         words = "{low:.0f} MHz" if low == high else gettext("{low:.0f} to {high:.0f} MHz")
-        yield gettext("clock"), words.format(low=low, high=high)
+        yield gettext("the host's clock") if on_gpu else gettext("clock"), words.format(low=low, high=high)
     threads = _mapping(machine.get("threads"))
     if threads:
         yield gettext("thread limits"), ", ".join(f"{name}={value}" for name, value in sorted(threads.items()))

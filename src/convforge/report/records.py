@@ -318,6 +318,8 @@ def _operands(problem: Problem) -> str:
         words = gettext("{c} channels depthwise to {k}")
     elif problem.c == 3 and problem.groups == 1:
         words = ngettext("RGB picture to {k} channel", "RGB picture to {k} channels", problem.k)
+    elif problem.c == 1:
+        words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
     else:
         words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
     return batch + words.format(c=problem.c, k=problem.k)

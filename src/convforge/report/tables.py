@@ -92,7 +92,7 @@ def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
         Cell(group.usual),
         Cell(f"{_time(top.ours)} / {_time(top.peer)}", top.ours.seconds),
         Cell(top.peer.label),
-        Cell(top.words, look=top.tone),
+        Cell(top.words, top.ratio, top.tone),
     )
 
 
@@ -122,7 +122,7 @@ def _duel_row(d: Duel) -> tuple[Cell, ...]:
         Cell(d.peer.label),
         Cell(_time(d.peer), d.peer.seconds),
         Cell(numbers.ratio(d.ratio), d.ratio),
-        Cell(d.words, look=d.tone),
+        Cell(d.words, d.ratio, d.tone),
     )
 
 

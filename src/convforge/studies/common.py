@@ -32,17 +32,18 @@ def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
             yield Finding("quality", f"quality/{status}", values, supported=False)
     if not times:
         return
-    single = [r for r in timed if r.time is not None and len(r.time.samples) < 3]
+    known = [(r, timing) for r in timed if (timing := run.timing(r)) is not None]
+    single = [r for r, timing in known if len(timing.samples) < 3]
     if single:
         values = {"times": len(single), "of": len(timed)}
         yield Finding("quality", "quality/no-spread", values, supported=False)
-    noisy = [r for r in timed if r.time is not None and r.time.noisy]
+    noisy = [(r, timing) for r, timing in known if timing.noisy]
     if noisy:
         values = {
             "times": len(noisy),
             "of": len(timed),
-            "methods": _distinct(r.algorithm for r in noisy),
-            "spread": max(r.time.spread for r in noisy if r.time is not None),
+            "methods": _distinct(r.algorithm for r, _ in noisy),
+            "spread": max(timing.spread for _, timing in noisy),
         }
         yield Finding("quality", "quality/noisy", values, supported=False)
     if (words := run.moved) is not None:
