@@ -43,6 +43,19 @@ def test_a_shape_may_change_with_the_case_or_not() -> None:
     assert "32x4 on a; 8x8 on b" in sentence("block-size", finding)
 
 
+def test_a_case_with_skipped_shapes_is_not_held_against_one_that_has_them_all() -> None:
+    whole = shaped({block(32, 4): 1.0, block(8, 8): 3.0, block(16, 16): 2.0})
+    cut = shaped({block(32, 4): None, block(8, 8): 3.0, block(16, 16): 2.0}, case="b")
+    said = found("block-size", run(*whole, *cut), "best-shape")
+    assert [(f.form, f.supported) for f in said] == [("shape/one", True), ("shape/left-out", False)]
+    assert sentence("block-size", said[1]) == (
+        "direct_constant: b left out of account: some shapes were skipped there."
+    )
+    alone = found("block-size", run(*cut), "best-shape")
+    assert [f.form for f in alone] == ["shape/one", "shape/cut"], "there is no other case to go by"
+    assert "some shapes were skipped on b, so that another may be faster" in sentence("block-size", alone[1])
+
+
 def test_shapes_that_are_level_support_nothing() -> None:
     times = {block(32, 4): 1.0, block(8, 8): 1.05}
     made = run(*(result("direct_constant", s, rgb(256), config=c, shape=LOUD) for c, s in times.items()))

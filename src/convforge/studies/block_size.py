@@ -44,7 +44,10 @@ def _whole(row: Row) -> bool:
 
 
 def _tried(run: Run) -> dict[str, dict[str, list[Reading]]]:
-    """Method -> case -> its readings, one a config, in the order of its configs; those with several alone."""
+    """Method -> case -> its readings, one a config, in the order of its configs; those with several alone.
+
+    A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
+    """
     found: dict[str, dict[str, list[Reading]]] = {}
     for operation in OPERATIONS:
         for r in readings(run, operation, every_config=True, pick=lambda run, r: r.time):
@@ -52,7 +55,20 @@ def _tried(run: Run) -> dict[str, dict[str, list[Reading]]]:
             if r.result.ours and (shape is None or not shape.partition):  # partitions have a study of their own
                 found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
     several = {m: {case: rs for case, rs in cases.items() if len(_shapes(rs)) > 1} for m, cases in found.items()}
-    return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in several.items() if cases}
+    cut = _cut(run)
+    whole = {
+        m: {case: rs for case, rs in cases.items() if (m, case) not in cut} or cases for m, cases in several.items()
+    }
+    return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in whole.items() if cases}
+
+
+def _cut(run: Run) -> set[tuple[str, str]]:
+    """Methods and cases of which some config was skipped, those of other partitions aside."""
+    return {
+        (r.algorithm, r.case)
+        for r in run.results
+        if r.status == "skipped" and ((shape := shape_of(r.config)) is None or not shape.partition)
+    }
 
 
 def _shape(reading: Reading) -> str:
@@ -97,6 +113,10 @@ def shapes(run: Run) -> Iterator[Finding]:
         even = all(len(found) == len(each[case]) for case, found in leaders.items())
         form = "level" if even else "one" if shared and len(cases) == 1 else "same" if shared else "changes"
         yield Finding("best-shape", f"shape/{form}", values, rests, supported=not even)
+        left = sorted({case for m, case in _cut(run) if m == method}, key=natural)
+        if left:
+            form = "left-out" if set(left).isdisjoint(cases) else "cut"
+            yield Finding("best-shape", f"shape/{form}", {"method": method, "left": left}, supported=False)
 
 
 def _grouped(names: dict[str, str]) -> dict[str, list[str]]:
@@ -271,6 +291,8 @@ ENGLISH = {
     "the shape matters by up to {ratio:times} ({best} against {worst} on {case}: {best_s:time}, {worst_s:time}).",
     "shape/level": "{method}: no shape is faster than another on any of {n:count case}: all are closer than their "
     "spreads.",
+    "shape/left-out": "{method}: {left:names} left out of account: some shapes were skipped there.",
+    "shape/cut": "{method}: some shapes were skipped on {left:names}, so that another may be faster there.",
     "shape/none": "What the shape of a block does cannot be said: no method was timed in several.",
     "default/untimed": "{method}: whether the default config is well chosen cannot be said; it has no time.",
     "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
