@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from convforge.errors import UnsupportedProblem
-
 # Seconds for which a layer is timed by either side.
 BUDGET_S = 0.02
 # A layer is left to PyTorch where ours takes this many times as long, or more.
@@ -225,7 +223,7 @@ def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bo
 
     try:
         ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
-    except (TypeError, ValueError, UnsupportedProblem) as refusal:
+    except (TypeError, ValueError) as refusal:  # UnsupportedProblem is one
         return Layer(path, "PyTorch", kept, f"convforge refuses it: {refusal}")
     if ours_s < WORTH * torch_s:
         return Layer(path, "convforge", folded, "measured: ours is faster", ours_s, torch_s)
