@@ -259,6 +259,7 @@ def test_what_has_no_rule_is_refused_and_not_zero() -> None:
     for ask in (
         lambda: torch.func.jvp(lambda one: convforge.torch.conv2d(one, w), (x,), (x,)),
         lambda: torch.func.grad(lambda one: convforge.torch.conv2d(one, w).sum())(x),
+        lambda: torch.func.jvp(torch.func.vmap(lambda one: convforge.torch.conv2d(one, w)), (x[None],), (x[None],)),
     ):
         with pytest.raises(NotImplementedError, match=r"no rule for torch.func's grad, jvp"):
             ask()

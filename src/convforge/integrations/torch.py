@@ -145,8 +145,8 @@ def _is_cast(tensor: Any) -> bool:
 
 def _no_transform(tensors: Sequence[Any]) -> None:
     """Refuse what has no rule here, and would come out as a gradient of zero, or as an error of PyTorch's insides."""
-    level = torch._C._functorch.peek_interpreter_stack()
-    if level is not None and level.key().name in ("Grad", "Jvp"):
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    if any(level.key().name in ("Grad", "Jvp") for level in levels):  # a vmap may stand on top of them
         raise NotImplementedError(
             "convforge.torch.conv2d has no rule for torch.func's grad, jvp, jacrev and hessian: use x.requires_grad_() "
             "and backward(), or torch.autograd.grad"
