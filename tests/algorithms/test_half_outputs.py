@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.emulated import needs_emulator
 
+import convforge
 from convforge.algorithms import algorithms, refusal
 from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import cpu_facts, cpu_runtime
@@ -53,3 +55,11 @@ def test_a_scaled_integer_sum_beside_a_tie(algorithm: Any, tiny: int) -> None:
     scale = 2049 / 127 * (1 + tiny * 2.0**-40)
     got = convolved(algorithm, INTEGER, [127, 0], [1, 0], scale)
     assert got == (2048 if 127 * scale <= 2049 else 2050)
+
+
+@needs_emulator
+@pytest.mark.parametrize("tiny", [-1, 0, 1])
+def test_a_scaled_integer_sum_beside_a_tie_on_a_device(tiny: int) -> None:
+    x = np.full((4, 4), 2049 * 2**14 + tiny, np.int32)
+    got = convforge.filter(x, np.array([[2.0**-14]]), out_dtype="float16", device="emulator")
+    assert (got == (2050 if tiny > 0 else 2048)).all()

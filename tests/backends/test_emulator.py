@@ -313,6 +313,51 @@ def test_bfloat16_is_the_upper_half_ties_to_even(tmp_path: Path) -> None:
     assert np.isnan((got.astype(np.uint32) << 16).view(np.float32)[nan]).all()
 
 
+def _beside_ties(narrow: np.ndarray) -> np.ndarray:
+    """The middle of every two neighbours of a 16-bit type, in float64, and what lies beside it, beyond float32 too."""
+    middles = (narrow[1:] + narrow[:-1]) / 2
+    beside = [np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf), middles * (1 + 2.0**-26)]
+    values = np.concatenate([narrow, middles, *beside, [1e300, -1e300, 3.5e38, 1e-320, np.inf, -np.inf, np.nan]])
+    return np.resize(values, -(-values.size // 256) * 256)
+
+
+def test_doubles_are_stored_as_half_rounded_once(tmp_path: Path) -> None:
+    body = "const int i = blockIdx.x * 256 + threadIdx.x; args.out[i] = stored<half_t>::of(args.x[i]);"
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
+    values = _beside_ties(np.sort(halves[np.isfinite(halves)]))
+    kernel = source(tmp_path, body, x="double", out="half_t")
+    got = run(kernel, values, np.zeros(values.size, np.float16), 256, values.size // 256)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, values.astype(np.float16))
+
+
+@pytest.mark.parametrize("kind", ["double", "int"])
+def test_wide_numbers_are_stored_as_bfloat16_rounded_once(tmp_path: Path, kind: str) -> None:
+    body = "const int i = blockIdx.x * 256 + threadIdx.x; args.out[i] = stored<bfloat16_t>::of(args.x[i]);"
+    exact = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
+    exact = np.concatenate([-exact[:0:-1], exact])
+    if kind == "int":
+        exact = exact[(abs(exact) <= 2**31) & (exact % 1 == 0)]
+        middles = ((exact[1:] + exact[:-1]) / 2).astype(np.int64)
+        values = np.concatenate([middles - 1, middles, middles + 1]).clip(-(2**31), 2**31 - 1)
+        values = np.resize(values, -(-values.size // 256) * 256).astype(np.int32)
+    else:
+        values = _beside_ties(exact)
+    kernel = source(tmp_path, body, x=kind, out="bfloat16_t")
+    bits = run(kernel, values, np.zeros(values.size, np.uint16), 256, values.size // 256)
+    got = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    wide = values.astype(np.float64)
+    number = abs(wide) < 2.0**127
+    at = np.searchsorted(exact, wide[number])
+    low, high = exact[np.maximum(at - 1, 0)], exact[np.minimum(at, exact.size - 1)]
+    below, above = wide[number] - low, high - wide[number]
+    assert (abs(got[number] - wide[number]) == np.minimum(below, above)).all(), "the nearest"
+    tie = (below == above) & (low != high)
+    assert tie.any()
+    assert (bits[number][tie] & 1 == 0).all(), "ties to even"
+    np.testing.assert_array_equal(got[abs(wide) > 3.4e38], wide[abs(wide) > 3.4e38] * np.inf)
+
+
 def test_arithmetic(tmp_path: Path) -> None:
     """Where CUDA's words differ from C's."""
     body = """

@@ -68,6 +68,18 @@ __device__ inline bfloat16_t narrow_bfloat16(float value) {
 template <class T>
 __device__ inline T widen(T value) { return value; }
 
+// A number on its way to 16 bits: float holds it but for a last bit that is set where anything was lost. What lies
+// beside a tie of the 16-bit type so stays beside it, and is not rounded twice (Boldo and Melquiond, Emulation of a FMA
+// and correctly rounded sums, 2008).
+__device__ inline float odd_float(float value) { return value; }
+__device__ inline float odd_float(double value) {
+    const float nearest = static_cast<float>(value);
+    const bool above = fabs(static_cast<double>(nearest)) > fabs(value);
+    const bool below = fabs(static_cast<double>(nearest)) < fabs(value);
+    return above || below ? float_of((bits_of(nearest) - above) | 1u) : nearest;
+}
+__device__ inline float odd_float(int value) { return odd_float(static_cast<double>(value)); }
+
 // A stored number in the type that sums are taken in.
 template <class To, class From>
 __device__ inline To as(From value) { return static_cast<To>(widen(value)); }
@@ -113,11 +125,11 @@ template <> struct stored<double> {
 };
 template <> struct stored<half_t> {
     template <class V>
-    static __device__ half_t of(V value) { return narrow_half(static_cast<float>(value)); }
+    static __device__ half_t of(V value) { return narrow_half(odd_float(value)); }
 };
 template <> struct stored<bfloat16_t> {
     template <class V>
-    static __device__ bfloat16_t of(V value) { return narrow_bfloat16(static_cast<float>(value)); }
+    static __device__ bfloat16_t of(V value) { return narrow_bfloat16(odd_float(value)); }
 };
 
 // a * b + c, rounded once for floats.
