@@ -10,7 +10,7 @@ import pytest
 from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms.gemm.device import LADDER
-from convforge.algorithms.im2col.device import Im2col, Im2colConfig
+from convforge.algorithms.im2col.device import MOST_CHUNKS, Im2col, Im2colConfig
 from convforge.algorithms.implicit_gemm import device
 from convforge.algorithms.implicit_gemm.device import ImplicitGemm
 from convforge.backends.emulator.runtime import emulator_runtime
@@ -103,6 +103,13 @@ def test_chunks_keep_to_a_workspace() -> None:
     chunks = [config.columns for config in IM2COL.configs(problem, facts) if config.gemm == "gemm_warp_tiled"]
     assert chunks[0] == 32 * 56 * 56
     assert min(chunks) * 64 * 9 * 4 < 4 << 20
+
+
+def test_chunks_are_so_many_that_a_host_launches_them_in_time() -> None:
+    problem = parse_problem("n32c1h2160w3840_k1r3s3_p1_f32_nchw")
+    facts = dataclasses.replace(emulator_runtime().facts, memory_bytes=140 << 30, l2_bytes=60 << 20)
+    columns = min(config.columns for config in IM2COL.configs(problem, facts))
+    assert -(-32 * 2160 * 3840 // columns) <= MOST_CHUNKS
 
 
 @pytest.mark.parametrize("config", [Im2colConfig(0), Im2colConfig(8, "gemm"), Im2colConfig(8, tile=99)])

@@ -27,6 +27,8 @@ PER = 2
 MOST_UNROLLED = 64
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
+# Chunks of a call that a config cuts a matrix into, at most: each costs the host two launches, and the plan their terms.
+MOST_CHUNKS = 1024
 # The columns begin at a multiple of this in the workspace.
 ALIGNMENT = 256
 # Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
@@ -72,9 +74,10 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
+        least = -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
         row = problem.c * problem.r * problem.s * np.dtype(problem.acc_dtype).itemsize
         chunks = list(dict.fromkeys(
-            _chunk(total, room // row) for room in
+            _chunk(total, max(room // row, least)) for room in
             (facts.memory_bytes // 8, 256 << 20, facts.l2_bytes, facts.l2_bytes // 4, 4 << 20, 0)
         ))  # fmt: skip
         found = [Im2colConfig(columns) for columns in chunks]
