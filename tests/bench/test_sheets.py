@@ -108,6 +108,10 @@ def test_the_newest_complete_sheet_of_each_device_is_shown(tmp_path: Path) -> No
     assert "takes 3.00 us" not in text
     assert "takes 2.00 us" not in sheet_markdown("host", [new, gpu], ["a-gpu"])
     assert "The run is not complete." in sheet_markdown("host", [broken])
+    broken.rows.append({**broken.rows[0], "time": timing(5.0)})
+    begun = one(6.0, complete=False)
+    begun.started = "2999-02-02T00:00:00+00:00"
+    assert "takes 6.00 us" not in sheet_markdown("host", [begun, broken]), "of unfinished ones the fullest"
 
 
 def test_first_calls(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_study_s_own_run_goes_before_a_suite_s(tmp_path: Path) -> None:
     found = find_runs([books.STORED])
     assert found["size"].suite == found["stride"].suite == "images"
     assert found["timer"].suite == "timer"
-    assert "channels" not in find_runs([books.STORED / "images-20261122T220930Z.jsonl"])
+    assert "channels" not in find_runs([books.STORED / "images-20261123T002729Z.jsonl"])
     text = found["size"].path.read_text(encoding="utf-8").replace('"suite":"images"', '"suite":"stride"', 1)
     (tmp_path / "stride.jsonl").write_text(text, encoding="utf-8")
     again = find_runs([books.STORED, tmp_path])

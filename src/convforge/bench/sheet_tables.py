@@ -48,7 +48,7 @@ EXAMPLES = "Each in a process of its own, imports and compiling included, with t
 
 
 def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = ()) -> str:
-    """The newest sheet of a kind of every device, a complete one where there is; or how to measure one.
+    """The newest complete sheet of a kind of every device, else the one of most rows; or how to measure one.
 
     Raises
     ------
@@ -57,13 +57,18 @@ def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = 
     """
     if kind not in KINDS:
         raise ValueError(f"there are no sheets {kind!r}; there are {', '.join(KINDS)}")
-    newest: dict[str, Sheet] = {}
-    for sheet in sorted(sheets, key=lambda sheet: (sheet.complete, sheet.started)):
+    best: dict[str, Sheet] = {}
+    for sheet in sorted(sheets, key=_worth):
         if sheet.kind == kind and sheet.rows and (not devices or sheet.device in devices):
-            newest[sheet.device] = sheet
-    if not newest:
+            best[sheet.device] = sheet
+    if not best:
         return f"Nothing is stored yet: `python benchmarks/run.py {kind} --device cuda` measures it.\n"
-    return "\n".join(_TABLES[kind](newest[device]) for device in sorted(newest))
+    return "\n".join(_TABLES[kind](best[device]) for device in sorted(best))
+
+
+def _worth(sheet: Sheet) -> tuple[bool, int, str]:
+    """What orders sheets of a kind: complete ones come last, by their age; others by how many rows they have."""
+    return (sheet.complete, 0 if sheet.complete else len(sheet.rows), sheet.started)
 
 
 def _shown(sheet: Sheet, sentence: str, table: Table, legend: str) -> str:
