@@ -11,7 +11,8 @@ peer all cases are together, ``view=choices`` how near to the best the choices b
 newest complete run; ``run=ID`` names another one, complete or not.
 
 <!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
-takes ``device=`` alone.
+takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
+was reached (see `goal_tables`).
 
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
@@ -19,7 +20,7 @@ python -m convforge.bench.markers README.md docs/*.md [--check]
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,8 @@ from convforge.bench.ahead_tables import ahead_markdown
 from convforge.bench.block_tables import block_markdown
 from convforge.bench.cells import select
 from convforge.bench.choice_tables import choice_markdown
-from convforge.bench.records import Run
+from convforge.bench.goal_tables import Goal, goals_markdown, load_goals
+from convforge.bench.records import Result, Run
 from convforge.bench.sheet_tables import sheet_markdown
 from convforge.bench.sheets import KINDS, Sheet, load_sheets
 from convforge.bench.step_tables import step_markdown
@@ -98,14 +100,28 @@ def update_markers(text: str, tables: Mapping[str, str]) -> str:
     return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
 
 
-def table_of(spec: str, runs: Iterable[Run], sheets: Iterable[Sheet] = ()) -> str:
-    """The Markdown that a marker asks for: of the newest complete run of its suite, or the newest sheets of its kind.
+def table_of(spec: str, runs: Sequence[Run], sheets: Iterable[Sheet] = (), goals: Iterable[Goal] = ()) -> str:
+    """The Markdown that a marker asks for: of the newest complete run of its suite, or the best sheets of its kind.
 
     Raises
     ------
     ValueError
         The marker has an unknown option or one that its view does not know, or no complete run fits it.
     """
+    if spec == "goals":
+        return goals_markdown(goals, lambda of: _found(of, *_read(of)[::2], runs))
+    suite, view, chosen = _read(spec)
+    if suite in KINDS:
+        devices = chosen.pop("device", ())
+        if chosen or view != "cases":
+            raise ValueError(f"table {spec!r}: a sheet takes device= alone")
+        return sheet_markdown(suite, sheets, devices)
+    run, results = _found(spec, suite, chosen, runs)
+    return _VIEWS[view](run, results, **{name: chosen[name] for name in _SWITCHES if name in chosen})
+
+
+def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
+    """The suite or sheet of a marker, its view, and its other options."""
     suite, *options = spec.split()
     chosen: dict[str, Any] = {}
     view = "cases"
@@ -126,19 +142,18 @@ def table_of(spec: str, runs: Iterable[Run], sheets: Iterable[Sheet] = ()) -> st
             )
     if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
         raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
-    devices = chosen.pop("device", None)
-    if suite in KINDS:
-        if chosen or view != "cases":
-            raise ValueError(f"table {spec!r}: a sheet takes device= alone")
-        return sheet_markdown(suite, sheets, devices or ())
-    named = chosen.pop("run", None)
+    return suite, view, chosen
+
+
+def _found(spec: str, suite: str, chosen: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
+    """The run that a marker's options name, and its results that they choose."""
+    devices, named = chosen.get("device"), chosen.get("run")
     able = [run for run in runs if run.suite == suite and (not devices or run.device in devices)]
     able = [run for run in able if (run.run in named if named else run.complete)]
     if not able:
         raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
     run = max(able, key=lambda run: run.started)
-    results = select(run, **{name: chosen.pop(name) for name in _SELECTED if name in chosen})
-    return _VIEWS[view](run, results, **chosen)
+    return run, select(run, **{name: chosen[name] for name in _SELECTED if name in chosen})
 
 
 def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:
@@ -159,13 +174,14 @@ def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -
     changed: list[Path] = []
     runs: list[Run] | None = None
     sheets: list[Sheet] = []
+    goals: list[Goal] = []
     for file in files:
         before = file.read_text(encoding="utf-8")
         if not (specs := marker_specs(before)):
             continue
         if runs is None:
-            runs, sheets = load_runs(results), load_sheets(results)
-        after = update_markers(before, {spec: table_of(spec, runs, sheets) for spec in specs})
+            runs, sheets, goals = load_runs(results), load_sheets(results), load_goals(results.parent / "goals.toml")
+        after = update_markers(before, {spec: table_of(spec, runs, sheets, goals) for spec in specs})
         if after != before:
             changed.append(file)
             if not check:

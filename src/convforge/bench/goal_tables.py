@@ -1,0 +1,138 @@
+"""What was aimed at beside what was reached: a row a goal, from stored runs.
+
+A goal names cases of a suite, as the markers of documents do, and what our best method is held against on each: a copy
+of the same bytes, or the best peer of the same run. It is reached where the least case, or the geometric mean where the
+goal says so, is at least what was wanted.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from convforge.bench.cells import escaped, markdown_line, three
+from convforge.bench.records import Result, Run
+
+LEGEND = (
+    "Of a copy: share of the bandwidth that our copy kernel reaches over as many bytes as the case must move, in the "
+    "same run. Of a peer: time of the fastest other library in the same run over that of our best method. The least of "
+    "the cases counts, or their geometric mean where that is said."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One goal.
+
+    Attributes
+    ----------
+    words : str
+        What is to be fast.
+    of : str
+        The cases, as a marker names them: ``images strides=1 device=nvidia-h200-132sm``.
+    than : {"copy", "peer"}
+        What it is held against.
+    wanted : float
+        The share or the ratio that is wanted.
+    mean : bool
+        The geometric mean of the cases counts, not the least.
+    either_layout : bool
+        Cases that differ in their layout alone are one, which both sides may take in the layout that suits them.
+    precisions : tuple of str
+        Arithmetic that ours may have.
+    peers : str
+        Pattern of the names of those that it is held against.
+    """
+
+    words: str
+    of: str
+    than: Literal["copy", "peer"]
+    wanted: float
+    mean: bool = False
+    either_layout: bool = False
+    precisions: tuple[str, ...] = ("strict",)
+    peers: str = "*"
+
+
+def load_goals(path: Path) -> list[Goal]:
+    """The goals of a file of TOML, a table ``[[goal]]`` each; none where there is no such file.
+
+    Raises
+    ------
+    ValueError
+        A goal lacks a field or has one that is unknown.
+    """
+    if not path.exists():
+        return []
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("goal", [])
+        return [Goal(**{**table, "precisions": tuple(table.get("precisions", ("strict",)))}) for table in tables]
+    except (tomllib.TOMLDecodeError, TypeError) as fault:
+        raise ValueError(f"{path}: {fault}") from None
+
+
+def goals_markdown(goals: Iterable[Goal], found: Callable[[str], tuple[Run, Sequence[Result]]]) -> str:
+    """The table of all goals as Markdown.
+
+    Parameters
+    ----------
+    found : callable
+        The run and the results that a goal's cases stand for.
+
+    Raises
+    ------
+    ValueError
+        A goal has no case that was timed on both sides.
+    """
+    lines = [markdown_line(("goal", "wanted", "reached", "least case", "measured")), markdown_line(["---"] * 5)]
+    for goal in goals:
+        run, results = found(goal.of)
+        lines.append(markdown_line(_row(goal, run, reached_by(goal, run, results))))
+    return "\n".join([*lines, "", LEGEND]) + "\n"
+
+
+def _row(goal: Goal, run: Run, reached: Mapping[str, float]) -> list[str]:
+    if not reached:
+        raise ValueError(f"{run.path} holds no case of {goal.of!r} that was timed on both sides")
+    least = min(reached, key=reached.__getitem__)
+    value, words, place = reached[least], goal.words, least
+    if goal.mean:
+        value = math.exp(sum(map(math.log, reached.values())) / len(reached))
+        words, place = f"{words}: mean of {len(reached)}", f"{least}, {_shown(goal, reached[least])}"
+    verdict = _shown(goal, value) if value >= goal.wanted else f"**{_shown(goal, value)}, missed**"
+    return [words, _shown(goal, goal.wanted), verdict, escaped(place), f"{run.started[:10]}, {run.device}"]
+
+
+def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
+    """Case -> its share or ratio; where either layout may be taken, its name is without one."""
+    cases = {result.case for result in results}
+    groups: dict[str, list[Result]] = {}
+    for result in run.results:
+        if result.case in cases and run.timing(result) is not None:
+            name = result.case.removesuffix("_nchw").removesuffix("_nhwc") if goal.either_layout else result.case
+            groups.setdefault(name, []).append(result)
+    reached = {}
+    for name, group in groups.items():
+        ours = [r for r in group if r.ours and r.precision in goal.precisions]
+        if goal.than == "copy":
+            shares = [share for r in ours if (share := run.of_copy(r, run.timing(r))) is not None]
+            if shares:
+                reached[name] = max(shares)
+        else:
+            theirs = [r for r in group if not r.ours and fnmatchcase(r.algorithm, goal.peers)]
+            if ours and theirs:
+                reached[name] = min(_seconds(run, theirs)) / min(_seconds(run, ours))
+    return reached
+
+
+def _seconds(run: Run, results: Iterable[Result]) -> list[float]:
+    return [timing.median_s for r in results if (timing := run.timing(r)) is not None]
+
+
+def _shown(goal: Goal, value: float) -> str:
+    return f"{100 * value:.0f} %" if goal.than == "copy" else f"{three(value)}x"
