@@ -27,7 +27,7 @@ PER = 2
 MOST_UNROLLED = 64
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
-# Chunks of a call that a config cuts a matrix into, at most: each costs the host two launches, and the plan their terms.
+# Chunks that a config cuts a matrix into, at most: each costs the host two launches, and the plan their terms.
 MOST_CHUNKS = 1024
 # The columns begin at a multiple of this in the workspace.
 ALIGNMENT = 256
