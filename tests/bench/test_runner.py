@@ -211,7 +211,8 @@ def test_a_row_predicted_to_take_too_long_is_skipped_with_the_reason(
     (result,) = run_bench(tmp_path, cases(8), [method], Settings(quick=True, budget_s=30.0)).results
     assert result.status == "skipped"
     assert result.reason is not None
-    assert "about 1e+02 s (1 s for a smaller one)" in result.reason
+    assert result.reason.startswith("a call would take about 100 s (1 s for a smaller one); its row would take about")
+    assert result.reason.endswith("30 s of 30 s are left, 20 % of them in reserve")
 
 
 def test_a_row_whose_call_turns_out_too_slow_is_skipped_with_the_reason(tmp_path: Path) -> None:
@@ -219,7 +220,11 @@ def test_a_row_whose_call_turns_out_too_slow_is_skipped_with_the_reason(tmp_path
     (result,) = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(budget_s=30.0), runtime=runtime).results
     assert (result.status, result.time) == ("skipped", None)
     assert result.reason is not None
-    assert result.reason.startswith("a call takes 1e+02 s")
+    # ROW_CALLS of 100 s each.
+    assert result.reason == (
+        "a call takes 100 s; its row would take about 1800 s, with what is cheaper and still to come 1800 s; "
+        "30 s of 30 s are left, 20 % of them in reserve"
+    )
 
 
 def test_a_prediction_comes_from_the_largest_row_so_far() -> None:

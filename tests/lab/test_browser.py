@@ -138,18 +138,154 @@ def test_the_other_language_is_a_click_away(page: Any) -> None:
     assert page.get_log("browser") == []
 
 
-def test_it_prints_whole(page: Any) -> None:
-    """As PDF: as many pages as its height asks for, the charts among them, no control left."""
+def paper(page: Any) -> bytes:
     raw = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert raw.startswith(b"%PDF")
-    assert 10 < raw.count(b"/Type /Page\n") + raw.count(b"/Type /Page ") < 80
+    return raw
+
+
+def pages_of(raw: bytes) -> int:
+    return raw.count(b"/Type /Page\n") + raw.count(b"/Type /Page ")
+
+
+def test_it_prints_whole(page: Any) -> None:
+    """As PDF: as many pages as its height asks for, the charts among them, no control left."""
+    assert 20 < pages_of(paper(page)) < 60
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        for control in (".filter", ".contents", ".languages"):
+        for control in (".filter", ".contents", ".languages", "#keys"):
             assert not any(e.is_displayed() for e in page.find_elements("css selector", control)), control
         assert page.find_element("css selector", "#study-size .plot svg").is_displayed()
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+# What stands on paper once the browser has told the page that it prints, and whether it fits a sheet of A4.
+ON_PAPER = """
+const shown = (selector) => [...document.querySelectorAll(selector)].filter((e) => e.offsetParent !== null).length;
+return {
+  charts: document.querySelectorAll(".plot svg").length, plots: document.querySelectorAll(".plot").length,
+  steps: shown("#breakdown-steps tr, #study-breakdown-steps tr"), verdicts: shown("#peers-verdicts tr"),
+  published: shown("#published tbody tr"), kernels: shown(".kernels tbody tr"), sources: shown(".kernels .code"),
+  results: shown("#study-size-results tr"), said: shown(".chapter > p.paper"),
+  width: document.documentElement.scrollWidth,
+};
+"""
+
+
+def test_paper_holds_what_the_page_shows_only_when_asked(page: Any) -> None:
+    """Tables that no chart shows are opened, long ones are said to be elsewhere; what was closed is closed again."""
+    closed = "return document.querySelectorAll('details:not([open])').length"
+    before = page.execute_script(closed)
+    metrics = {"width": 703, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        found = page.execute_script(ON_PAPER)
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert found["charts"] == found["plots"]
+    assert found["steps"] > 10
+    assert found["verdicts"] > 80
+    assert found["published"] > 100
+    assert found["kernels"] > 50
+    assert (found["sources"], found["results"]) == (0, 0)
+    assert found["said"] == len(books.stored().chapters)
+    assert found["width"] <= 703, "what is wider shrinks the whole print"
+    assert page.execute_script(closed) == before
+
+
+# A page whose charts after the first never get their turn, and whose printer counts them.
+HALT = """
+window.setTimeout = () => 0;
+window.print = () => { window.printed = document.querySelectorAll(".plot svg").length };
+"""
+PRINTED = """
+const tell = arguments[0];
+(function look() { window.printed ? tell(window.printed) : requestAnimationFrame(look) })()
+"""
+
+
+def test_printed_at_load_every_chart_is_there(driver: Any, folder: Path) -> None:
+    """Before the page had the time to draw: by the browser's print, and by a script's."""
+    address = (folder / "lab.html").as_uri()
+    added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HALT})
+    drawn = "return document.querySelectorAll('.plot svg').length"
+    try:
+        driver.get(address)
+        plots = len(driver.find_elements("css selector", ".plot"))
+        assert driver.execute_script(drawn) == 1, "the others wait for their turn, which never comes here"
+        assert pages_of(paper(driver)) > 20
+        assert driver.execute_script(drawn) == plots
+        driver.get(address)
+        assert driver.execute_script(drawn) == 1
+        driver.execute_script("window.print()")
+        assert driver.execute_async_script(PRINTED) == plots
+    finally:
+        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added["identifier"]})
+
+
+def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def said() -> str:
+        return str(page.execute_script("return document.getElementById('reading').textContent"))
+
+    def hint() -> str:
+        return " ".join(
+            str(page.execute_script("return document.getElementById('vg-tooltip-element').innerText")).split()
+        )
+
+    plot = page.find_element("css selector", "#study-size .plot")
+    assert plot.get_attribute("tabindex") == "0"
+    assert "Arrow keys" in page.find_element("id", plot.get_attribute("aria-describedby")).get_attribute("textContent")
+    page.execute_script("arguments[0].focus(); arguments[0].scrollIntoView({block: 'center'})", plot)
+    plot.send_keys(Keys.ARROW_RIGHT)
+    first, shown = said(), hint()
+    assert "method: direct_naive" in first
+    assert "size: 32;" in first
+    assert "(1/72)" in first
+    words = first.rpartition(" (")[0].replace("; ", " ").replace(": ", " ")
+    assert shown == words
+    plot.send_keys(Keys.END)
+    assert "method: direct_naive" in said()
+    assert "size: 8192;" in said()
+    plot.send_keys(Keys.ARROW_DOWN)
+    assert "size: 8192;" in said()
+    assert "method: direct_naive" not in said()
+    seen = set()
+    plot.send_keys(Keys.ARROW_UP, Keys.HOME)
+    for _ in range(72):
+        seen.add(said())
+        plot.send_keys(Keys.ARROW_RIGHT)
+    assert len(seen) == 72, "one key reaches them all"
+    marked = plot.find_elements("css selector", ".read")
+    assert len(marked) == 1
+    plot.send_keys(Keys.HOME)
+    keyed = hint()
+    ActionChains(page).move_to_element(plot.find_element("css selector", ".read")).perform()
+    assert hint() == keyed
+    plot.send_keys(Keys.ESCAPE)
+    assert said() == ""
+    assert not plot.find_elements("css selector", ".read")
+
+
+@pytest.mark.parametrize("chapter, count", [("breakdown", 16), ("timer", 6), ("accuracy", 83)])
+def test_bars_and_marks_are_read_too(page: Any, chapter: str, count: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    plot = page.find_element("css selector", f"#study-{chapter} .plot")
+    page.execute_script("arguments[0].focus()", plot)
+    seen = set()
+    for _ in range(count):
+        plot.send_keys(Keys.ARROW_RIGHT)
+        seen.add(page.execute_script("return document.getElementById('reading').textContent"))
+    assert len(seen) == count
+    assert all(text.endswith(f"/{count})") for text in seen)
 
 
 def test_dark_and_light(page: Any) -> None:

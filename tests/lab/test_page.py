@@ -17,6 +17,7 @@ from convforge.lab import bind, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
+from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.studies.published import TABLES
 
@@ -163,3 +164,41 @@ def test_the_roofline_has_every_method_once() -> None:
             assert entry.gflops / book.whole.roof(entry) == max(shares)  # type: ignore[operator]
     assert roofline(book, ink_of(book, "light")) is not None
     assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) is None
+
+
+def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:
+    """Partitions, steps and clocks in charts, legends and figures; kernels and methods keep their names."""
+    book = books.stored()
+    with in_language("zh"):
+        ink = ink_of(book, "light")
+        drawn = {c.study.name: chapter_panels(c, ink) for c in book.chapters}
+    assert names_in(drawn["partition"][0]) == ["像素", "块", "行", "列"]
+    assert names_in(drawn["breakdown"][0]) == ["展开", "乘法"]
+    assert names_in(drawn["timer"][0])[:2] == ["正确的计时", "不等待"]
+    chinese = render(book, code="zh")
+    for word in ("no_wait", "host_clock", "clock=", "same_arrays", "<td>expansion<", "<td>bound ratio<", "<td>waves<"):
+        assert word not in re.sub(r"<script\b.*?</script>", "", chinese, flags=re.DOTALL), word
+
+
+@pytest.mark.parametrize("name", [chapter.study.name for chapter in books.stored().chapters])
+def test_no_two_lines_of_a_chapter_look_the_same(name: str) -> None:
+    book = books.stored()
+    (chapter,) = [chapter for chapter in book.chapters if chapter.study.name == name]
+    ink = ink_of(book, "light")
+    for panel in chapter_panels(chapter, ink):
+        found = [ink.methods[method] for method in names_in(panel)]
+        assert len(set(found)) == len(found), panel.key
+    if name in ("timer", "partition", "breakdown"):
+        for sign in ("light", "shape"):
+            assert len({getattr(look, sign) for look in found}) == len(found), sign
+
+
+def test_what_is_skipped_says_what_was_left() -> None:
+    reason = (
+        "a call takes 570 us; its row would take about 61 ms, with what is cheaper and still to come 3.2 s; "
+        "2.9 s of 70 s are left, 20 % of them in reserve"
+    )
+    rows = [result("direct_naive", 1e-3, rgb(64)), result("direct_tiled", None, rgb(64), reason=reason)]
+    book = bind({"size": run(*rows)})
+    assert reason in render(book)
+    assert "70 s 中还剩 2.9 s，其中 20% 留作余量" in render(book, code="zh")

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 # What Chinese texts on computing write in Latin letters too.
 NAMES = frozenset((
-    "B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", "s", "ms", "us", "ns", "µs", "MHz", "GHz", "FLOP",
+    "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", "s", "ms", "us", "ns", "µs", "MHz", "GHz", "FLOP",
     "FLOPs", "GFLOP", "TFLOP", "CPU", "GPU", "FMA", "FFT", "RGB", "RMS", "NaN", "Inf", "UTC", "BLAS", "NCHW",
     "NHWC", "NPP", "TF", "RTX", "GTX", "NumPy", "PyTorch", "OpenCV", "SciPy", "CuPy", "cuDNN", "cuBLAS", "oneDNN",
-    "A", "C", "F", "GEMM", "SVD", "TMA", "Python", "JavaScript", "Winograd", "Kendall", "ReLU", "CUDA", "NVIDIA",
+    "A", "B", "C", "F", "K", "M", "N", "GEMM", "SVD", "TMA",
+    "Python", "JavaScript", "Winograd", "Kendall", "ReLU", "CUDA", "NVIDIA",
     "convforge", "ncu", "x", "w",
 ))  # fmt: skip
 _CODE = re.compile(r"<code>.*?</code>|<[^>]*>|pip install \S+|\bgit\b|\w+=")

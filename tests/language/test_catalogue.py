@@ -97,6 +97,12 @@ def test_stored_texts_are_said_with_their_numbers_and_unknown_ones_stay() -> Non
         "a call would take about 1.3 s (93 ms for n1c3h64w64_k1r3s3_p1_f32_nchw); too dear for what is left of 60 s": (
             "1.3 s", "93 ms", "n1c3h64w64_k1r3s3_p1_f32_nchw", "60 s",
         ),
+        "a call takes 0.57 s: too dear for what the budget has left": ("0.57 s",),
+        "a call takes 570 us; its row would take about 61 ms, with what is cheaper and still to come 3.2 s; "
+        "2.9 s of 70 s are left, 20 % of them in reserve": ("570 us", "61 ms", "3.2 s", "2.9 s", "70 s", "20"),
+        "the truth would take about 420 ms (105 ms for m9n9k9_f32); its case has 200 ms; 3 s of 70 s are left": (
+            "420 ms", "105 ms", "m9n9k9_f32", "200 ms", "3 s", "70 s",
+        ),
     }  # fmt: skip
     for text, parts in texts.items():
         assert stored(text) == text

@@ -12,10 +12,10 @@ from tests.report import runs
 
 from convforge.bench.records import Run
 from convforge.report import KINDS, chart_png, chart_spec, chart_svg
-from convforge.report.palette import looks
+from convforge.report.palette import looks, named_looks
 from convforge.report.panels import panels, roofline_entries
 from convforge.report.records import load, view
-from convforge.report.theme import ink_of, log_ticks
+from convforge.report.theme import ink_of, log_ticks, size_axis
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +164,32 @@ def test_ticks_are_few_round_and_inside(domain: tuple[float, float]) -> None:
     ticks = log_ticks(domain)
     assert 2 <= len(ticks) <= 8
     assert all(domain[0] <= tick <= domain[1] for tick in ticks)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_no_two_methods_of_a_device_look_the_same(backend: str) -> None:
+    """Products and convolutions stand in one roofline and in one chart of errors."""
+    from convforge.algorithms import algorithms
+
+    found = looks([(a.name, a.ours) for a in algorithms() if a.backend == backend])
+    assert len(set(found.values())) == len(found)
+
+
+def test_however_many_new_methods_there_are_none_looks_like_another() -> None:
+    known = [(name, True) for name in ("direct_naive", "gemm_naive", "fft")]
+    found = looks([*known, *((f"new_{i}_{ours}", ours) for i in range(200) for ours in (True, False))])
+    assert len(set(found.values())) == len(found)
+    assert found["fft"] == looks([("fft", True)])["fft"]
+
+
+def test_what_a_chart_tells_apart_differs_in_colour_and_shape_and_dash() -> None:
+    found = named_looks([f"clock {i}" for i in range(8)]).values()
+    for sign in ("light", "dark", "shape", "dash"):
+        assert len({getattr(look, sign) for look in found}) == 8, sign
+
+
+def test_an_axis_of_sizes_says_of_what() -> None:
+    titles = {operation: size_axis([1, 2], operation).to_dict()["title"] for operation in ("conv2d", "gemm", "relu")}
+    assert "pixels" in titles["conv2d"]
+    assert titles["gemm"].startswith("M = N = K")
+    assert titles["relu"] == "elements"

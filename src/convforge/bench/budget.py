@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convforge.bench.row import Row
+from convforge.bench.row import Row, in_words
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 
 # What a row costs whatever its size, what checking costs for every output, and how many calls a row takes at least: a
@@ -89,12 +89,8 @@ class Budget:
 
     @property
     def spent(self) -> str:
-        """Why a row that it does not allow did not run."""
-        if self.total_s is None:
-            return f"no row may take longer than {ROW_LIMIT_S:g} s"
-        if self.remaining_s <= 0:
-            return f"the budget of {self.total_s:g} s was spent"
-        return f"too dear for what is left of {self.total_s:g} s"
+        """Why nothing runs any more."""
+        return f"the budget of {self.total_s:g} s was spent"
 
     def cost(self, row: Row, call_s: float | None = None) -> float:
         """Seconds that a row takes at least, where a call takes `call_s` or what was forecast."""
@@ -102,12 +98,25 @@ class Budget:
 
     def allows(self, row: Row, call_s: float | None = None) -> bool:
         """Whether a row may run: all rows to come that cost no more fit into what is left, with it."""
+        return self.refusal(row, call_s) is None
+
+    def refusal(self, row: Row, call_s: float | None = None) -> str | None:
+        """Why a row may not run, with what it would take and what is left; None where it may."""
         cost = self.cost(row, call_s)
         if self._end is None:
-            return cost <= ROW_LIMIT_S
+            limit = f"no row may take longer than {ROW_LIMIT_S:g} s"
+            return None if cost <= ROW_LIMIT_S else f"its row would take about {in_words(cost)}; {limit}"
         others = [self._cost(sizes) for key, sizes in self._rows.items() if key != row.key]
         needed = cost + sum(other for other in others if other <= cost) + self._cases_s(cost)
-        return needed <= CERTAIN * self.remaining_s
+        left = self.remaining_s
+        if needed <= CERTAIN * left:
+            return None
+        if left <= 0:
+            return self.spent
+        return (
+            f"its row would take about {in_words(cost)}, with what is cheaper and still to come {in_words(needed)}; "
+            f"{in_words(left)} of {self.total_s:g} s are left, {100 * (1 - CERTAIN):.0f} % of them in reserve"
+        )
 
     def share(self, row: Row) -> float:
         """Seconds that a row may take: what it costs, and its part of what will be left over."""

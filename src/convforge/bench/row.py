@@ -118,7 +118,7 @@ def measure_row(
     *,
     workspace_limit: int | None = None,
     compiled: Callable[[float], None] = lambda seconds: None,
-    allows: Callable[[float], bool] = lambda seconds: True,
+    refusal: Callable[[float], str | None] = lambda seconds: None,
     thorough: bool = True,
     transfer: bool = False,
     steps: bool = False,
@@ -133,9 +133,9 @@ def measure_row(
     workspace_limit : int or None
         Bytes; a plan that needs more is refused.
     compiled : callable
-        Told the seconds of plan and first call, which no budget pays for, before `allows` is asked.
-    allows : callable
-        Whether a row may go on whose calls take so many seconds; asked once that is known.
+        Told the seconds of plan and first call, which no budget pays for, before `refusal` is asked.
+    refusal : callable
+        Why a row may not go on whose calls take so many seconds, None where it may; asked once that is known.
     thorough : bool
         Check poisons, guard bands, stale results and every slot of the ring before the timing, and time prepared
         weights too. Otherwise the output of each set of inputs, poisoned before, is compared, and what the timed calls
@@ -164,9 +164,8 @@ def measure_row(
         about["first_call_s"] = clock() - begin
         compiled(about["first_call_s"])
         taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
-        if not allows(taken):
-            reason = f"a call takes {taken:.2g} s: too dear for what the budget has left"
-            return row.result("skipped", reason, **about)
+        if (why := refusal(taken)) is not None:
+            return row.result("skipped", f"a call takes {in_words(taken)}; {why}", **about)
         rig = Rig(plan, material, workspace, [first])
         return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer, steps=steps)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
@@ -174,6 +173,18 @@ def measure_row(
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
         text = " ".join(str(fault).split()) or "no message"
         return row.result("error", f"{type(fault).__name__}: {text}")
+
+
+def in_words(seconds: float) -> str:
+    """A forecast: two digits and a unit.
+
+    Examples
+    --------
+    >>> in_words(0.00057), in_words(0.0131), in_words(32.4), in_words(432.0)
+    ('570 us', '13 ms', '32 s', '430 s')
+    """
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("us", 1e6))
+    return f"{float(f'{seconds * factor:.2g}'):g} {unit}"
 
 
 def _checked(

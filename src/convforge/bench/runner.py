@@ -29,7 +29,7 @@ from convforge.bench.copying import CopyTimes
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, material_refusal, truth_runtime
 from convforge.bench.records import Result, Run, digest
-from convforge.bench.row import AnyAlgorithm, Row, measure_row
+from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
@@ -264,16 +264,14 @@ class Runner:
             return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
             return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
-        if predicted is not None and not budget.allows(row, predicted[0]):
-            return row.result(
-                "skipped", f"a call would take about {predicted[0]:.2g} s ({predicted[1]}); {budget.spent}"
-            )
+        if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:
+            return row.result("skipped", f"a call would take about {in_words(predicted[0])} ({predicted[1]}); {why}")
         rule = replace(self.settings.rule, budget_s=budget.share(row))
         limit = self.settings.workspace_limit
 
-        def allows(seconds: float) -> bool:
+        def why_not(seconds: float) -> str | None:
             self._learn(row, seconds)
-            return budget.allows(row, seconds)
+            return budget.refusal(row, seconds)
 
         result = measure_row(
             row,
@@ -285,7 +283,7 @@ class Runner:
             transfer=self.settings.transfer,
             steps=self.settings.steps,
             compiled=budget.forgive,
-            allows=allows,
+            refusal=why_not,
             clock=self._clock,
         )
         if result.time is not None:
@@ -316,7 +314,10 @@ class Runner:
         most = budget.case_share(rows)
         predicted = self._forecast.predict([self._truth_key(case, check)], case.problem, truth_time, most)
         if predicted is not None and predicted[0] > most:
-            return f"the truth would take about {predicted[0]:.2g} s ({predicted[1]}); its case has {most:.2g} s"
+            return (
+                f"the truth would take about {in_words(predicted[0])} ({predicted[1]}); its case has {in_words(most)}; "
+                f"{in_words(budget.remaining_s)} of {budget.total_s:g} s are left"
+            )
         return None
 
     def _truth_key(self, case: Case, check: Checker) -> tuple[str, ...]:

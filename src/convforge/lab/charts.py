@@ -11,12 +11,14 @@ from typing import Any
 
 from convforge.bench.block_tables import shape_of
 from convforge.lab.book import Book, Chapter
+from convforge.lab.words import clock_name, clock_of
 from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
-from convforge.report.palette import looks
+from convforge.report.palette import looks, named_looks
 from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles, roofline_panel
 from convforge.report.records import Entry
+from convforge.report.tables import step_name
 from convforge.report.theme import (
     Datasets,
     Ink,
@@ -34,18 +36,23 @@ from convforge.studies.words import workload_words
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
 MOST_PANELS = 6
+# From this ratio of the highest to the lowest rate on, small ones would lie on the axis of a linear scale.
+FAR_APART = 20
+# A step's share is written into its bar where it has room.
+LEGIBLE_SHARE = 0.07
 
 Draw = Callable[[Chapter, Ink], Iterable[Panel]]
 
 
 def ink_of(book: Book, theme: Theme) -> Ink:
-    """A theme with one look for each method, and for whatever else has a line of its own, on all charts of a book."""
+    """A theme with one look for each method, and for whatever else a chart tells apart, on all charts of a book."""
     names = {e.result.algorithm: e.result.ours for c in book.chapters for e in c.shown.entries}
-    more: dict[str, bool] = {}
-    for chapter in book.chapters:
-        more |= dict.fromkeys(_EXTRA_NAMES.get(chapter.study.name, _no_names)(chapter), True)
     ours_first = {name: ours for ours in (True, False) for name, mine in names.items() if mine is ours}
-    return Ink(theme, looks({**more, **ours_first}.items()))
+    found = looks(ours_first.items())
+    for chapter in book.chapters:
+        own = named_looks(_EXTRA_NAMES.get(chapter.study.name, _no_names)(chapter))
+        found = {**own, **found}
+    return Ink(theme, found)
 
 
 def _no_names(chapter: Chapter) -> Sequence[str]:
@@ -114,7 +121,10 @@ def lines(
     key: str, title: str, text: str, rows: Sequence[dict[str, Any]], axis: Axis, kind: str, ink: Ink,
     fields: Sequence[str] = TIME_FIELDS,
 ) -> Panel:  # fmt: skip
-    """A line a method over places; times with their quartiles, on a logarithmic scale but for rates and gains."""
+    """A line a method over places; times with their quartiles.
+
+    Scales are logarithmic but for gains, and rates that are near each other.
+    """
     import altair as alt
 
     field, words = _values(kind)
@@ -122,12 +132,12 @@ def lines(
     data = Datasets()
     base = data.chart(list(rows))
     x = axis.encoding(sorted({r["place"] for r in rows}))
-    if kind in ("rate", "gain"):
+    if kind == "gain" or (kind == "rate" and max(values) < FAR_APART * min(values)):
         scale = alt.Scale(domain=[0.0, 1.06 * max(values)], nice=False)
         y = alt.Y(f"{field}:Q", title=words, scale=scale, axis=alt.Axis(tickCount=6))
     else:
         domain = [min(values) / 1.3, max(values) * 1.3]
-        label = SECONDS_LABEL if kind == "time" else "format(datum.value, '~g') + '×'"
+        label = {"time": SECONDS_LABEL, "rate": "format(datum.value, ',')"}.get(kind, "format(datum.value, '~g') + '×'")
         y = alt.Y(
             f"{field}:Q", title=words, scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr=label, values=log_ticks(domain)),
@@ -179,7 +189,9 @@ def _report(kind: Kind) -> Draw:
 
     def draw(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         for family, panel in panels(chapter.shown, kind, ink):
-            title = ", ".join(word for word in (family and chapter.shown.short(family), panel.title) if word)
+            # What has no stride stands in one panel, whose title says no more than its family.
+            own = "" if family and panel.key.endswith("-all") else panel.title
+            title = gettext(", ").join(word for word in (family and chapter.shown.short(family), own) if word)
             yield Panel(panel.key, title, panel.description, panel.chart, panel.data)
 
     return draw
@@ -297,7 +309,7 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
 def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     """Each partition's time over that of one pixel a thread, by size."""
     rows = [
-        _timed(name, r, r.timing) | {"ratio": r.seconds / same["pixel"].seconds, "by": r.result.config}
+        _timed(gettext(name), r, r.timing) | {"ratio": r.seconds / same["pixel"].seconds, "by": r.result.config}
         for same in by_partition(chapter.shown.run).values()
         for name, r in same.items()
     ]
@@ -309,13 +321,12 @@ def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 def _partition_names(chapter: Chapter) -> list[str]:
     shapes = [shape for r in chapter.run.results if (shape := shape_of(r.config)) is not None]
-    return ["pixel", *dict.fromkeys(shape.partition for shape in shapes if shape.partition)]
+    names = ["pixel", *dict.fromkeys(shape.partition for shape in shapes if shape.partition)]
+    return [gettext(name) for name in names]
 
 
 def _steps(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     """What part of a call each of its steps takes: a bar a case and method."""
-    import altair as alt
-
     stepped = [r for r in chapter.run.results if r.steps]
     for method in dict.fromkeys(r.algorithm for r in stepped):
         rows = []
@@ -326,24 +337,37 @@ def _steps(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
             for i, step in enumerate(r.steps):
                 share = step.time.median_s / total
                 said = {"time": numbers.seconds(step.time.median_s), "of_all_steps": numbers.percent(share)}
-                rows.append({"method": step.name, "case": r.case, "share": share, "step": i} | said)
-        data = Datasets()
-        cases = list(dict.fromkeys(str(row["case"]) for row in rows))
-        scales = method_scales(ink, list(dict.fromkeys(str(row["method"]) for row in rows)))
-        bars = data.chart(rows).mark_bar(height=13).encode(
-            x=alt.X("share:Q", title=gettext("share of the steps' time"), axis=alt.Axis(format="~%", orient="top")),
-            y=alt.Y("case:N", sort=cases, title=None, axis=alt.Axis(labelLimit=190)),
-            color=scales["color"],
-            order=alt.Order("step:Q"),
-            tooltip=tooltips(("case", "method", "time", "of_all_steps")),
-        )  # fmt: skip
+                rows.append({"method": step_name(step.name), "case": r.case, "share": share, "step": i} | said)
         text = gettext("share of each step in the time of {method}, a bar a case").format(method=method)
-        chart = shown_only(ink, alt.layer(bars)).properties(height=20 * len(cases))
-        yield Panel(f"steps-{method}", method, text, chart, data)
+        yield _step_panel(f"steps-{method}", method, text, rows, ink)
+
+
+def _step_panel(key: str, title: str, text: str, rows: list[dict[str, Any]], ink: Ink) -> Panel:
+    import altair as alt
+
+    data = Datasets()
+    cases = list(dict.fromkeys(str(row["case"]) for row in rows))
+    scales = method_scales(ink, list(dict.fromkeys(str(row["method"]) for row in rows)))
+    x = alt.X(
+        "share:Q", title=gettext("share of the steps' time"), stack="zero",
+        axis=alt.Axis(format="~%", orient="top", titleAnchor="end"),
+    )  # fmt: skip
+    y = alt.Y("case:N", sort=cases, title=None, axis=alt.Axis(labelLimit=190))
+    base = data.chart(rows).encode(y=y, order=alt.Order("step:Q"))
+    bars = base.mark_bar(height=15, stroke=ink("paper"), strokeWidth=1).encode(
+        x=x, color=scales["color"], tooltip=tooltips(("case", "method", "time", "of_all_steps"))
+    )
+    # In print, and to eyes that see no colour, figures tell a bar's parts apart; their order is the legend's.
+    figure: Any = alt.condition(f"datum.share >= {LEGIBLE_SHARE}", alt.Text("of_all_steps:N"), alt.value(""))
+    words = base.mark_text(fontSize=10, color=ink("paper")).encode(
+        x=x.bandPosition(0.5), detail="method:N", text=figure
+    )
+    chart = shown_only(ink, alt.layer(bars, words)).properties(height=22 * len(cases))
+    return Panel(key, title, text, chart, data)
 
 
 def _step_names(chapter: Chapter) -> list[str]:
-    return list(dict.fromkeys(step.name for r in chapter.run.results for step in r.steps))
+    return list(dict.fromkeys(step_name(step.name) for r in chapter.run.results for step in r.steps))
 
 
 def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
@@ -352,10 +376,10 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
     every = readings(chapter.run, "conv2d", every_config=True)
     for case, found in by_case(r for r in every if r.result.precision == MISTAKEN).items():
-        named = {r.result.config.partition("=")[2]: r for r in found}
-        if "right" not in named:
+        read = {clock_of(r.result.config): r for r in found}
+        if "right" not in read:
             continue
-        right = named["right"].seconds
+        right, named = read["right"].seconds, {clock_name(clock): r for clock, r in read.items()}
         rows = [_timed(name, r, r.timing) | {"ratio": r.seconds / right} for name, r in named.items()]
         domain = [min(r["ratio"] for r in rows) / 1.3, max(r["ratio"] for r in rows) * 1.3]
         data = Datasets()
@@ -363,7 +387,9 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         x = alt.X(
             "ratio:Q", title=gettext("time shown ÷ the right time"),
             scale=alt.Scale(type="log", domain=domain, nice=False),
-            axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top"),
+            axis=alt.Axis(
+                labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+            ),
         )  # fmt: skip
         y = alt.Y("method:N", sort=list(named), title=None, axis=alt.Axis(grid=True, labelLimit=190))
         even = data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(x=x)
@@ -374,8 +400,8 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 
 def _clock_names(chapter: Chapter) -> list[str]:
-    found = [r.config.partition("=")[2] for r in chapter.run.results if r.precision == MISTAKEN]
-    return list(dict.fromkeys(found))
+    found = [clock_of(r.config) for r in chapter.run.results if r.precision == MISTAKEN]
+    return [clock_name(clock) for clock in dict.fromkeys(found)]
 
 
 def roofline(book: Book, ink: Ink) -> Panel | None:

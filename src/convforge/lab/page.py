@@ -8,9 +8,9 @@ from functools import cache
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, figures, headline_of, stale_words, title_of
+from convforge.lab.words import Figure, answer, figures, glossary, headline_of, stale_words, study_name, title_of
 from convforge.language import gettext, in_language
-from convforge.report import machine, tables
+from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
 from convforge.report.page import (
     OUTLINES,
@@ -29,6 +29,9 @@ from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
 
+# The key of the chart of cases that are of no series: a row a case, so it stands by itself.
+SINGLE = "ratio-cases"
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -44,6 +47,7 @@ class Section:
     """A chapter of the page; `key` is the id of its element."""
 
     key: str
+    name: str
     study: Study
     answer: str
     stale: str
@@ -115,9 +119,11 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
         headline=headline_of(book),
         cautions=cautions(whole),
         sections=[_section(chapter, ink) for chapter in book.chapters],
-        absent=book.absent,
+        absent=[study_name(study.name) for study in book.absent],
         summary=tables.summary_table(whole),
-        ratios=Row("", _charts(shared["ratio"], ink, hides=False), tables.verdict_table(whole)),
+        ratios=Row("", _charts([p for p in shared["ratio"] if p.key != SINGLE], ink, hides=False)),
+        singles=Row("", _charts([p for p in shared["ratio"] if p.key == SINGLE], ink, hides=False)),
+        verdicts=tables.verdict_table(whole),
         roofline=Row("", _charts([roofline] if roofline else [], ink), None),
         roofline_table=tables.roofline_table(whole, charts.nearest_to_roof(book)),
         roofline_legend=Legend("roof", _items([roofline] if roofline else [], ink)),
@@ -125,10 +131,10 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
         kernels=[_source(kernel) for kernel in sources.kernels(book)],
         errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),
         gates=gates(whole),
+        glossary=glossary(),
         troubles=tables.trouble_table(whole),
         facts=machine.facts(whole)[:2],
         runs=_runs(book),
-        ceilings=machine.ceiling_table(whole),
         ceiling_words=machine.ceiling_words(whole),
         style=_variables(ink) + text("page.css") + text("lab.css", "lab") + _highlighting(),
         script=script,
@@ -142,6 +148,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
     drawn = charts.chapter_panels(chapter, ink)
     return Section(
         key=f"study-{chapter.study.name}",
+        name=study_name(chapter.study.name),
         study=chapter.study,
         answer=answer(chapter),
         stale=stale_words(chapter),
@@ -191,7 +198,9 @@ def _runs(book: Book) -> Table:
     columns = (
         Column(gettext("study")), Column(gettext("run")), Column(gettext("started")),
         Column(gettext("rows"), True), Column(gettext("timed"), True), Column(gettext("finished")),
-        Column(gettext("commit")),
+        Column(gettext("copy, GB/s"), True, gettext("before / after the run")),
+        Column(gettext("float32 FMA, GFLOP/s"), True, gettext("before / after the run")),
+        Column(gettext("commit"), meaning=gettext("+: with uncommitted changes")),
     )  # fmt: skip
     rows = []
     for chapter in book.chapters:
@@ -205,10 +214,20 @@ def _runs(book: Book) -> Table:
                 Cell(str(len(run.results)), len(run.results)),
                 Cell(str(timed), timed),
                 Cell(gettext("yes") if run.complete else gettext("no")),
+                _ceilings(c.copy_bytes_per_s for _, c in run.ceilings),
+                _ceilings(c.fma_flops_per_s for _, c in run.ceilings),
                 Cell(commit),
             )
         )
     return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))
+
+
+def _ceilings(found: Iterable[float]) -> Cell:
+    """What was measured before a run and after it, in 1e9 a second."""
+    values = list(found)
+    if not values:
+        return Cell(numbers.MISSING)
+    return Cell(" / ".join(numbers.three(value / 1e9) for value in values), max(values))
 
 
 def _variables(ink: Ink) -> str:

@@ -16,6 +16,8 @@ from convforge.studies import Datum, Finding
 # Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
 PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
 SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
+# What stands before a clock's name in the records of the study of timing.
+CLOCK = "clock="
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +73,118 @@ def stale_words(chapter: Chapter) -> str:
     )
 
 
+def glossary() -> list[tuple[str, str]]:
+    """Names, units and words of the page that it uses without saying what they mean."""
+    return [
+        (
+            "rgb_to_1_2048_s1",
+            gettext("a case: an RGB picture of 2048 pixels a side to 1 channel, stride 1; other names are made alike"),
+        ),
+        ("square_4096", gettext("a case: a product of two matrices, all their sides 4096")),
+        (
+            "n1c3h64w48_k2r3s3_st1_p1_f32_nchw",
+            gettext(
+                "a problem written out: a batch of 1, 3 channels, 64 rows and 48 columns; 2 filters of 3x3; stride 1, "
+                "padding 1, float32, the layout NCHW"
+            ),
+        ),
+        (
+            "block_x=32,block_y=4",
+            gettext("a config: what of a method can be chosen; here a block of 32 columns and 4 rows of threads"),
+        ),
+        (gettext("peer"), gettext("a method of a library that is not ours, called by the same rules")),
+        (
+            gettext("spread"),
+            gettext("half the distance between the quartiles of the samples over their median, written ±"),
+        ),
+        (
+            "GFLOP/s",
+            gettext("1e9 floating-point operations a second; a multiplication and an addition are two of them"),
+        ),
+        ("FMA", gettext("fused multiply-add; its peak is how many FLOP/s a kernel of nothing else reaches here")),
+        (gettext("roof"), gettext("the lower of the FMA peak, and copy bandwidth times FLOPs a byte")),
+        (gettext("occupancy"), gettext("threads that a multiprocessor holds at once, over the most that it can hold")),
+        (gettext("waves of blocks"), gettext("how many times the blocks of a launch fill all multiprocessors")),
+        ("GEMM", gettext("general matrix product, C = A B; A has M rows, B has N columns, sums have K terms")),
+        ("RMS", gettext("root of the mean of the squares; of errors over that of the true values")),
+        (
+            gettext("host to host"),
+            gettext("from arrays in the host's memory to such an array: both copies and the call"),
+        ),
+    ]
+
+
 def figures(finding: Finding) -> Iterator[Figure]:
     """The figures behind a finding."""
     for datum in finding.data:
-        where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
+        config = clock_name(clock_of(datum.config)) if datum.config.startswith(CLOCK) else datum.config
+        where = " ".join(word for word in (datum.case, datum.method, config) if word)
         spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
         yield Figure(where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread)
+
+
+def clock_of(config: str) -> str:
+    """Which clock of the study of timing a stored config names.
+
+    Examples
+    --------
+    >>> clock_of("clock=no_wait")
+    'no_wait'
+    """
+    return config.removeprefix(CLOCK)
+
+
+def clock_name(clock: str) -> str:
+    """A way of timing, in words; one that this version does not know by the name in the records."""
+    known = {
+        "right": gettext("the right way"),
+        "no_wait": gettext("without waiting"),
+        "host_clock": gettext("the host's clock, with a wait"),
+        "allocating": gettext("allocation inside"),
+        "planning": gettext("planning inside"),
+        "same_arrays": gettext("the same arrays"),
+    }
+    return known.get(clock, clock)
+
+
+def study_name(name: str) -> str:
+    """What a study is about, in a word or two: a link of the contents."""
+    known = {
+        "size": gettext("Picture size"),
+        "stride": gettext("Stride"),
+        "block-size": gettext("Block shape"),
+        "filter-size": gettext("Filter size"),
+        "memory": gettext("Memory"),
+        "channels": gettext("Channels"),
+        "partition": gettext("Partition"),
+        "gemm": gettext("Matrix product"),
+        "breakdown": gettext("Steps of im2col"),
+        "accuracy": gettext("Accuracy"),
+        "timer": gettext("Mistakes of timing"),
+    }
+    return known.get(name, name)
 
 
 def _name_of(what: str) -> str:
     """What a figure is, in words; one that this version does not know by the name in the records."""
     known = {
         "time": gettext("time"),
+        "transfer_time": gettext("host to host"),
+        "expansion": gettext("expansion"),
+        "product": gettext("product"),
         "occupancy": gettext("occupancy"),
+        "waves": gettext("waves of blocks"),
         "first_call_s": gettext("first call"),
         "copy_bytes_per_s": gettext("copy bandwidth"),
         "fma_flops_per_s": gettext("FMA peak"),
+        "rms": gettext("RMS error"),
+        "max": gettext("largest error"),
+        "bound_ratio": gettext("share of the bound"),
+        "l1_hit": gettext("L1 hit rate"),
+        "l2_hit": gettext("L2 hit rate"),
+        "l1_bytes": gettext("bytes asked of L1"),
+        "l2_bytes": gettext("bytes through L2"),
+        "dram_bytes": gettext("bytes to and from memory"),
     }
     return known.get(what) or what.replace("_", " ")
 

@@ -47,7 +47,9 @@ def machine_name(view: View) -> str:
 
 def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
     known = _mapping(machine.get("facts"))
-    said = {"name": gettext("device"), "architecture": gettext("architecture"), "cores": gettext("cores")}
+    on_gpu = known.get("backend") == "cuda"
+    cores = gettext("multiprocessors") if on_gpu else gettext("cores")
+    said = {"name": gettext("device"), "architecture": gettext("architecture"), "cores": cores}
     for name, label in said.items():
         if known.get(name):
             yield label, str(known[name])
@@ -56,8 +58,8 @@ def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
         if isinstance(known.get(name), int | float) and known[name]:
             yield label, numbers.byte_count(known[name])
     if known.get("vector_bytes"):
-        yield gettext("vectors"), gettext("{n} bytes").format(n=known["vector_bytes"])
-    on_gpu = known.get("backend") == "cuda"
+        label = gettext("widest load of a thread") if on_gpu else gettext("vectors")
+        yield label, gettext("{n} bytes").format(n=known["vector_bytes"])
     if on_gpu and isinstance(known.get("clock_hz"), int | float) and known["clock_hz"]:
         yield gettext("clock"), f"{known['clock_hz'] / 1e6:.0f} MHz"
     load = machine.get("load")

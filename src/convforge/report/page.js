@@ -67,7 +67,9 @@
   }
 
   // Charts, one after the other, so that the page answers while they are drawn.
+  const plots = [...document.querySelectorAll(".plot")];
   const charts = new Map();
+  const begun = new Map();
   const options = {
     renderer: "svg",
     actions: false,
@@ -77,23 +79,144 @@
   };
 
   async function draw(place) {
-    const spec = JSON.parse(document.getElementById(place.dataset.spec).textContent);
-    const result = await vegaEmbed(place, spec, options);
-    charts.set(place, result.view);
+    try {
+      const spec = JSON.parse(document.getElementById(place.dataset.spec).textContent);
+      const result = await vegaEmbed(place, spec, options);
+      charts.set(place, result.view);
+    } catch (fault) {
+      place.classList.add("failed");
+      place.textContent = place.dataset.undrawn;
+      console.error(fault);
+    }
+  }
+
+  // Each is drawn once, whoever asks first: its turn, or the printer.
+  function drawn(place) {
+    if (!begun.has(place)) begun.set(place, draw(place));
+    return begun.get(place);
   }
 
   async function drawAll() {
-    for (const place of document.querySelectorAll(".plot")) {
-      try {
-        await draw(place);
-      } catch (fault) {
-        place.classList.add("failed");
-        place.textContent = place.dataset.undrawn;
-        console.error(fault);
-      }
+    for (const place of plots) {
+      await drawn(place);
       await new Promise((resolve) => setTimeout(resolve));
     }
     document.documentElement.dataset.charts = "drawn";
+  }
+
+  // Paper: every chart, as wide as its place there, and what is closed but short. Drawing waits for nothing but
+  // promises, which the browser settles between this event and the printing.
+  const PAPER_PX = 700;
+  const PAPER_GAP_PX = 14;
+
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details[data-print]:not([open])")) {
+      details.open = true;
+      details.dataset.opened = "";
+    }
+    for (const place of plots) {
+      const alone = place.closest(".charts").classList.contains("n1");
+      const width = alone ? PAPER_PX : (PAPER_PX - PAPER_GAP_PX) / 2;
+      drawn(place).then(() => charts.get(place)?.width(width).run());
+    }
+  });
+
+  addEventListener("afterprint", () => {
+    for (const details of document.querySelectorAll("details[data-opened]")) {
+      details.open = false;
+      delete details.dataset.opened;
+    }
+    dispatchEvent(new Event("resize"));
+  });
+
+  // A script that prints leaves the browser no moment for promises, so it prints once all is drawn.
+  const print = window.print.bind(window);
+  window.print = () => {
+    Promise.all(plots.map(drawn)).then(print);
+  };
+
+  // Points by the keyboard: arrows go along a line and between lines; what a pointer would be told is shown and said.
+  const reading = document.getElementById("reading");
+  const read = new Map();
+
+  function* told(mark) {
+    for (const item of mark.items) {
+      if (mark.marktype === "group") for (const inner of item.items) yield* told(inner);
+      else if (item.tooltip && ["symbol", "rect"].includes(mark.marktype)) yield item;
+    }
+  }
+
+  function middle(item) {
+    return { x: (item.bounds.x1 + item.bounds.x2) / 2, y: (item.bounds.y1 + item.bounds.y2) / 2 };
+  }
+
+  // The points of a chart by line, in the order of their marks; lines without a name differ in shape.
+  function linesOf(view) {
+    const lines = new Map();
+    for (const item of told(view.scenegraph().root)) {
+      const name = item.datum.method ?? item.shape;
+      if (!lines.has(name)) lines.set(name, []);
+      lines.get(name).push(item);
+    }
+    const found = [...lines.values()];
+    for (const line of found) {
+      if (line[0].mark.marktype === "symbol") line.sort((a, b) => middle(a).x - middle(b).x);
+    }
+    return found;
+  }
+
+  function nearest(line, to) {
+    const axis = to.mark.marktype === "symbol" ? "x" : "y";
+    const away = (item) => Math.abs(middle(item)[axis] - middle(to)[axis]);
+    return line.reduce((best, item) => (away(item) < away(best) ? item : best));
+  }
+
+  function next(lines, item, key) {
+    const i = lines.findIndex((line) => line.includes(item));
+    if (i < 0) return lines[0][0];
+    const [line, at] = [lines[i], lines[i].indexOf(item)];
+    switch (key) {
+      case "ArrowRight": return line[at + 1] ?? lines[i + 1]?.[0] ?? item;
+      case "ArrowLeft": return line[at - 1] ?? lines[i - 1]?.at(-1) ?? item;
+      case "ArrowDown": return lines[i + 1] ? nearest(lines[i + 1], item) : item;
+      case "ArrowUp": return lines[i - 1] ? nearest(lines[i - 1], item) : item;
+      case "Home": return line[0];
+      case "End": return line.at(-1);
+    }
+  }
+
+  function forget(place) {
+    const item = read.get(place);
+    if (!item) return;
+    read.delete(place);
+    item._svg?.classList.remove("read");
+    charts.get(place).tooltip()(null, null, item, null);
+    reading.textContent = "";
+  }
+
+  function tell(place, lines, item) {
+    forget(place);
+    read.set(place, item);
+    item._svg.classList.add("read");
+    item._svg.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = item._svg.getBoundingClientRect();
+    const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
+    charts.get(place).tooltip()(null, at, item, item.tooltip);
+    const every = lines.flat();
+    const words = Object.entries(item.tooltip).map(([name, value]) => `${name}: ${value}`);
+    reading.textContent = `${words.join("; ")} (${every.indexOf(item) + 1}/${every.length})`;
+  }
+
+  for (const place of plots) {
+    place.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !charts.has(place)) return;
+      if (event.key === "Escape") forget(place);
+      if (!["ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp", "Home", "End"].includes(event.key)) return;
+      event.preventDefault();
+      const lines = linesOf(charts.get(place));
+      if (lines.length) tell(place, lines, next(lines, read.get(place), event.key));
+    });
+    place.addEventListener("blur", () => forget(place));
   }
 
   // Legends: a press hides or shows a method in all charts of its run.

@@ -1,4 +1,4 @@
-"""How each method looks in every chart: one colour, dash and shape, the same on every page.
+"""How each method looks in every chart: one colour, dash and shape, the same on every page; no two look the same.
 
 Ours are saturated, solid and filled; peers are grey, dashed and hollow. Hues follow Okabe and Ito (Color universal
 design, 2008), darkened until each has a contrast of 3:1 against the page; shape and dash say the same once more, for
@@ -7,8 +7,9 @@ eyes and printers that see no colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,14 @@ _INDIGO = ("#5652c4", "#a3a0ff")
 _MOSS = ("#557a12", "#a3cc5c")
 _PINK = ("#c2277a", "#ff86bd")
 _CRIMSON = ("#a8324a", "#f58a9c")
+_BROWN = ("#8a4b2a", "#d99a75")
+_MAUVE = ("#8f5a88", "#cf9fca")
 
-# Method -> colours and shape. Methods that share a colour belong to different operations.
+SHAPES = (
+    "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left",
+)  # fmt: skip
+
+# Method -> colours and shape.
 _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "direct_naive": (_SKY, "square"),
     "direct_rows": (_BLUE, "circle"),
@@ -62,27 +69,34 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "direct_shared": (_MOSS, "triangle-up"),
     "direct_tiled": (_PINK, "triangle-down"),
     "direct_boxes": (_CRIMSON, "diamond"),
-    "direct_small": (_TEAL, "cross"),
+    "direct_small": (_OLIVE, "cross"),
     "depthwise": (_OLIVE, "circle"),
     "depthwise_channels": (_OLIVE, "diamond"),
     "depthwise_planes": (_OLIVE, "square"),
     "fft_fused": (_GREEN, "triangle-up"),
-    "gemm_loops": (_SKY, "square"),
-    "gemm_blocked": (_AMBER, "diamond"),
-    "gemm_blas": (_BLUE, "circle"),
-    "max_pool_rows": (_BLUE, "circle"),
-    "relu": (_BLUE, "circle"),
+    "gemm_loops": (_PURPLE, "square"),
+    "gemm_blocked": (_AMBER, "triangle-up"),
+    "gemm_blas": (_BLUE, "triangle-down"),
+    "gemm_naive": (_BROWN, "square"),
+    "gemm_shared": (_PURPLE, "triangle-up"),
+    "gemm_tile_1d": (_MAGENTA, "triangle-left"),
+    "gemm_tile_2d": (_VERMILLION, "triangle-down"),
+    "gemm_vectorised": (_SKY, "circle"),
+    "gemm_warp_tiled": (_GREEN, "diamond"),
+    "max_pool": (_BLUE, "diamond"),
+    "max_pool_rows": (_BLUE, "square"),
+    "relu": (_BLUE, "cross"),
 }
 
-# For methods that have no line above yet: in the order of their names.
-_MORE: tuple[tuple[tuple[str, str], str], ...] = (
-    (("#8f5a88", "#cf9fca"), "square"),
-    (_CRIMSON, "square"),
-    (_INDIGO, "square"),
-    (_MOSS, "circle"),
-    (("#8a4b2a", "#d99a75"), "cross"),
-    (_PINK, "cross"),
-)
+# Colours of methods that have no line above yet.
+_SPARE = (_MAUVE, _CRIMSON, _INDIGO, _MOSS, _BROWN, _PINK, _TEAL)
+
+# What a chart tells apart beside methods, such as partitions or clocks: hues far from each other, and a shape and a
+# dash each, for those lines stand in no chart of methods.
+_NAMED: tuple[tuple[tuple[str, str], tuple[int, ...]], ...] = (
+    (_BLUE, ()), (_AMBER, (8, 3)), (_GREEN, (2, 2)), (_VERMILLION, (8, 3, 2, 3)), (_PURPLE, (4, 4)),
+    (_SKY, (12, 3)), (_PINK, (6, 2, 2, 2)), (_OLIVE, (1, 3)), (_INDIGO, (12, 3, 2, 3, 2, 3)),
+)  # fmt: skip
 
 # Method -> colours, shape, dash. A library has one tint of grey; its functions differ in dash and shape.
 _TORCH = ("#7a5c4d", "#c2a795")
@@ -96,9 +110,9 @@ _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "torch_conv2d": (_TORCH, "circle", (7, 3)),
     "torch_conv2d_channels_last": (_TORCH, "diamond", (7, 3, 2, 3)),
     "torch_conv2d_packed": (_TORCH, "triangle-up", (3, 3)),
-    "torch_max_pool2d": (_TORCH, "circle", (7, 3)),
-    "torch_matmul": (_TORCH, "circle", (7, 3)),
-    "torch_relu": (_TORCH, "circle", (7, 3)),
+    "torch_max_pool2d": (_TORCH, "triangle-left", (7, 3)),
+    "torch_matmul": (_TORCH, "triangle-right", (7, 3)),
+    "torch_relu": (_TORCH, "triangle-left", (3, 3)),
     "opencv_filter2d": (_OPENCV, "square", (2, 2)),
     "opencv_filter2d_dft": (_OPENCV, "triangle-right", (6, 2, 2, 2)),
     "opencv_sepfilter2d": (_OPENCV, "cross", (4, 4)),
@@ -106,9 +120,9 @@ _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "scipy_oaconvolve": (_SCIPY, "triangle-down", (5, 3)),
     "torch_conv2d_tf32": (_TORCH, "square", (7, 3)),
     "torch_conv2d_channels_last_tf32": (_TORCH, "cross", (7, 3, 2, 3)),
-    "torch_matmul_tf32": (_TORCH, "square", (7, 3)),
-    "cudnn": (_CUDNN, "circle", (6, 3)),
-    "cudnn_tf32": (_CUDNN, "square", (6, 3)),
+    "torch_matmul_tf32": (_TORCH, "triangle-down", (7, 3)),
+    "cudnn": (_CUDNN, "square", (2, 3)),
+    "cudnn_tf32": (_CUDNN, "triangle-right", (2, 3)),
     "cudnn_legacy": (_CUDNN, "triangle-up", (3, 3)),
     "cudnn_legacy_tf32": (_CUDNN, "cross", (3, 3)),
     "cudnn_legacy_winograd": (_CUDNN, "diamond", (6, 2, 2, 2)),
@@ -118,16 +132,12 @@ _PEERS: dict[str, tuple[tuple[str, str], str, tuple[int, ...]]] = {
     "cupy_ndimage": (_CUPY, "diamond", (8, 3, 2, 3)),
     "npp_filter": (_NPP, "triangle-right", (4, 2, 1, 2)),
 }
-_MORE_PEERS: tuple[tuple[tuple[str, str], str, tuple[int, ...]], ...] = (
-    (("#4f6a63", "#a3bdb6"), "triangle-up", (5, 2)),
-    (("#5c6b3f", "#b9c79d"), "square", (4, 2)),
-    (("#5f5873", "#bdb5d3"), "cross", (3, 3)),
-    (("#6a6f76", "#a9aeb6"), "triangle-left", (4, 4)),
-)
+_SPARE_PEERS = (_CUPY, _CUDNN, _CUBLAS, _NPP)
+_SPARE_DASHES = ((5, 2), (4, 2), (3, 4), (9, 4))
 
 
 def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
-    """The look of each method.
+    """The look of each method; no two have the same colour, dash and shape.
 
     Parameters
     ----------
@@ -141,19 +151,42 @@ def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
     ((), (7, 3))
     """
     named = dict(methods)
-    more = {name: _MORE[i % len(_MORE)] for i, name in enumerate(_unknown(named, True))}
-    more_peers = {name: _MORE_PEERS[i % len(_MORE_PEERS)] for i, name in enumerate(_unknown(named, False))}
     found: dict[str, Look] = {}
     for name, ours in named.items():
-        if ours:
-            (light, dark), shape = _OURS.get(name) or more[name]
+        if ours and name in _OURS:
+            (light, dark), shape = _OURS[name]
             found[name] = Look(light, dark, shape)
-        else:
-            (light, dark), shape, dash = _PEERS.get(name) or more_peers[name]
+        elif not ours and name in _PEERS:
+            (light, dark), shape, dash = _PEERS[name]
             found[name] = Look(light, dark, shape, dash, ours=False)
+    # By name, so that a method looks the same whatever stands before it.
+    taken, spare = set(found.values()), {ours: _spare(ours) for ours in (True, False)}
+    for name in sorted(named.keys() - found.keys()):
+        found[name] = next(look for look in spare[named[name]] if look not in taken)
+    return {name: found[name] for name in named}
+
+
+def named_looks(names: Iterable[str]) -> dict[str, Look]:
+    """The looks of what one chart tells apart that is no method: each has a colour, a shape and a dash of its own.
+
+    Examples
+    --------
+    >>> found = named_looks(["pixel", "row"])
+    >>> found["pixel"].shape, found["row"].shape, found["row"].dash
+    ('circle', 'square', (8, 3))
+    """
+    found = {}
+    for i, name in enumerate(dict.fromkeys(names)):
+        (light, dark), dash = _NAMED[i % len(_NAMED)]
+        found[name] = Look(light, dark, SHAPES[i % len(SHAPES)], dash)
     return found
 
 
-def _unknown(named: Mapping[str, bool], ours: bool) -> list[str]:
-    known = _OURS if ours else _PEERS
-    return sorted(name for name, mine in named.items() if mine is ours and name not in known)
+def _spare(ours: bool) -> Iterator[Look]:
+    """Looks for methods without one, neighbours far apart; ever more dashes once colours and shapes are used up."""
+    colours = _SPARE if ours else _SPARE_PEERS
+    dashes = ((), *_SPARE_DASHES) if ours else _SPARE_DASHES
+    for dash in chain(dashes, ((n, n) for n in count(5))):
+        for turn in range(len(SHAPES)):
+            for i, (light, dark) in enumerate(colours):
+                yield Look(light, dark, SHAPES[(i + turn) % len(SHAPES)], dash, ours)

@@ -144,7 +144,7 @@ def _series(
     scales = method_scales(ink, names)
     rows = [{**point(shown, e), "size": e.size} for e in chosen]
     base = data.chart(rows)
-    x = size_axis(sizes)
+    x = size_axis(sizes, chosen[0].result.operation)
     if kind == "time":
         y = alt.Y(
             "ms:Q", title=gettext("time a call"), scale=alt.Scale(type="log", domain=domain, nice=False),
@@ -254,7 +254,7 @@ def _ratio_series(data: Datasets, ink: Ink, members: Sequence[tuple[Duel, dict[s
         )
     colour = alt.value(ink("accent"))
     base = data.chart(rows)
-    x = size_axis(sorted({r["size"] for r in rows}))
+    x = size_axis(sorted({r["size"] for r in rows}), members[0][0].ours.result.operation)
     even = data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(y=y)
     dash = alt.StrokeDash("stride:N", scale=alt.Scale(domain=strides[::-1], range=dashes[::-1]), legend=None)
     shape = alt.Shape("stride:N", scale=alt.Scale(domain=strides, range=shapes), legend=legend)
@@ -275,7 +275,9 @@ def _ratio_cases(
     x = alt.X(
         "ratio:Q", title=gettext("time of the best peer ÷ ours"),
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top"),
+        axis=alt.Axis(
+            labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+        ),
     )  # fmt: skip
     y = alt.Y("case:N", sort=None, title=None, axis=alt.Axis(grid=True, labelLimit=190))
     even = data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(x=x)
@@ -307,7 +309,7 @@ def _case_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
         domain = [min(r["ms"] for r in rows) / 1.4, max(r["ms"] for r in rows) * 1.4]
         x = alt.X(
             "ms:Q", title=gettext("time a call"), scale=alt.Scale(type="log", domain=domain, nice=False),
-            axis=alt.Axis(labelExpr=SECONDS_LABEL, values=log_ticks(domain), orient="top"),
+            axis=alt.Axis(labelExpr=SECONDS_LABEL, values=log_ticks(domain), orient="top", titleAnchor="end"),
         )  # fmt: skip
         y = alt.Y("case:N", sort=order, title=None, axis=alt.Axis(grid=True, labelLimit=190))
         points = method_points(base, method_scales(ink, names), ("method", "problem", *TIME_FIELDS[2:])).encode(
@@ -408,7 +410,7 @@ def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     x = alt.X(
         "rms:Q", title=gettext("RMS error ÷ RMS of the float64 truth"),
         scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(format="~e", values=log_ticks(domain), orient="top", grid=True),
+        axis=alt.Axis(format="~e", values=log_ticks(domain), orient="top", titleAnchor="end", grid=True),
     )  # fmt: skip
     y = alt.Y("method:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, domain=False, ticks=False))
     ticks = base.mark_tick(thickness=2, size=14, opacity=0.75).encode(

@@ -23,6 +23,8 @@ from convforge.report.summary import (
 from convforge.report.table import Cell, Column, Table, optional
 
 MANY = 6
+# Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.
+LONGEST_REASON = 320
 
 
 def of_a_copy() -> str:
@@ -249,7 +251,7 @@ def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
             Cell(entry.size_text, r.least_bytes),
             Cell(entry.stride or "–", _number(entry.stride)),
             Cell(entry.label),
-            Cell(_step_name(step.name)),
+            Cell(step_name(step.name)),
             Cell(str(step.launches), step.launches),
             Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s),
             Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
@@ -260,7 +262,8 @@ def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
         )
 
 
-def _step_name(name: str) -> str:
+def step_name(name: str) -> str:
+    """A step of a call in words; a kernel by its name."""
     return {"expansion": gettext("expansion"), "product": gettext("product")}.get(name, name)
 
 
@@ -404,6 +407,8 @@ def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
         words = gettext("{cases} and {n} more")
         which = words.format(cases=comma.join(t.cases[: MANY - 1]), n=len(t.cases) - MANY + 1)
     reason = stored(t.reason)
+    if len(reason) > LONGEST_REASON:
+        reason = reason[:LONGEST_REASON].rstrip() + " …"
     return (
         Cell(t.method),
         Cell(whose(t.ours)),
@@ -419,7 +424,7 @@ def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
 
 def _foreign(said: str, text: str) -> str:
     """The language of a stored text that has no words in the page's."""
-    return "en" if said == text and language() != "en" else ""
+    return "en" if text.startswith(said.removesuffix(" …")) and language() != "en" else ""
 
 
 def _time_and_rate(entry: Entry | None) -> Cell:

@@ -207,12 +207,17 @@ def shown_only(ink: Ink, chart: Any) -> Any:
     return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
 
 
-def size_axis(sizes: Sequence[int]) -> alt.X:
+def size_axis(sizes: Sequence[int], operation: str) -> alt.X:
+    """The horizontal axis of sizes: what they are the sizes of depends on the operation."""
     import altair as alt
 
+    titles = {
+        "gemm": gettext("M = N = K, the sides of the matrices"),
+        "relu": gettext("elements"),
+    }
     return alt.X(
         "size:Q",
-        title=gettext("size of the picture, pixels a side"),
+        title=titles.get(operation, gettext("size of the picture, pixels a side")),
         scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.15, max(sizes) * 1.15], nice=False),
         axis=alt.Axis(values=list(sizes), format="d", labelFlush=False),
     )
