@@ -214,6 +214,16 @@ def test_a_type_may_be_pytorchs() -> None:
         convforge.filter(BYTES, LAPLACIAN, out_dtype=torch.int64)
 
 
+def test_a_kernel_may_be_a_tensor_that_numpy_reads() -> None:
+    torch = module("torch")
+    np.testing.assert_array_equal(
+        convforge.filter(BYTES, torch.from_numpy(LAPLACIAN)), convforge.filter(BYTES, LAPLACIAN)
+    )
+    for kernel in (torch.ones(3, 3, requires_grad=True), torch.ones(3, 3).bfloat16()):
+        with pytest.raises(TypeError, match=r"the kernel is no array that NumPy reads, of shape \(R, S\): .+"):
+            convforge.filter(BYTES, kernel)
+
+
 @pytest.mark.parametrize("cval", [7, 7.0, np.float32(7), np.uint8(7)])
 @pytest.mark.parametrize("kernel", [LAPLACIAN, LAPLACIAN / 16])
 def test_a_value_outside_is_a_number_of_any_kind(cval: Any, kernel: Any) -> None:
@@ -337,6 +347,8 @@ def test_a_mean_keeps_a_constant_float16_picture() -> None:
         (np.zeros((5, 5), bool), LAPLACIAN, {}, TypeError, ("image", "bool", "uint8")),
         (np.zeros((5, 5), np.uint32), LAPLACIAN, {}, TypeError, ("image", "uint32", "float64")),
         (PIXELS, np.ones(3), {}, ValueError, ("kernel", "(3,)", "(R, S)")),
+        (PIXELS, np.ma.masked_array(LAPLACIAN), {}, TypeError, ("kernel is a masked array", "kernel.filled(0)")),
+        (PIXELS, [[1, 2], [3]], {}, TypeError, ("the kernel is no array", "(R, S)")),
         (PIXELS, np.ones((3, 0)), {}, ValueError, ("kernel", "(3, 0)")),
         (PIXELS, np.ones((3, 3), complex), {}, TypeError, ("kernel", "complex128")),
         (PIXELS, np.array([[1, np.nan]]), {}, ValueError, ("kernel", "NaN", "finite")),

@@ -251,7 +251,12 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
         from convforge.images.kernels import load_kernel
 
         return np.array(load_kernel(os.fspath(kernel)).values)
-    array = np.asarray(kernel)
+    if isinstance(kernel, np.ma.MaskedArray):
+        raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
+    try:
+        array = np.asarray(kernel)
+    except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
+        raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
     if array.dtype.kind not in "iufb":
         raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers")
     if array.ndim != 2 or not array.size:

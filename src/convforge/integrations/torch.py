@@ -106,7 +106,7 @@ def conv2d(
         )  # fmt: skip
         if result is not None:
             return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]
-    if activation is not None and activation not in _ACTIVATIONS:
+    if activation is not None and not (isinstance(activation, str) and activation in _ACTIVATIONS):
         raise ValueError(
             f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
         )
