@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,34 @@ def test_a_jax_array_is_not_written_to() -> None:
     make = maker("jax")
     with pytest.raises(TypeError, match="out is a JAX array, which cannot be written to"):
         convforge.conv2d(make(X), make(W), out=make(EXPECTED))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_jaxs_float64_stays_float64(told: bool) -> None:
+    """JAX makes arrays of float64 where it is told to; its default has nothing to say about results of such."""
+    jax = module("jax")
+    with jax.enable_x64(True):
+        x, w, b = (jax.numpy.asarray(array.astype(np.float64) + 2.0**-40) for array in (X, W, B))
+        small = jax.numpy.asarray(X, "int8")
+    with jax.enable_x64(told), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = convforge.conv2d(x, w, b, padding=1)
+        prepared = convforge.Filter(w, b, padding=1)(x)
+        others = {
+            "relu": convforge.relu(x),
+            "relu of a view": convforge.relu(x[:, :, ::2]),
+            "max_pool2d": convforge.max_pool2d(x, 2),
+            "gemm": convforge.gemm(x[0, 0], x[0, 0].T),
+            "filter": convforge.filter(x[0, 0], "box:3"),
+            "filter to float64": convforge.filter(small[0, 0], "box:3", out_dtype="float64"),
+            "int8 by float64": convforge.conv2d(small, w),
+        }
+    expected = convforge.conv2d(*(np.asarray(array) for array in (x, w, b)), padding=1)
+    assert not (expected == expected.astype(np.float32)).all()
+    for result in (found, prepared):
+        assert isinstance(result, jax.Array)
+        np.testing.assert_array_equal(np.asarray(result), expected)
+    assert {name: str(result.dtype) for name, result in others.items()} == dict.fromkeys(others, "float64")
 
 
 def test_nobody_is_imported_who_was_not_there() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
+from tests.kinds import module
 
 import convforge
 from convforge.errors import UnsupportedProblem
@@ -203,6 +204,34 @@ def test_a_wider_type_keeps_every_sum(dtype: Any) -> None:
     assert result.min() < 0
 
 
+def test_a_type_may_be_pytorchs() -> None:
+    torch = module("torch")
+    for image in (BYTES, torch.from_numpy(BYTES)):
+        result = convforge.filter(image, LAPLACIAN, out_dtype=torch.int16)
+        assert str(result.dtype).removeprefix("torch.") == "int16"
+        np.testing.assert_array_equal(np.asarray(result), bands_correlated(BYTES, LAPLACIAN))
+    with pytest.raises(ValueError, match=r"out_dtype=torch.int64 is no type of results here; choose .*int32"):
+        convforge.filter(BYTES, LAPLACIAN, out_dtype=torch.int64)
+
+
+def test_a_kernel_may_be_a_tensor_that_numpy_reads() -> None:
+    torch = module("torch")
+    np.testing.assert_array_equal(
+        convforge.filter(BYTES, torch.from_numpy(LAPLACIAN)), convforge.filter(BYTES, LAPLACIAN)
+    )
+    for kernel in (torch.ones(3, 3, requires_grad=True), torch.ones(3, 3).bfloat16()):
+        with pytest.raises(TypeError, match=r"the kernel is no array that NumPy reads, of shape \(R, S\): .+"):
+            convforge.filter(BYTES, kernel)
+
+
+@pytest.mark.parametrize("cval", [7, 7.0, np.float32(7), np.uint8(7)])
+@pytest.mark.parametrize("kernel", [LAPLACIAN, LAPLACIAN / 16])
+def test_a_value_outside_is_a_number_of_any_kind(cval: Any, kernel: Any) -> None:
+    result = convforge.filter(BYTES, kernel, border="constant", cval=cval, out_dtype=np.float32)
+    planes = [correlated(BYTES[..., band], kernel, "constant", 7.0) for band in range(BYTES.shape[2])]
+    np.testing.assert_array_equal(result, np.stack(planes, axis=-1))
+
+
 def test_integers_round_half_to_even_and_saturate() -> None:
     image = np.array([[0, 1, 2, 3, 5, 255]], np.uint8)
     assert convforge.filter(image, np.array([[0.5]])).tolist() == [[0, 0, 1, 2, 2, 128]]
@@ -318,6 +347,8 @@ def test_a_mean_keeps_a_constant_float16_picture() -> None:
         (np.zeros((5, 5), bool), LAPLACIAN, {}, TypeError, ("image", "bool", "uint8")),
         (np.zeros((5, 5), np.uint32), LAPLACIAN, {}, TypeError, ("image", "uint32", "float64")),
         (PIXELS, np.ones(3), {}, ValueError, ("kernel", "(3,)", "(R, S)")),
+        (PIXELS, np.ma.masked_array(LAPLACIAN), {}, TypeError, ("kernel is a masked array", "kernel.filled(0)")),
+        (PIXELS, [[1, 2], [3]], {}, TypeError, ("the kernel is no array", "(R, S)")),
         (PIXELS, np.ones((3, 0)), {}, ValueError, ("kernel", "(3, 0)")),
         (PIXELS, np.ones((3, 3), complex), {}, TypeError, ("kernel", "complex128")),
         (PIXELS, np.array([[1, np.nan]]), {}, ValueError, ("kernel", "NaN", "finite")),
@@ -327,14 +358,40 @@ def test_a_mean_keeps_a_constant_float16_picture() -> None:
         (PIXELS, LAPLACIAN, {"channels": "all"}, ValueError, ("'all'", "'each'", "'sum'")),
         (PIXELS, LAPLACIAN, {"border": "mirror"}, ValueError, ("'mirror'", "reflect")),
         (PIXELS, LAPLACIAN, {"border": "constant", "cval": np.nan}, ValueError, ("nan", "finite")),
-        (BYTES, LAPLACIAN, {"border": "constant", "cval": 256}, ValueError, ("256", "uint8")),
-        (BYTES, LAPLACIAN, {"border": "constant", "cval": 0.5}, ValueError, ("0.5", "uint8")),
+        *(
+            (image, kernel, {"border": "constant", "cval": cval}, error, says)
+            for kernel in (LAPLACIAN, LAPLACIAN / 9)  # summed in int32 and in float32: one rule for both
+            for image, cval, error, says in (
+                (BYTES, 256, ValueError, ("cval=256", "uint8", "0 to 255")),
+                (BYTES, -1, ValueError, ("cval=-1", "uint8")),
+                (BYTES, 0.5, ValueError, ("cval=0.5", "uint8", "whole")),
+                (BYTES, np.inf, ValueError, ("cval=inf", "uint8")),
+                (BYTES, np.nan, ValueError, ("cval=nan", "uint8")),
+                (BYTES.astype(np.int32), 2**31, ValueError, ("cval=2147483648", "int32")),
+                (PIXELS, 1e39, ValueError, ("cval=1e+39", "float32")),
+                (PIXELS, 10**400, ValueError, ("float32",)),
+                (PIXELS.astype(np.float16), 65536, ValueError, ("cval=65536", "float16")),
+                (PIXELS, "a", TypeError, ("cval='a'", "number")),
+                (PIXELS, None, TypeError, ("cval=None", "number")),
+                (PIXELS, True, TypeError, ("cval=True", "number")),
+                (PIXELS, 1j, TypeError, ("cval=1j", "number")),
+                (PIXELS, np.ones(2), TypeError, ("cval=array", "number")),
+            )
+        ),
+        (PIXELS, LAPLACIAN, {"cval": "a"}, TypeError, ("cval='a'", "number")),
         (PIXELS, LAPLACIAN, {"stride": 0}, ValueError, ("stride", "at least 1")),
         (PIXELS, LAPLACIAN, {"stride": -1}, ValueError, ("stride", "at least 1")),
         (PIXELS, LAPLACIAN, {"stride": 1.5}, TypeError, ("stride", "1.5", "whole")),
         (PIXELS, LAPLACIAN, {"stride": (1, 2, 3)}, TypeError, ("stride", "pair")),
-        (PIXELS, LAPLACIAN, {"out_dtype": "unit8"}, (ValueError, TypeError), ("unit8",)),
-        (PIXELS, LAPLACIAN, {"out_dtype": "complex64"}, (ValueError, TypeError), ("complex64", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": "unit8"}, TypeError, ("out_dtype='unit8'", "uint8")),
+        (PIXELS, LAPLACIAN, {"out_dtype": ""}, TypeError, ("out_dtype=''", "uint8")),
+        (PIXELS, LAPLACIAN, {"out_dtype": 5}, TypeError, ("out_dtype=5", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": [1]}, TypeError, ("out_dtype=[1]", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": np.ones(1)}, TypeError, ("out_dtype=array", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": "torch.float23"}, TypeError, ("torch.float23", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": "bfloat16"}, TypeError, ("bfloat16", "float32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": np.int64}, ValueError, ("int64", "int32")),
+        (PIXELS, LAPLACIAN, {"out_dtype": "complex64"}, ValueError, ("complex64", "float32")),
         (PIXELS, LAPLACIAN, {"device": "tpu"}, ValueError, ("tpu", "cpu")),
         (PIXELS, LAPLACIAN, {"algorithm": "direct_row"}, ValueError, ("'direct_row'", "'direct_rows'")),
         (PIXELS, LAPLACIAN, {"algorithm": "gemm_1x1"}, UnsupportedProblem, ("gemm_1x1", "3x3")),

@@ -13,6 +13,7 @@ from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, po
 from convforge.arrays import dtype_name, flat, home_of
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
+from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.replay import Calls, kinds
 from convforge.tuning import CHOICES, key_of
 
@@ -363,7 +364,7 @@ def gemm(
     if result is not None:
         return result
     home = home_of(a=a, b=b, out=out)
-    left, right = home.read(a, "a", (2,)), home.read(b, "b", (2,))
+    left, right = home.read(a, "a", (2,), GEMM_DTYPES), home.read(b, "b", (2,), GEMM_DTYPES)
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a has {left.shape[1]} columns and b has {right.shape[0]} rows; they must be equal")
     if left.dtype != right.dtype:

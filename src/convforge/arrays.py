@@ -23,6 +23,9 @@ Seen = NDArray[Any] | DeviceArray
 # NumPy derives a dtype's name anew on every call, which takes microseconds.
 _NAMES = {numpy_dtype(name): name for name in SHORT_NAMES}
 
+# What messages tell users to cast to: bfloat16 is one of few libraries and devices.
+READ_DTYPES = tuple(name for name in SHORT_NAMES if name != "bfloat16")
+
 
 def dtype_name(array: Seen) -> str:
     """Our name of the element type of an array that a :class:`Home` has let in."""
@@ -77,13 +80,16 @@ class Home:
         """The caller's current stream; None on the host."""
         return None if self.on_host else self.library.stream(self.device)
 
-    def read(self, value: Any, name: str, ranks: tuple[int, ...] | None = None) -> Any:
+    def read(
+        self, value: Any, name: str, ranks: tuple[int, ...] | None = None, dtypes: tuple[str, ...] = READ_DTYPES
+    ) -> Any:
         """The array that the user gave as argument `name`, checked; never copied unless its bytes are in foreign order.
 
         Raises
         ------
         TypeError
-            It is of an element type that convforge does not take, or such that its elements cannot be read.
+            It is of an element type that convforge does not take, or such that its elements cannot be read. The text
+            names `dtypes`, which are those to cast to.
         ValueError
             Its number of axes is not among `ranks`, or it wants a gradient.
         """
@@ -93,8 +99,7 @@ class Home:
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
             raise TypeError(
-                f"{name} has dtype {word}, which convforge does not take; cast it to one of "
-                f"{', '.join(d for d in SHORT_NAMES if d != 'bfloat16')}"
+                f"{name} has dtype {word}, which convforge does not take; cast it to one of {', '.join(dtypes)}"
             )
         array = self.library.seen(value)
         if ranks is not None and array.ndim not in ranks:

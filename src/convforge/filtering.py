@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -14,7 +15,7 @@ from convforge.arrays import dtype_name, home_of
 from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
 from convforge.problem import PADDING_MODES, Conv2dProblem
-from convforge.problem.types import is_integer, magnitude
+from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
 
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
@@ -55,11 +56,12 @@ def filter(  # noqa: A001
         What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
         "symmetric" (repeated), "replicate" or "circular".
     cval : float
-        The value outside in mode "constant".
+        The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
+        number for a picture of integers.
     stride : int or pair of int
         Only every so many-th row and column is computed.
     out_dtype : dtype, optional
-        By default the image's own: integers are rounded half to even and saturate.
+        NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
         As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors.
 
@@ -172,8 +174,7 @@ def filter_problem(
         raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
     if border not in PADDING_MODES:
         raise ValueError(f"border={border!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
-    if cval and border != "constant":
-        raise ValueError(f"cval={cval} goes with border='constant'; border is {border!r}")
+    outside = _outside(cval, border, dtype_name(image))
     x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
     n, h, w, c = x.shape
     if not c or not h or not w:
@@ -194,14 +195,48 @@ def filter_problem(
         padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2),
         groups=bands if channels == "each" else 1,
         padding_mode=border,
-        padding_value=cval if border == "constant" else 0.0,
+        padding_value=outside,
         x_dtype=dtype_name(x),
         w_dtype=weights.dtype.name,
-        out_dtype=np.dtype(out_dtype or x.dtype).name,
+        out_dtype=dtype_name(x) if out_dtype is None else _result_type(out_dtype),
         x_layout="NHWC",
         precision="separable" if algorithm == "auto" and _two_passes_pay(taps, weights) else "strict",
     )
     return problem, x, weights
+
+
+def _outside(cval: Any, border: str, dtype: str) -> float:
+    """What lies outside a picture of this element type: a value that its pixels may have."""
+    if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
+        raise TypeError(f"cval={cval!r} must be a number")
+    if border != "constant":
+        if cval:
+            raise ValueError(f"cval={cval} goes with border='constant'; border is {border!r}")
+        return 0.0
+    try:
+        value = float(cval)
+    except OverflowError:  # of Python's integers
+        value = math.inf
+    if is_integer(dtype):
+        low, high = limits(dtype)
+        if not (low <= value <= high and value.is_integer()):
+            raise ValueError(f"cval={cval} must be a value of {dtype}, the image's type: whole, from {low} to {high}")
+    elif not abs(value) <= float(np.finfo(dtype).max):
+        raise ValueError(f"cval={cval} must be a finite number of {dtype}, the image's type")
+    return value
+
+
+def _result_type(wanted: Any) -> str:
+    """Our name of an element type that is asked for, which may be written as NumPy's or PyTorch's."""
+    text = str(wanted)
+    try:
+        name = np.dtype(text.removeprefix("torch.") if text.startswith("torch.") else wanted).name
+    except (TypeError, ValueError, SyntaxError):  # as NumPy finds it
+        name = ""
+    if name not in SHORT_NAMES or name == "bfloat16":
+        known = ", ".join(known for known in SHORT_NAMES if known != "bfloat16")
+        raise (ValueError if name else TypeError)(f"out_dtype={wanted!r} is no type of results here; choose {known}")
+    return name
 
 
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
@@ -216,7 +251,12 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
         from convforge.images.kernels import load_kernel
 
         return np.array(load_kernel(os.fspath(kernel)).values)
-    array = np.asarray(kernel)
+    if isinstance(kernel, np.ma.MaskedArray):
+        raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
+    try:
+        array = np.asarray(kernel)
+    except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
+        raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
     if array.dtype.kind not in "iufb":
         raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers")
     if array.ndim != 2 or not array.size:

@@ -5,8 +5,10 @@ No library is imported here: an array of one is only ever met once its library h
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from typing import Any, Protocol
 
@@ -372,10 +374,12 @@ class _Jax(_Plain):
         if device == "cpu":
             return np.empty(shape, numpy_dtype(dtype))
         there = next(d for d in self._jax.local_devices(backend="gpu") if d.local_hardware_id == int(device[5:]))
-        return self._jax.numpy.empty(shape, dtype, device=there)
+        with self._wide(dtype):
+            return self._jax.numpy.empty(shape, dtype, device=there)
 
     def cast(self, array: Any, dtype: str) -> Any:
-        return array.astype(dtype)  # never changed, so it need not be a copy
+        with self._wide(dtype):
+            return array.astype(dtype)  # never changed, so it need not be a copy
 
     def empty_like(self, array: Any) -> Any:
         return self.empty(array.shape, str(array.dtype), self.device(array, "x"))
@@ -389,9 +393,21 @@ class _Jax(_Plain):
         return CallerStream(cuda_runtime(int(device[5:])).stream_handle(None))
 
     def give(self, array: Any, stream: CallerStream | None) -> Any:
-        if stream is None:
-            return self._jax.numpy.asarray(array)
-        return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
+        with self._wide(str(array.dtype)):
+            if stream is None:
+                return self._jax.numpy.asarray(array)
+            return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
+
+    def _wide(self, dtype: str) -> AbstractContextManager[Any]:
+        """Where JAX makes arrays of float64: unless it is told to, it makes them of float32, whatever it is asked for.
+
+        Arrays of float64 come from where it was told so, and their results are float64 everywhere.
+        """
+        if dtype != "float64":
+            return nullcontext()
+        room = self._jax if hasattr(self._jax, "enable_x64") else importlib.import_module("jax.experimental")
+        wide: AbstractContextManager[Any] = room.enable_x64(True)
+        return wide
 
 
 class _Written:

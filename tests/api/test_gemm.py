@@ -55,6 +55,10 @@ def test_gemm_of_views(name: str) -> None:
         (np.ones(3), np.ones((3, 2)), {}, ValueError, ("a has 1 axes",)),
         (np.ones((2, 3), np.int32), np.ones((3, 2), np.int32), {}, ValueError, ("int32", "float32 or float64")),
         (np.ones((2, 3), np.float16), np.ones((3, 2), np.float16), {}, ValueError, ("float16", "float32 or float64")),
+        *(
+            (np.ones((2, 3), kind), np.ones((3, 2), kind), {}, TypeError, (f"a has dtype {kind}", "float32, float64"))
+            for kind in ("uint32", "int64", "bool", "complex64")
+        ),
         ([[1.0]], np.ones((1, 1)), {}, TypeError, ("a must be", "list")),
         (np.ones((2, 3)), np.ones((3, 2)), {"algorithm": "gemm_bias"}, ValueError, ("did you mean 'gemm_blas'",)),
         (np.ones((2, 3)), np.ones((3, 2)), {"out": np.ones((3, 2))}, ValueError, ("(3, 2)", "(2, 2)")),

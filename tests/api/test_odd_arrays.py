@@ -195,6 +195,7 @@ def test_odd_tensors_are_refused_in_a_sentence() -> None:
         "x must be a PyTorch tensor; got ndarray": lambda: convforge.torch.conv2d(X, w),
         "weight must be a PyTorch tensor; got NoneType": lambda: convforge.torch.conv2d(x, None),
         r"stride=\(1, 1, 1\) must be": lambda: convforge.torch.conv2d(x, w, b, (1, 1, 1)),
+        r"activation=\[\] must be None": lambda: convforge.torch.conv2d(x, w, b, activation=[]),
         "padding='1' is unknown": lambda: convforge.torch.conv2d(x, w, b, 1, "1"),
     }
     for says, call in calls.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,9 @@ from tests.backends.emulated import needs_emulator
 from tests.cli.commands import Ran
 
 from convforge import algorithms, parse_problem
+from convforge.algorithms import algorithms as every_algorithm
+from convforge.algorithms.pieces import pieces
+from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.runtime import LaunchInfo
 from convforge.cli import explain as shown
@@ -342,3 +346,43 @@ def test_registers_and_occupancy_of_a_gpus_launches() -> None:
         "2 x first: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 40 registers, 0 B spilled, occupancy 75 %",
         "second: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 255 registers, 96 B spilled, occupancy 12 %",
     ]
+
+
+# Vast problems.
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["n1c64h100000w100000_k64r3s3_p1_f32_nchw", "n1000000c1h100w100_k1r3s3_p1_f32_nchw", "n9000c1h1100w1100_k1r31s31"],
+)
+def test_a_vast_problem_is_explained_without_its_plans(done: Callable[..., Ran], problem: str) -> None:
+    begin = time.monotonic()
+    ran = done(problem)
+    assert time.monotonic() - begin < 30
+    unplanned = notes(ran, "not planned: ")
+    assert unplanned
+    assert all(re.fullmatch(r"its plan has \d{6,} pieces, .*; ask for less", said) for said in unplanned.values())
+    assert {"direct_rows", "direct_naive"} <= set(table(ran))
+    assert chosen(ran)[0] in table(ran)
+
+
+def test_a_vast_problem_whose_own_plan_is_vast_is_refused(run: Callable[..., Ran]) -> None:
+    ran = run("n1c1h100000w100000_k1r3s3_p1_f32_nchw_math-fft")
+    assert ran.code == 2
+    assert re.search(r"math-fft gets fft: its plan has \d+ pieces", ran.err)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["n3c4h150w170_k5r3s3_p1_f32_nchw", "n70c1h90w20_k1r5s5_st2_f64_nhwc", "n1c2h33w900_k8r3s3_g2_f16_nchw"],
+)
+def test_pieces_are_told_as_plans_have_them(problem: str) -> None:
+    """Of every method on the CPU: no plan has more than a few launches for each piece that was told."""
+    asked: Any = parse_problem(problem)
+    for algorithm in [a for a in every_algorithm() if (a.operation, a.backend, a.ours) == ("conv2d", "cpu", True)]:
+        if algorithm.refuses(asked.replace(precision=algorithm.precision), cpu_facts()):
+            continue
+        for config in algorithm.configs(asked, cpu_facts()):
+            launches = len(algorithm.plan(asked, config, cpu_runtime()).launches)
+            told = pieces(algorithm, asked, config)
+            assert launches <= 3 * told + cpu_facts().cores, f"{algorithm.name} {config}"

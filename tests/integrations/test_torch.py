@@ -64,6 +64,22 @@ def test_gradcheck(geometry: Any) -> None:
         assert torch.autograd.gradcheck(lambda *t, a=activation: ops.conv2d(*t, *geometry, activation=a), given)
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("x_dtype, w_dtype", [("int8", "float32"), ("uint8", "float64"), ("int16", "float16")])
+def test_weights_of_integer_pictures_have_gradients(geometry: Any, x_dtype: str, w_dtype: str) -> None:
+    x, w, b = tensors(geometry[3])
+    x, w = (10 * x).abs().to(getattr(torch, x_dtype)), w.to(getattr(torch, w_dtype)).requires_grad_()
+    b = b.to(torch.float64 if w_dtype == "float64" else torch.float32).requires_grad_()  # what is summed in
+    y = ops.conv2d(x, w, b, *geometry, activation="relu")
+    y.square().sum().backward()
+    like = [t.detach().double().requires_grad_() for t in (w, b)]
+    F.relu(reference(x.double(), *like, *geometry)).square().sum().backward()
+    for ours, theirs in zip((w, b), like, strict=True):
+        assert ours.grad.dtype == ours.dtype
+        torch.testing.assert_close(ours.grad, theirs.grad.to(ours.dtype), rtol=2e-3 if w_dtype == "float16" else 1e-4,
+                                   atol=1e-2)  # fmt: skip
+
+
 def test_gradients_of_gradients() -> None:
     given = tuple(t.requires_grad_() for t in tensors())
     assert torch.autograd.gradgradcheck(lambda *t: ops.conv2d(*t, 1, 1), given)
@@ -267,6 +283,38 @@ def test_what_has_no_rule_is_refused_and_not_zero() -> None:
         assert convforge.torch.conv2d(x, w).shape == (1, 3, 3, 3)
         with pytest.raises(NotImplementedError, match="no rule for forward-mode differentiation"):
             convforge.torch.conv2d(forward_ad.make_dual(x, x), w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "options, error, says",
+    [
+        ({"algorithm": "nonsense"}, ValueError, "conv2d has no algorithm 'nonsense' on cpu. It has: direct_naive"),
+        ({"algorithm": "direct_row"}, ValueError, "did you mean 'direct_rows'"),
+        ({"algorithm": 5}, TypeError, "algorithm=5 must be a string"),
+        ({"precision": "nonsense"}, ValueError, "precision='nonsense' is unknown; choose one of strict"),
+        ({"tune": "yes"}, TypeError, "tune='yes' must be True, False or None"),
+    ],
+)
+def test_unknown_methods_are_refused_in_every_type(dtype: Any, options: Any, error: Any, says: str) -> None:
+    x, w, _ = tensors(dtype=dtype)
+    with pytest.raises(error, match=says):
+        ops.conv2d(x, w, **options)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [-1, (1, -1)])
+def test_negative_padding_is_what_nn_conv2d_makes_of_it(mode: str, padding: Any) -> None:
+    """It crops under the modes that are PyTorch's pad, and is refused with zeros."""
+    x, _, _ = tensors(dtype=torch.float32)
+    theirs = torch.nn.Conv2d(4, 6, (3, 2), padding=padding, padding_mode=mode, bias=False)
+    ours = ops.Conv2d.of(theirs)
+    if mode == "zeros":
+        for layer, error in ((theirs, RuntimeError), (ours, ValueError)):
+            with pytest.raises(error, match=r"padding.* (not supported|must not be negative)"):
+                layer(x)
+        return
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 def test_numpys_numbers_and_unknown_borders() -> None:

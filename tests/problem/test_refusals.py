@@ -68,7 +68,7 @@ REFUSED = [
     (Pool2dProblem, POOL, {"r": 9}, "the window of 9x3 pixels (dilation included) exceeds the padded picture of 8x9"),
     *[(GemmProblem, GEMM, {name: -1}, f"{name}=-1: a matrix has 0 or more rows and columns") for name in "mnk"],
     (GemmProblem, GEMM, {"dtype": "int8"}, "dtype=int8: the matrix product takes float32 or float64; cast the matrice"),
-    (GemmProblem, GEMM, {"dtype": "object"}, "dtype='object' is not an element type"),
+    (GemmProblem, GEMM, {"dtype": "int64"}, "dtype=int64: the matrix product takes float32 or float64; cast the mat"),
     (GemmProblem, GEMM, {"precision": "half"}, "precision='half' is unknown; choose one of strict"),
     (ElementwiseProblem, {"size": 4}, {"size": -1}, "size=-1: an array has 0 or more elements"),
     (ElementwiseProblem, {"size": 4}, {"dtype": "str"}, "dtype='str' is not an element type"),

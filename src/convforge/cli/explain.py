@@ -33,7 +33,7 @@ def explain(
     from rich.console import Console
 
     from convforge.cli.bench import progress, seconds
-    from convforge.cli.survey import CEILING_REPEATS, measure, roofline, survey
+    from convforge.cli.survey import CEILING_REPEATS, check_size, measure, roofline, survey
     from convforge.cli.values import parse_bytes
     from convforge.execution import runtime_of
     from convforge.problem import parse_problem
@@ -44,6 +44,7 @@ def explain(
     limit = None if workspace_limit is None else parse_bytes(workspace_limit)
     runtime = runtime_of(device)
     listed, left_out = _methods(asked.operation, runtime.facts.backend, methods, peers)
+    check_size(asked, runtime, limit)
     choice = decide(asked, runtime, "auto", limit, peers=with_peers())
     tuned = remembered(asked, runtime, "auto", limit, peers=with_peers())
     console = Console(highlight=False)
@@ -190,6 +191,8 @@ def _print_notes(
         result = None if run is None else _result(entry, run)
         if entry.refusal is not None:
             _say(console, entry.algorithm.name, f"refuses: {entry.refusal}")
+        elif entry.unplanned is not None:
+            _say(console, entry.algorithm.name, f"not planned: {entry.unplanned}")
         elif result is not None and result.status != "ok":
             _say(console, entry.algorithm.name, f"{result.status}: {result.reason}")
     for tried in () if tuned is None else tuned.tried:

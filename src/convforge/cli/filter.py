@@ -80,11 +80,12 @@ def filter_command(
     )
     if max_pixels < 1:
         raise ValueError(f"--max-pixels {max_pixels} must be at least 1")
+    workers = _jobs(jobs)
     if source.is_dir():
         suffix = _suffix(format_)
-        filter_folder(source, target, chosen, recipe, max_pixels, recursive=recursive, suffix=suffix, jobs=_jobs(jobs))
+        filter_folder(source, target, chosen, recipe, max_pixels, recursive=recursive, suffix=suffix, jobs=workers)
         return
-    for name, given in (("--recursive", recursive), ("--format", format_), ("--jobs", jobs)):
+    for name, given in (("--recursive", recursive), ("--format", format_ is not None), ("--jobs", jobs is not None)):
         if given:
             raise ValueError(f"{name} goes with a folder; {source} is none")
     filter_file(source, target, chosen, recipe, max_pixels)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convforge.algorithms import AnyAlgorithm, refusal
 from convforge.algorithms.contract import Plan
+from convforge.algorithms.pieces import pieces
 from convforge.backends.runtime import Runtime
 from convforge.measure.ceilings import Ceilings
 from convforge.problem import Conv2dProblem, GemmProblem
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Of each ceiling: fewer than the bench takes, for a figure to set a quick time against.
 CEILING_REPEATS = 2
+# Of a plan: a few seconds and hundreds of megabytes to make.
+MOST_PIECES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,16 @@ class Entry:
     plan : Plan or None
         Of the first config that keeps to the workspace limit.
     refusal : str or None
-        Why there is no plan.
+        Why there can be no plan.
+    unplanned : str or None
+        Why none was made.
     """
 
     algorithm: AnyAlgorithm
     problem: Any
     plan: Plan | None
     refusal: str | None = None
+    unplanned: str | None = None
 
 
 def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limit: int | None) -> list[Entry]:
@@ -53,6 +59,9 @@ def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limi
         if hasattr(problem, "replace") and algorithm.precision != "strict":
             asked = problem.replace(precision=algorithm.precision)
         found: Plan | str | None = refusal(algorithm, asked, runtime.facts)
+        if found is None and (vast := _too_vast(algorithm, asked, runtime, limit)):
+            entries.append(Entry(algorithm, asked, None, None, vast))
+            continue
         if found is None:
             found = fit(algorithm, asked, runtime, limit)
         if isinstance(found, Plan):
@@ -60,6 +69,34 @@ def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limi
         else:
             entries.append(Entry(algorithm, asked, None, found))
     return entries
+
+
+def check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
+    """Refuse a problem for which the choice by rule would make a plan of too many pieces.
+
+    Raises
+    ------
+    ValueError
+        It is one.
+    """
+    from convforge.tuning.heuristic import preferred
+
+    for algorithm, _ in preferred(problem, runtime.facts):
+        if refusal(algorithm, problem, runtime.facts) is None:
+            if vast := _too_vast(algorithm, problem, runtime, limit):
+                raise ValueError(f"{problem} gets {algorithm.name}: {vast}")
+            return
+
+
+def _too_vast(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, limit: int | None) -> str | None:
+    """Why a plan is not made to be shown: any that the limit may lead to counts."""
+    if runtime.facts.backend != "cpu":  # GPUs take large chunks
+        return None
+    configs = algorithm.configs(problem, runtime.facts)
+    count = max((pieces(algorithm, problem, config) for config in (configs if limit else configs[:1])), default=0)
+    if count <= MOST_PIECES:
+        return None
+    return f"its plan has {count} pieces, and more than {MOST_PIECES} are not planned to be explained; ask for less"
 
 
 def measure(

@@ -23,7 +23,7 @@ from convforge.api import conv2d as compute
 from convforge.api import convolved
 from convforge.integrations.torch_replace import Layer, Replaced, replace
 from convforge.replay import Calls, kinds
-from convforge.tuning import CHOICES
+from convforge.tuning import CHOICES, check_method
 
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]
 
@@ -67,14 +67,14 @@ def conv2d(
         As in PyTorch.
     padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
-        Others than zeros are PyTorch's pad, in front of the convolution.
+        Others than zeros are PyTorch's pad, in front of the convolution, whose negative padding crops.
     activation : {None, "relu", "relu6"}
         In the same kernel.
     precision : str
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
         strict. Else as in :func:`convforge.conv2d`.
     algorithm, tune
-        As in :func:`convforge.conv2d`.
+        As in :func:`convforge.conv2d`. Whichever is named, bfloat16 on the CPU is computed by PyTorch.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def conv2d(
         )  # fmt: skip
         if result is not None:
             return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]
-    if activation is not None and activation not in _ACTIVATIONS:
+    if activation is not None and not (isinstance(activation, str) and activation in _ACTIVATIONS):
         raise ValueError(
             f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
         )
@@ -226,6 +226,7 @@ def _forward(
 ) -> Any:  # fmt: skip
     """The operator itself; kept under the key where there is one."""
     if x.dtype == torch.bfloat16 and not x.is_cuda:
+        check_method("conv2d", "cpu", algorithm, precision, tune)
         return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
     last = _is_channels_last(x)
     top, bottom, left, right = padding
@@ -310,15 +311,17 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
         grad_x, wants_x = _operate(grad, turned, None, *options), False
     if wants_x or wants_w:
-        whole, sides = _evenly_padded(x, padding)
-        w = weight.flip((2, 3)) if flip else weight
+        # Of integers the result is of the type that it was summed in, and so is its gradient.
+        pixels = x.to(grad.dtype)
+        whole, sides = _evenly_padded(pixels, padding)
+        w = (weight.flip((2, 3)) if flip else weight).to(grad.dtype)
         found_x, found_w, _ = torch.ops.aten.convolution_backward(
             grad, whole, w, None, stride, sides, dilation, False, [0, 0], groups, [wants_x, wants_w, False]
         )
         if wants_x:
-            grad_x = found_x if whole is x else nn.functional.pad(found_x, [-side for side in _around(padding)])
+            grad_x = found_x if whole is pixels else nn.functional.pad(found_x, [-side for side in _around(padding)])
         if wants_w:
-            grad_w = found_w.flip((2, 3)) if flip else found_w
+            grad_w = (found_w.flip((2, 3)) if flip else found_w).to(weight.dtype)
     grad_b = grad.sum((0, 2, 3)) if wants_b else None
     return grad_x, grad_w, grad_b, *(None,) * len(ctx.options)
 

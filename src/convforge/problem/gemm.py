@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convforge.problem.types import PRECISIONS, check_dtype, is_integer, itemsize
+from convforge.problem.types import PRECISIONS, itemsize
+
+# Element types of matrices.
+DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,7 @@ class GemmProblem:
         for name in ("m", "n", "k"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: a matrix has 0 or more rows and columns")
-        check_dtype(self.dtype, "dtype")
-        if is_integer(self.dtype) or self.dtype in ("float16", "bfloat16"):
+        if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype}: the matrix product takes float32 or float64; cast the matrices")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")

@@ -6,16 +6,14 @@ import os
 
 from convforge.tuning.choices import CHOICES, Remembered, key_of
 from convforge.tuning.heuristic import Choice, choose
-from convforge.tuning.tuner import decide, may_measure, remembered, tune, with_peers
-
-# What `algorithm` may be besides a method's name.
-LEVELS = ("heuristic", "auto", "max")
+from convforge.tuning.tuner import LEVELS, check_method, decide, may_measure, remembered, tune, with_peers
 
 __all__ = [
     "CHOICES",
     "LEVELS",
     "Choice",
     "Remembered",
+    "check_method",
     "choose",
     "decide",
     "key_of",

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from convforge.algorithms import find, make_config, refusal
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
-from convforge.problem import Problem
+from convforge.problem import PRECISIONS, Problem
 from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import Choice, choose
 
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
+
+# What `algorithm` may be besides a method's name.
+LEVELS = ("heuristic", "auto", "max")
 
 # One search at a time: two would take each other's time for their own.
 _SEARCHING = threading.RLock()
@@ -35,6 +38,26 @@ def _unlock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
+
+
+def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
+    """Refuse what no call may say of its method; for a call that goes another way than to a plan.
+
+    Raises
+    ------
+    ValueError
+        There is no such method or precision.
+    TypeError
+        `algorithm` is no string, or `tune` is neither a bool nor None.
+    """
+    if not isinstance(algorithm, str):
+        raise TypeError(f"algorithm={algorithm!r} must be a string")
+    if algorithm not in LEVELS:
+        find(operation, backend, algorithm)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    if tune is not None and not isinstance(tune, bool):
+        raise TypeError(f"tune={tune!r} must be True, False or None")
 
 
 def decide(

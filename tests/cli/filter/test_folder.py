@@ -250,6 +250,12 @@ def test_a_device_that_is_not_here_is_one_line(
     assert not (tmp_path / f"{name}.out").exists()
 
 
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_number_of_jobs_is_checked_for_a_file_too(tmp_path: Path, refused: Callable[..., str], count: int) -> None:
+    words = (kept(tmp_path, "a.png", SMALL), tmp_path / "b.png", *WORDS, "--jobs", count)
+    refused(2, *words, says=(f"--jobs {count} must be at least 1",))
+
+
 @pytest.mark.parametrize("option", [("--recursive",), ("--format", "png"), ("--jobs", "2")])
 def test_options_of_folders_are_refused_for_a_file(
     tmp_path: Path, refused: Callable[..., str], option: tuple[str, ...]

@@ -11,10 +11,12 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from platformdirs import user_cache_dir
+
+from convforge.backends.cpu.kept_kernels import KeptKernels
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -64,9 +66,12 @@ def jit_exact(function: Kernel) -> Kernel:
 
 def _compiled(function: Kernel, fastmath: Any) -> Kernel:
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder())  # read once, here, by the decorator
+    numba.config.CACHE_DIR = str(cache_folder())  # read once, here, where the kernel's folder is told
     try:
-        compiled: Kernel = numba.njit(function, cache=True, nogil=True, fastmath=fastmath, error_model="numpy")
+        compiled: Any = numba.njit(function, nogil=True, fastmath=fastmath, error_model="numpy")
+        compiled._cache = KeptKernels(function)
+    except RuntimeError:  # Numba's word where no folder can be written: it is compiled in every process
+        pass
     finally:
         numba.config.CACHE_DIR = before
-    return compiled
+    return cast(Kernel, compiled)

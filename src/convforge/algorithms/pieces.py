@@ -1,0 +1,49 @@
+"""How many pieces a plan would be cut into, told without making it: each is an object of Python's, or several.
+
+Methods whose chunks lie in a workspace have a step or two for each, so that a plan for a vast problem takes a while and
+gigabytes to make, whatever it is wanted for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convforge.algorithms.contract import Algorithm, Config
+from convforge.algorithms.fft.fft import FftConfig
+from convforge.algorithms.im2col.im2col import Im2colConfig
+from convforge.algorithms.winograd.winograd import PANEL_BYTES, WinogradConfig
+from convforge.problem.types import itemsize
+
+# Tiles of the FFT that are listed in the time that a step takes to make.
+TILES_OF_A_STEP = 16
+
+
+def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
+    """Groups of steps of a plan; 1 where one launch takes everything, as most methods have it.
+
+    Examples
+    --------
+    >>> from convforge.algorithms import find
+    >>> from convforge.problem import parse_problem
+    >>> im2col = find("conv2d", "cpu", "im2col")
+    >>> pieces(im2col, parse_problem("n4c3h100w100_k8r3s3_p1_f32_nchw"), Im2colConfig(pictures=2, tile_p=30))
+    8
+    """
+    if isinstance(config, Im2colConfig):
+        chunks: int = _parts(problem.n, config.pictures) * _parts(problem.p, config.tile_p)
+        return chunks
+    if isinstance(config, WinogradConfig):
+        m: int = getattr(algorithm, "m", 1)
+        tiles = problem.n * _parts(problem.p, m) * _parts(problem.q, m)
+        return _parts(tiles, config.panels * PANEL_BYTES // itemsize(problem.acc_dtype))
+    if isinstance(config, FftConfig):
+        tile_p = (config.size_h - problem.extent_h) // problem.stride[0] + 1
+        tile_q = (config.size_w - problem.extent_w) // problem.stride[1] + 1
+        tiles = problem.n * _parts(problem.p, max(tile_p, 1)) * _parts(problem.q, max(tile_q, 1))
+        listed: int = tiles // TILES_OF_A_STEP
+        return _parts(tiles, config.tiles) + listed
+    return 1
+
+
+def _parts(total: int, each: int) -> int:
+    return -(-total // each)

@@ -1,0 +1,156 @@
+"""CPU kernels are compiled once a machine: what damage to their files, rivals and a full disk come to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from convforge.backends.cpu import jit as compiling
+from convforge.backends.cpu import kept_kernels
+
+ROOT = Path(__file__).parents[2]
+
+KERNELS = """
+from convforge.backends.cpu.jit import jit
+
+@jit
+def twice(a):
+    return 2 * a
+
+@jit
+def four_times(a):
+    return twice(twice(a))
+"""
+# Two sets of types each; how many of the four were read from files.
+CALLS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from kernels import four_times, twice
+assert (four_times(3), four_times(1.5), twice(2), twice(0.5)) == (12, 6.0, 4, 1.0)
+print(sum(sum(k.stats.cache_hits.values()) for k in (twice, four_times)))
+"""
+
+
+def process(folder: Path) -> subprocess.Popen[str]:
+    """A process that calls the kernels, with the folder's cache."""
+    if not (folder / "kernels.py").exists():  # another process may read it just now
+        (folder / "kernels.py").write_text(KERNELS)
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    environment = os.environ | {"CONVFORGE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": path}
+    command = [sys.executable, "-c", CALLS, str(folder)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def read(folder: Path) -> int:
+    """How many kernels a process takes from the cache, which must give right results."""
+    out, said = (running := process(folder)).communicate(timeout=120)
+    assert running.returncode == 0, said
+    return int(out)
+
+
+def files(folder: Path) -> list[Path]:
+    """Everything in the cache."""
+    return sorted(path for path in (folder / "cache").rglob("*") if path.is_file())
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "cut off": lambda whole: whole[: len(whole) // 2],
+    "without its last byte": lambda whole: whole[:-1],
+    "a byte changed": lambda whole: whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:],
+    "garbage": lambda whole: b"no pickle" * 100,
+    "zeros": lambda whole: bytes(len(whole)),
+}
+
+
+def test_damaged_files_are_made_again(tmp_path: Path) -> None:
+    read(tmp_path)
+    assert read(tmp_path) == 4
+    kept = files(tmp_path)
+    for name, damage in DAMAGE.items():
+        whole = {path: path.read_bytes() for path in kept}
+        for path, content in whole.items():
+            path.write_bytes(damage(content))
+        assert read(tmp_path) < 4, f"{name}: something damaged was taken"
+        assert files(tmp_path) == kept, "nothing half written"
+        assert read(tmp_path) == 4, f"{name}: it was not kept anew"
+
+
+def test_a_folder_in_a_files_place_is_passed_over(tmp_path: Path) -> None:
+    read(tmp_path)
+    for path in files(tmp_path):
+        path.unlink()
+        path.mkdir()
+    for _ in range(2):
+        read(tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_processes_compile_at_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        running = [process(tmp_path) for _ in range(3)]
+        ended = [(one.communicate(timeout=120)[1], one.returncode) for one in running]
+        assert [code for _, code in ended] == [0, 0, 0], ended
+    assert read(tmp_path) == 4
+    assert all(path.suffix == ".nbc" for path in files(tmp_path)), "nothing half written"
+
+
+def kernel(a: Any) -> Any:
+    return a + 1
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_full_disk_keeps_nothing_and_nobody_fails(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kept_kernels, "write_whole", full)
+    assert compiling.jit(kernel)(1) == 2
+    assert list(apart.rglob("*.nbc")) == []
+
+
+def test_where_no_folder_can_be_written_kernels_are_compiled_all_the_same(
+    apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numba.core.caching import CacheImpl
+
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    assert compiling.jit(kernel)(1) == 2
+
+
+def test_kernels_of_one_name_in_a_file_are_told_apart(apart: Path) -> None:
+    """Types whose names are the same, and which are not."""
+    from collections import namedtuple
+
+    one, other = (namedtuple("Sizes", names) for names in ("first second", "second first"))
+
+    def made() -> Any:
+        def first(sizes: Any) -> Any:
+            return sizes.first
+
+        return compiling.jit(first)
+
+    for _ in range(2):
+        assert made()(one(1, 2)) == 1
+        assert made()(other(1, 2)) == 2
+
+
+def test_what_is_kept_can_be_forgotten(apart: Path) -> None:
+    compiled: Any = compiling.jit(kernel)
+    assert compiled(1) == 2
+    assert len(list(apart.rglob("*.nbc"))) == 1
+    compiled._cache.flush()
+    assert list(apart.rglob("*.nbc")) == []
