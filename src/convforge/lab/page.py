@@ -8,7 +8,7 @@ from functools import cache
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, figures, headline_of, stale_words, title_of
+from convforge.lab.words import Figure, answer, figures, stale_words, title_of
 from convforge.language import gettext, in_language
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
@@ -24,7 +24,7 @@ from convforge.report.page import (
     text,
 )
 from convforge.report.panels import Panel
-from convforge.report.summary import cautions, gates
+from convforge.report.summary import cautions, gates, headline
 from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
@@ -112,7 +112,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     rendered: str = template("lab.html.j2").render(
         title=title or title_of(book),
         pages=pages,
-        headline=headline_of(book),
+        headline=headline(whole),
         cautions=cautions(whole),
         sections=[_section(chapter, ink) for chapter in book.chapters],
         absent=book.absent,

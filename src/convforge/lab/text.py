@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, headline_of, stale_words
+from convforge.lab.words import answer, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
-from convforge.report.summary import cautions
+from convforge.report.summary import cautions, headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 
@@ -29,9 +29,9 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     drawn : mapping
         Study, or "roofline", -> captions and addresses of its charts.
     """
-    headline = headline_of(book)
-    lines = [f"# {escaped(title)}", "", f"**{headline.figure}** {escaped(headline.caption)}", ""]
-    lines += [f"{escaped(sentence)}\n" for sentence in headline.sentences]
+    first = headline(book.whole)
+    lines = [f"# {escaped(title)}", "", f"**{first.figure}** {escaped(first.caption)}", ""]
+    lines += [f"{escaped(sentence)}\n" for sentence in first.sentences]
     lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
     lines += [markdown_line((gettext("question"), gettext("answer"))), "|---|---|"]
     lines += [markdown_line((gettext(c.study.asks), escaped(answer(c)))) for c in book.chapters]
