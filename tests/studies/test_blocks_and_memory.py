@@ -294,3 +294,19 @@ def test_how_the_rate_moves_with_the_channels(last: float, form: str) -> None:
 def test_other_cases_make_no_series_of_channels() -> None:
     finding = one("channels", run(result("direct_tiled", 1.0, rgb(64))), "winner-by-channels")
     assert (finding.form, finding.supported) == ("channels/none", False)
+
+
+def test_filters_of_full_rank_and_gaussian_ones_are_told_apart() -> None:
+    def problem(side: int) -> str:
+        return f"n1c1h64w64_k1r{side}s{side}_st1_p{side // 2}_f32_nchw"
+
+    rows = [
+        result(method, seconds * side, problem(side), case=f"{weights}_{side}", weights=weights)
+        for weights in ("normal", "gaussian") for side in (3, 5, 7)
+        for method, seconds in (("direct_tiled", 1e-3), ("depthwise", 2e-3))
+    ]  # fmt: skip
+    full, blur = found("filter-size", run(*rows), "winner-by-filter")
+    assert "filters of full rank: direct_tiled" in sentence("filter-size", full)
+    assert "Gaussian filters: direct_tiled" in sentence("filter-size", blur)
+    one_kind = one("filter-size", run(*rows[:6]), "winner-by-filter")
+    assert "full rank" not in sentence("filter-size", one_kind)

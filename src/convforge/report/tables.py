@@ -21,6 +21,7 @@ from convforge.report.summary import (
     troubles,
 )
 from convforge.report.table import Cell, Column, Table, optional
+from convforge.studies.words import weights_words
 
 MANY = 6
 
@@ -132,6 +133,7 @@ def result_table(view: View) -> Table:
         Column(gettext("case")),
         Column(gettext("size"), True),
         Column(gettext("stride"), True),
+        *([Column(gettext("filters"))] if _weighted(view) else []),
         Column(gettext("method")),
         Column(gettext("whose")),
         Column(
@@ -173,6 +175,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(r.case),
         Cell(entry.size_text, r.least_bytes),
         Cell(entry.stride or "–", _number(entry.stride)),
+        *([Cell(weights_words(r.weights))] if _weighted(view) else []),
         Cell(entry.label, look=best),
         Cell(whose(r.ours)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
@@ -187,6 +190,11 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(r.first_call_s, numbers.seconds),
         Cell(gettext("; ").join(_remarks(view, entry))),
     )
+
+
+def _weighted(view: View) -> bool:
+    """Whether its cases differ in what their filters are."""
+    return len({entry.result.weights for entry in view.timed}) > 1
 
 
 def _transferred(view: View) -> bool:
