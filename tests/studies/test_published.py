@@ -45,6 +45,14 @@ def test_table_b_stays_under_a_tenth_of_the_peak() -> None:
     assert sentence("gemm", finding).startswith("Everything stays under 10 % of the card's peak of 82.6 TFLOP/s")
 
 
+def test_kernels_of_others_are_not_called_ours() -> None:
+    said = sentence("gemm", one("gemm", B, "against-library"))
+    assert said.startswith("The fastest rung (gemm_shared) is ahead of the best library (cublas)")
+    for name, table in TABLES.items():
+        findings = STUDIES["gemm" if name == "B" else "stride"].findings(table.run)
+        assert not [f.form for f in findings if " ours" in STUDIES["gemm" if name == "B" else "stride"].sentence(f)]
+
+
 def test_single_figures_are_said_to_have_no_spread() -> None:
     for name, table in TABLES.items():
         (doubt,) = found("gemm" if name == "B" else "stride", table.run, "quality")

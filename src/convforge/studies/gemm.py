@@ -56,12 +56,12 @@ def ladder(run: Run) -> Iterator[Finding]:
 
 
 def library(run: Run) -> Iterator[Finding]:
-    """The best of ours against the best library, size by size."""
+    """The fastest rung, whoever wrote it, against the best library, size by size."""
     both = []
     for rs in by_case(_square(run)).values():
-        ours, theirs = ([r for r in rs if r.result.ours is own] for own in (True, False))
-        if ours and theirs:
-            both.append((min(ours, key=lambda r: r.seconds), min(theirs, key=lambda r: r.seconds)))
+        rungs, libraries = ([r for r in rs if r.result.ours is own] for own in (True, False))
+        if rungs and libraries:
+            both.append((min(rungs, key=lambda r: r.seconds), min(libraries, key=lambda r: r.seconds)))
     if not both:
         yield Finding("against-library", "library/none", {}, supported=False)
         return
@@ -72,8 +72,8 @@ def library(run: Run) -> Iterator[Finding]:
         "n": len(both),
         "split": {v: [c for c, found in verdicts.items() if found == v] for v in ("faster", "slower", "level")},
         "span": {"least": shares[low], "least_case": low, "most": shares[high], "most_case": high},
-        "ours": list(dict.fromkeys(a.method for a, _ in both)),
-        "theirs": list(dict.fromkeys(b.method for _, b in both)),
+        "rungs": list(dict.fromkeys(a.method for a, _ in both)),
+        "libraries": list(dict.fromkeys(b.method for _, b in both)),
     }
     form = next((v for v in ("faster", "slower", "level") if all(found == v for found in verdicts.values())), "mixed")
     rests = tuple(r.datum() for ab in both for r in ab)
@@ -118,15 +118,15 @@ def filling(run: Run) -> Iterator[Finding]:
 
 ENGLISH = {
     "ladder/none": "What the rungs bring cannot be said: fewer than two of them have times.",
-    "library/faster": "The best of ours ({ours:names}) is ahead of the best library ({theirs:names}) at {n:each size}: "
-    "{span:span} its rate.",
-    "library/slower": "The best of ours ({ours:names}) is behind the best library ({theirs:names}) at {n:each size}: "
-    "{span:span} its rate.",
-    "library/level": "The best of ours ({ours:names}) is level with the best library ({theirs:names}) at {n:each "
+    "library/faster": "The fastest rung ({rungs:names}) is ahead of the best library ({libraries:names}) at "
+    "{n:each size}: {span:span} its rate.",
+    "library/slower": "The fastest rung ({rungs:names}) is behind the best library ({libraries:names}) at "
+    "{n:each size}: {span:span} its rate.",
+    "library/level": "The fastest rung ({rungs:names}) is level with the best library ({libraries:names}) at {n:each "
     "size}.",
-    "library/mixed": "The best of ours ({ours:names}) against the best library ({theirs:names}): {split:split}; "
+    "library/mixed": "The fastest rung ({rungs:names}) against the best library ({libraries:names}): {split:split}; "
     "{span:span} its rate.",
-    "library/none": "How ours compare with a library cannot be said: no size has times of both.",
+    "library/none": "How the rungs compare with a library cannot be said: no size has times of both.",
     "filling/from": "The best rate comes within 10 % of its highest, {top_rate:rate} at {top}, from {near} on "
     "({near_rate:rate}); at {first} it is {first_rate:rate}, {share:percent} of it.",
     "filling/all": "The best rate is within 10 % of its highest, {top_rate:rate} at {top}, already at {first} "
