@@ -100,6 +100,19 @@ def test_published_figures_stand_as_they_were_published() -> None:
         assert shown == published
 
 
+def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> None:
+    section = page().split('<section id="published">')[1].split("</section>")[0]
+    parts = section.split("<h3>")[1:]
+    assert len(parts) == len(TABLES)
+    for part, found in zip(parts, beside(books.stored()), strict=True):
+        table = f'<table id="published-published-{found.published.name}"'
+        assert part.count("<details", 0, part.index(table)) == 0
+        sound, _, doubtful = part.partition('<div class="doubtful">')
+        for finding in found.theirs:
+            said = html.escape(found.study.sentence(finding), quote=False)
+            assert said in html.unescape(sound if finding.supported else doubtful)
+
+
 def test_ours_beside_the_published_come_from_this_machine() -> None:
     (table,) = [found for found in beside(books.stored()) if found.published.name == "B"]
     whole = books.stored().whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -127,7 +128,8 @@ def to_table(book: Book) -> dict[str, Any]:
         "headline": {"figure": first.figure, "caption": first.caption, "sentences": list(first.sentences)},
         "studies": [_study_table(chapter) for chapter in book.chapters],
         "published": [
-            {"name": found.published.name, "about": found.published.about, "doubts": list(found.published.doubts),
+            {"name": found.published.name, "about": found.published.about,
+             "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
              "findings": _findings(found.study, found.theirs)}
             for found in published.beside(book)
         ],

@@ -63,7 +63,8 @@ class Beside:
     name: str
     about: str
     doubts: tuple[str, ...]
-    said: tuple[Said, ...]
+    supported: tuple[Said, ...]
+    doubtful: tuple[Said, ...]
     table: Table
     matched: int
 
@@ -160,9 +161,16 @@ def _said(study: Study, finding: Finding) -> Said:
 
 
 def _beside(found: published.Beside) -> Beside:
-    said = tuple(_said(found.study, finding) for finding in found.theirs)
     about = found.published
-    return Beside(about.name, gettext(about.about), tuple(map(gettext, about.doubts)), said, found.table, found.matched)
+    return Beside(
+        about.name,
+        gettext(about.about),
+        published.doubt_words(about),
+        tuple(_said(found.study, finding) for finding in found.theirs if finding.supported),
+        tuple(_said(found.study, finding) for finding in found.theirs if not finding.supported),
+        found.table,
+        found.matched,
+    )
 
 
 def _source(kernel: sources.Kernel) -> Source:

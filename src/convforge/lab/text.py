@@ -100,17 +100,24 @@ def _published(book: Book) -> Iterator[str]:
     yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
         yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
-        yield from _findings(found.study, found.theirs)
-        yield from _table(found.table)
+        yield from _list(published.doubt_words(found.published))
+        yield from (*_table(found.table, len(found.table.rows)), "")
+        for supported, words in (
+            (True, gettext("What follows from these figures, as they were published")),
+            (False, gettext("What rests on the doubtful ones, or does not follow")),
+        ):
+            findings = [finding for finding in found.theirs if finding.supported is supported]
+            yield from (f"{words}:", "") if findings else ()
+            yield from _findings(found.study, findings)
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: Table, most: int = MOST_ROWS) -> list[str]:
     if not table.rows:
         return []
     lines = [markdown_line(column.name for column in table.columns)]
     lines.append(markdown_line("---:" if column.numeric else "---" for column in table.columns))
-    lines += [markdown_line(escaped(cell.text) for cell in row) for row in table.rows[:MOST_ROWS]]
-    more = len(table.rows) - MOST_ROWS
+    lines += [markdown_line(escaped(cell.text) for cell in row) for row in table.rows[:most]]
+    more = len(table.rows) - most
     return [
         *lines,
         "",
