@@ -74,6 +74,12 @@ def test_answers_are_findings_of_the_rules_that_are_asked() -> None:
         assert sorted(map(id, every)) == sorted(map(id, chapter.findings))
 
 
+def test_the_chapter_of_sizes_holds_one_stride() -> None:
+    size, stride = bind({"size": books.pictures(), "stride": books.pictures("stride")}).chapters
+    assert {e.stride for e in size.shown.entries} == {"1"}
+    assert {e.stride for e in stride.shown.entries} == {"1", "2"}
+
+
 def test_a_question_that_the_data_does_not_answer_says_why() -> None:
     (chapter,) = bind({"gemm": run(result("direct_tiled", 1e-3, rgb(64)))}).chapters
     assert [finding.supported for finding in chapter.answers] == [False]

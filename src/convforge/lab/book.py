@@ -99,7 +99,7 @@ def bind(runs: Mapping[str, Run]) -> Book:
     ValueError
         There is none, they are of several devices, or one has no result.
     """
-    chapters = [_chapter(study, runs[name]) for name, study in STUDIES.items() if name in runs]
+    chapters = [_chapter(study, study.own(runs[name])) for name, study in STUDIES.items() if name in runs]
     if not chapters:
         raise ValueError("a lab needs the run of at least one study; convforge lab measures them")
     if len(devices := {chapter.run.device for chapter in chapters}) > 1:

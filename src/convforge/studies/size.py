@@ -9,6 +9,7 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
+from convforge.problem import parse_problem
 from convforge.studies import common
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, Series, device_backend, order, readings, series
@@ -35,11 +36,15 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     return [*found, Part(cases, METHODS, transfer=True, share=0.6 if gpu else 1.0)]
 
 
+def first_stride(run: Run) -> Run:
+    """A run's results at the smallest of its strides: others are what the study `stride` is about."""
+    strides = {r.problem: getattr(parse_problem(r.problem), "stride", ()) for r in run.results}
+    first = min((stride for stride in strides.values() if stride), default=())
+    return replace(run, results=tuple(r for r in run.results if strides[r.problem] in ((), first)))
+
+
 def _series(run: Run, **more: object) -> list[Series]:
-    """The series along the size; of several strides the first alone, as the study `stride` is about them."""
-    found = [one for one in series(readings(run, "conv2d", **more), "size") if one.points]  # type: ignore[arg-type]
-    strides = {str(one.workload["stride"]) for one in found}
-    return [one for one in found if str(one.workload["stride"]) == min(strides)]
+    return series(readings(run, "conv2d", **more), "size")  # type: ignore[arg-type]
 
 
 def winners(run: Run) -> Iterator[Finding]:
@@ -246,4 +251,5 @@ STUDY = Study(
     gpu_s=90.0,
     answered_by=("winner-by-size", "gpu-worth-it-with-transfer"),
     suites=("images",),
+    cut=first_stride,
 )
