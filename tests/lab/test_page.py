@@ -68,6 +68,18 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
     assert len(rows) == figures > 1000
 
 
+def test_mistaken_clocks_stand_in_the_table_of_their_study() -> None:
+    (timer,) = [chapter for chapter in books.stored().chapters if chapter.study.name == "timer"]
+    section = page().split('<section class="chapter" id="study-timer">')[1].split("</section>")[0]
+    wrong = [e for e in timer.listed.timed if e.result.precision == "mistaken"]
+    assert len({e.result.config for e in wrong}) == 6
+    assert all(section.count(e.label) >= 2 for e in wrong), "a row for each of the two cases"
+    clocks = [("clock=right", 1.0), ("clock=no_wait", 0.1)]
+    alone = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
+    text = render(bind({"timer": run(*alone), "size": books.pictures()}))
+    assert "direct_tiled[clock=no_wait]" in text, "also where no other time is of its case"
+
+
 def test_the_page_asks_no_network_for_anything() -> None:
     body = re.sub(r"<script\b.*?</script>", "", page(), flags=re.DOTALL)
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:)", body)

@@ -11,6 +11,7 @@ from tests.studies.made_up import error, found, one, result, rgb, run, sentence,
 from convforge.bench.records import Result, Run
 from convforge.measure.ceilings import Ceilings
 from convforge.measure.timer import Timing
+from convforge.studies import timer
 
 # The matrix product.
 
@@ -194,6 +195,15 @@ def test_what_a_mistaken_clock_shows(name: str, seconds: float, form: str) -> No
 def test_a_ring_that_was_hot_too_is_said_to_be() -> None:
     made = run(clock("right", 1.0, cold=False), clock("same_arrays", 0.5))
     assert one("timer", made, "same-arrays").form == "same_arrays/less-hot"
+
+
+def test_a_gpu_is_asked_for_a_call_that_outlasts_its_launch() -> None:
+    def cases(backend: str, quick: bool) -> list[str]:
+        return [case.name for case in timer._mistaken_cases(backend, quick)]
+
+    assert cases("cuda", False) == ["rgb_to_1_2048_31x31", *cases("cpu", False)]
+    assert cases("cuda", True) == cases("cpu", True)
+    assert timer._mistaken_cases("cuda", False)[0].problem.flops > 2e10, "under a millisecond on the fastest cards"
 
 
 def test_without_mistakes_there_is_nothing_to_say() -> None:

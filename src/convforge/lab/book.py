@@ -41,6 +41,11 @@ class Chapter:
     findings: tuple[Finding, ...]
 
     @cached_property
+    def listed(self) -> View:
+        """Of all that was timed on the device, mistaken clocks too, which compete with nothing."""
+        return view(replace(self.run, results=_on_device(self.run)))
+
+    @cached_property
     def answers(self) -> tuple[Finding, ...]:
         """What answers the question: the first finding that the data supports of each rule that is asked.
 
@@ -185,6 +190,11 @@ def _fastest(run: Run) -> list[Result]:
 def _chapter(study: Study, run: Run) -> Chapter:
     if not run.results:
         raise ValueError(f"{run.path} holds no result: the run ended before its first row was done")
-    backend = device_backend(run)
-    competing = tuple(r for r in run.results if r.backend == backend and r.precision != MISTAKEN)
+    competing = tuple(r for r in _on_device(run) if r.precision != MISTAKEN)
     return Chapter(study, run, view(replace(run, results=competing)), tuple(study.findings(run)))
+
+
+def _on_device(run: Run) -> tuple[Result, ...]:
+    """The results of the device that a run is about."""
+    backend = device_backend(run)
+    return tuple(r for r in run.results if r.backend == backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, language
 from convforge.language.stored import stored
 from convforge.measure.timer import Timing
@@ -21,9 +22,12 @@ from convforge.report.summary import (
     troubles,
 )
 from convforge.report.table import Cell, Column, Table, optional
+from convforge.studies.timer import MISTAKEN
 from convforge.studies.words import weights_words
 
 MANY = 6
+# Of a case on which nothing competes.
+NO_VERDICT = Verdict((), None, None, None, False)
 
 
 def of_a_copy() -> str:
@@ -165,7 +169,7 @@ def result_table(view: View) -> Table:
 def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
     r, timing, limit = entry.result, entry.timing, view.roof(entry)
     assert timing is not None
-    verdict = view.verdicts[r.case]
+    verdict = view.verdicts.get(r.case, NO_VERDICT)
     best = "best" if r is verdict.best_ours else "rival" if r is verdict.best_peer else ""
     signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
     share = entry.gflops / limit if entry.gflops and limit else None
@@ -208,13 +212,15 @@ def _transfer_cell(timing: Timing | None) -> Cell:
 
 
 def _remarks(view: View, entry: Entry) -> Iterable[str]:
-    r, timing, verdict = entry.result, entry.timing, view.verdicts[entry.result.case]
+    r, timing, verdict = entry.result, entry.timing, view.verdicts.get(entry.result.case, NO_VERDICT)
     assert timing is not None
     if r in verdict.fastest:
         yield gettext("fastest") if len(verdict.fastest) == 1 else gettext("fastest (tie)")
     if not r.ours and r is verdict.best_peer:
         yield gettext("best peer")
-    if r.precision != "strict":
+    if r.precision == MISTAKEN:
+        yield gettext("one of the clocks that are compared")
+    elif r.precision != "strict":
         words = gettext("{name} arithmetic, GFLOP/s nominal") if entry.nominal else gettext("{name} arithmetic")
         yield words.format(name=arithmetic(r.precision))
     if not timing.cold:
