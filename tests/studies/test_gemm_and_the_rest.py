@@ -32,7 +32,7 @@ def test_a_rung_against_the_one_below(above: float, form: str) -> None:
 
 
 def test_one_rung_is_no_ladder() -> None:
-    assert one("gemm", products({"gemm_naive": {512: 2.0}}), "ladder-step").form == "ladder/none"
+    assert one("gemm", products({"gemm_naive": {512: 2.0}}), "ladder").form == "ladder/none"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,23 @@ def test_the_share_of_the_peak(share: float, form: str) -> None:
     finding = one("gemm", products({"gemm_naive": {512: seconds}}), "share-of-peak")
     assert finding.form == form
     assert finding.values["top_share"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("cublas, form", [(2.0, "peak/top"), (0.5, "peak/library")])
+def test_a_library_nearest_to_the_peak_does_not_hide_the_rungs(cublas: float, form: str) -> None:
+    seconds = 2 * 512**3 / 3e12
+    finding = one("gemm", products({"gemm_naive": {512: seconds}, "cublas": {512: cublas * seconds}}), "share-of-peak")
+    assert (finding.form, finding.values["own"]) == (form, "gemm_naive")
+    assert finding.values["own_share"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("above", [1.0, 4.0])
+def test_the_ladder_at_a_glance(above: float) -> None:
+    times = {"gemm_naive": {512: 2.0, 1024: 8.0}, "gemm_shared": {512: above, 1024: 4 * above, 2048: 1.0}}
+    finding = one("gemm", products(times), "ladder")
+    assert finding.values["gains"] == pytest.approx({"gemm_shared": 2.0 / above})
+    apart = products({"gemm_naive": {512: 2.0}, "gemm_shared": {1024: 2.0}})
+    assert one("gemm", apart, "ladder").form == "ladder/none"
 
 
 def test_without_a_peak_no_share_is_said() -> None:

@@ -18,9 +18,6 @@ from convforge.studies import STUDIES, Finding, Study
 from convforge.studies.readings import device_backend
 from convforge.studies.timer import MISTAKEN
 
-# Sentences that answer a question.
-MOST_ANSWERS = 2
-
 
 @dataclass(frozen=True)
 class Chapter:
@@ -47,14 +44,12 @@ class Chapter:
 
     @cached_property
     def answers(self) -> tuple[Finding, ...]:
-        """What answers the question: the first finding that the data supports of each rule that is asked.
+        """What answers the question, part by part: of each rule that is asked the first finding that the data supports.
 
-        Where it supports none of them, the first finding of these rules, which says why.
+        Where it supports none, the rule's first, which says why.
         """
         asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
-        held = [next((f for f in found if f.supported), None) for found in asked]
-        chosen = [f for f in held if f is not None] or [f for found in asked for f in found[:1]][:1]
-        return tuple(chosen[:MOST_ANSWERS])
+        return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
 
     @cached_property
     def stale(self) -> int:

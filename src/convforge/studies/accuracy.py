@@ -211,6 +211,6 @@ STUDY = Study(
     gpu_s=40.0,
     cpu_s=90.0,
     timed=False,
-    answered_by=("within-bound", "other-arithmetic"),
+    answered_by=("other-arithmetic", "by-type", "within-bound"),
     suites=("images",),
 )

@@ -338,6 +338,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="blocks",
-    answered_by=("best-shape", "default-config"),
+    answered_by=("best-shape", "occupancy", "default-config"),
     suites=("blocks",),
 )

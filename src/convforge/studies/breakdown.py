@@ -172,6 +172,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="steps",
-    answered_by=("expansion-share", "without-expansion"),
+    answered_by=("expansion-share", "without-expansion", "host-expansion"),
     suites=("layers-b32",),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import geometric_mean
 
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
@@ -45,14 +46,35 @@ def _square(run: Run) -> list[Reading]:
 
 
 def ladder(run: Run) -> Iterator[Finding]:
+    """All rungs at a glance: what each brings over the one below it, on average over the sizes that both have."""
+    found = _square(run)
+    rungs = _rungs(run, found)
+    gains: dict[str, float] = {}
+    rests: dict[int, Reading] = {}
+    for below, above in pairwise(rungs):
+        slow, fast = ({r.case: r for r in found if r.method == name} for name in (below, above))
+        both = [case for case in slow if case in fast]
+        if both:
+            gains[above] = geometric_mean(slow[case].seconds / fast[case].seconds for case in both)
+            rests |= {id(r): r for case in both for r in (slow[case], fast[case])}
+    if not gains:
+        yield Finding("ladder", "ladder/none", {"n": len(rungs)}, supported=False)
+        return
+    values = {"gains": gains, "first": rungs[0]}
+    yield Finding("ladder", "ladder/whole", values, tuple(r.datum() for r in rests.values()))
+
+
+def rung(run: Run) -> Iterator[Finding]:
     """Each rung against the one below it."""
     found = _square(run)
-    there = {r.method for r in found}
-    rungs = [name for name in RUNGS.get(device_backend(run), ()) if name in there]
-    if len(rungs) < 2:
-        yield Finding("ladder-step", "ladder/none", {"n": len(rungs)}, supported=False)
-    for below, above in pairwise(rungs):
+    for below, above in pairwise(_rungs(run, found)):
         yield from common.pair(found, below, above, "ladder-step")
+
+
+def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
+    """The rungs that have times, in their order."""
+    there = {r.method for r in found}
+    return [name for name in RUNGS.get(device_backend(run), ()) if name in there]
 
 
 def library(run: Run) -> Iterator[Finding]:
@@ -117,7 +139,9 @@ def filling(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "ladder/none": "What the rungs bring cannot be said: fewer than two of them have times.",
+    "ladder/none": "What the rungs bring cannot be said: no two neighbours of them have times of one size.",
+    "ladder/whole": "Each rung over the one below it, from {first} on, geometric mean over the sizes that both have: "
+    "{gains:ratios}.",
     "library/faster": "The fastest rung ({rungs:names}) is ahead of the best library ({libraries:names}) at "
     "{n:each size}: {span:span} its rate.",
     "library/slower": "The fastest rung ({rungs:names}) is behind the best library ({libraries:names}) at "
@@ -138,8 +162,8 @@ STUDY = Study(
     "gemm",
     "What does each rung of the matrix product bring, and how far is the last from the library and the peak?",
     parts,
-    (ladder, ahead, library, peak, filling),
+    (ladder, rung, ahead, library, peak, filling),
     ENGLISH,
     gpu_s=80.0,
-    answered_by=("share-of-peak", "against-library"),
+    answered_by=("ladder", "against-library", "share-of-peak"),
 )

@@ -237,5 +237,12 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     extra=profile,
-    answered_by=("shared-memory", "registers", "rows-in-cache"),
+    answered_by=(
+        "constant-memory",
+        "shared-memory",
+        "registers",
+        "rows-in-cache",
+        "gain-by-filter",
+        "gain-by-inputs",
+    ),
 )

@@ -249,7 +249,7 @@ STUDY = Study(
     (winners, ahead, floor, scaling, transfer, worth),
     ENGLISH,
     gpu_s=90.0,
-    answered_by=("winner-by-size", "gpu-worth-it-with-transfer"),
+    answered_by=("growth", "winner-by-size", "gpu-worth-it-with-transfer"),
     suites=("images",),
     cut=first_stride,
 )

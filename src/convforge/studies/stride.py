@@ -217,6 +217,6 @@ STUDY = Study(
     parts,
     (ahead, winners, saves, wasted, im2col),
     ENGLISH,
-    answered_by=("winner-by-stride", "stride-saves"),
+    answered_by=("stride-saves", "winner-by-stride"),
     suites=("images",),
 )

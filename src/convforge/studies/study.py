@@ -69,7 +69,7 @@ class Study:
     timed : bool
         Whether it is about times, so that noise makes it doubtful.
     answered_by : tuple of str
-        Names of the rules that answer the question, the most telling first.
+        Names of the rules that answer the question, one or more for each of its parts, in its order.
     suites : tuple of str
         Suites of the bench whose runs the rules can read too.
     cut : callable or None

@@ -263,5 +263,5 @@ STUDY = Study(
     gpu_s=25.0,
     cpu_s=40.0,
     extra=mistakes,
-    answered_by=("no-wait", "planning", "first-call"),
+    answered_by=("no-wait", "first-call", "allocating", "planning", "same-arrays"),
 )

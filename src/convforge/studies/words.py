@@ -183,6 +183,10 @@ class English(string.Formatter):
         low = f"{least} ({span['least_case']})"
         return low if span["least_case"] == span["most_case"] else f"{low} to {most} ({span['most_case']})"
 
+    def say_ratios(self, ratios: Mapping[str, float]) -> str:
+        """Names, each with its ratio."""
+        return self.say_names([f"{self.say_word(name)} {self.say_times(ratio)}" for name, ratio in ratios.items()])
+
     def say_split(self, split: Mapping[str, Sequence[str]]) -> str:
         """Where something is faster, slower and level."""
         return "; ".join(f"{order} on {self.say_names(cases)}" for order, cases in split.items() if cases)
