@@ -130,6 +130,12 @@ def test_the_call_against_its_steps(call: float, form: str) -> None:
     assert one("breakdown", run(expanded(1.0, 1.0, call=call)), "beyond-steps").form == f"rest/{form}"
 
 
+def test_a_call_that_is_beyond_its_steps_on_some_layers_is_not_called_their_sum() -> None:
+    apart = replace(expanded(1.0, 1.0, call=1.0), case="apart")
+    finding = one("breakdown", run(expanded(1.0, 1.0, call=2.0), apart), "beyond-steps")
+    assert (finding.form, finding.values["beyond"]) == ("rest/mixed", ["apart"])
+
+
 @pytest.mark.parametrize("host, form", [(9.0, "slower"), (0.1, "faster")])
 def test_the_expansion_on_the_host(host: float, form: str) -> None:
     made = run(expanded(1.0, 1.0), expanded(host, 1.0, "a_host", "cpu"))

@@ -180,7 +180,7 @@ def headline(view: View) -> Headline:
     tone: Tone = "ahead" if first.mean > 1 + LEVEL else "behind" if first.mean < 1 / (1 + LEVEL) else "level"
     words = {
         "ahead": gettext("ours is ahead"),
-        "level": gettext("the two are level"),
+        "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
     caption = gettext("the speed of the best peer on {kind}, {over}, in the same run: {words}.")

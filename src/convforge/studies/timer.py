@@ -191,6 +191,7 @@ def clocks(run: Run) -> Iterator[Finding]:
                 "ratio": ratio,
                 "cold": right.timing.cold,
                 "difference_s": abs(r.seconds - right.seconds),
+                "margin": MARGIN,
             }
             form = {"faster": "less", "slower": "more", "level": "level"}[verdict]
             if name == "same_arrays" and form == "less" and not right.timing.cold:
@@ -218,33 +219,36 @@ def first_calls(run: Run) -> Iterator[Finding]:
         yield Finding("first-call", f"first/{form}", values, rests)
 
 
+_LEVEL = ", within {margin:percent} or the spreads"
 _WAS = " ({wrong_s:time} for {right_s:time}, {method} on {case})."
 ENGLISH = {
     "no_wait/less": "Without waiting for the device the clock shows {ratio:percent} of the time: what handing over a "
     "call takes, and not what the call takes" + _WAS,
     "no_wait/more": "Without waiting for the device the clock shows {ratio:times} the time: handing over a call "
     "takes the host longer than the call takes the device" + _WAS,
-    "no_wait/level": "Not waiting makes no difference here: a call has ended when it returns, or handing it over "
+    "no_wait/level": "Not waiting makes no difference here"
+    + _LEVEL
+    + ": a call has ended when it returns, or handing it over "
     "takes as long as it runs" + _WAS,
     "host_clock/less": "The host's clock, with waiting, shows {ratio:percent} of the time" + _WAS,
     "host_clock/more": "The host's clock, with waiting, adds what launching and waiting cost: {ratio:times} the time, "
     "{difference_s:time} more" + _WAS,
-    "host_clock/level": "The host's clock, with waiting, shows the right time here" + _WAS,
+    "host_clock/level": "The host's clock, with waiting, shows the right time here" + _LEVEL + _WAS,
     "allocating/less": "With the output allocated inside the time it is {ratio:percent} of it: the same memory may "
     "come back each time, and lie in the cache" + _WAS,
     "allocating/more": "Allocating the output inside the time makes it {ratio:times} as long, {difference_s:time} more"
     + _WAS,
-    "allocating/level": "Allocating the output inside the time makes no difference here" + _WAS,
+    "allocating/level": "Allocating the output inside the time makes no difference here" + _LEVEL + _WAS,
     "planning/less": "With the plan made inside the time it is {ratio:percent} of it" + _WAS,
     "planning/more": "Planning inside the time makes it {ratio:times} as long, {difference_s:time} more, although "
     "nothing is compiled anew" + _WAS,
-    "planning/level": "Planning inside the time makes no difference here" + _WAS,
+    "planning/level": "Planning inside the time makes no difference here" + _LEVEL + _WAS,
     "same_arrays/less": "Calling on the same arrays again and again shows {ratio:percent} of the time that a ring "
     "shows which exceeds the cache: they stay in it" + _WAS,
     "same_arrays/less-hot": "Calling on the same arrays again and again shows {ratio:percent} of the time, although "
     "the ring that the right way uses fits the last cache too: fewer arrays stay nearer" + _WAS,
     "same_arrays/more": "Calling on the same arrays again and again takes {ratio:times} the time here" + _WAS,
-    "same_arrays/level": "Calling on the same arrays again and again makes no difference here" + _WAS,
+    "same_arrays/level": "Calling on the same arrays again and again makes no difference here" + _LEVEL + _WAS,
     "clocks/none": "What a mistaken clock shows cannot be said: the run holds no such times.",
     "first/ours": "The first call of {method} on {case} takes {first_s:time}, {ratio:.0f} times a later one "
     "({later_s:time}): planning, compiling or loading, and preparing the weights are inside.",
