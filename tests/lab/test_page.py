@@ -17,7 +17,9 @@ from convforge.lab import bind, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
+from convforge.lab.text import markdown
 from convforge.report.charts import panel_spec
+from convforge.report.tables import result_table
 from convforge.studies.published import TABLES
 
 
@@ -78,6 +80,17 @@ def test_mistaken_clocks_stand_in_the_table_of_their_study() -> None:
     alone = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
     text = render(bind({"timer": run(*alone), "size": books.pictures()}))
     assert "direct_tiled[clock=no_wait]" in text, "also where no other time is of its case"
+
+
+def test_the_table_of_blocks_shows_their_occupancy() -> None:
+    (blocks,) = [chapter for chapter in books.stored().chapters if chapter.study.name == "block-size"]
+    columns = [column.name for column in result_table(blocks.listed, occupancy=True).columns]
+    cells = [row[columns.index("occupancy")] for row in result_table(blocks.listed, occupancy=True).rows]
+    assert [cell.sort for cell in cells] == [r.launches[0]["occupancy"] for r in blocks.run.results if r.time]
+    section = page().split('<section class="chapter" id="study-block-size">')[1].split("</section>")[0]
+    assert ">occupancy</th>" in section
+    text = markdown(bind({"block-size": books.blocks()}), title="it", drawn={})
+    assert text.count("| 50 % |") == 4, "a row a config"
 
 
 def test_the_page_asks_no_network_for_anything() -> None:

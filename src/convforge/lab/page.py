@@ -150,7 +150,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
         doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),
         charts=Row("", _charts(drawn, ink)),
-        results=tables.result_table(chapter.listed),
+        results=tables.result_table(chapter.listed, occupancy=chapter.study.view == "blocks"),
         steps=tables.step_table(chapter.shown),
         legend=_items(drawn, ink),
     )

@@ -60,21 +60,23 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     if chapter.doubtful:
         yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
         yield from _findings(study, chapter.doubtful)
-    yield from _table(_best(chapter))
+    yield from _table(_times(chapter))
 
 
-def _best(chapter: Chapter) -> Table:
-    """Of each method on a case the fastest; of mistaken clocks all."""
+def _times(chapter: Chapter) -> Table:
+    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
+    blocks = chapter.study.view == "blocks"
     columns = (
         Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
         Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
+        *([tables.occupied()] if blocks else []),
     )  # fmt: skip
     clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
-    entries = [*chapter.shown.best, *clocks]
-    return Table("best", "", columns, tuple(map(_best_row, entries)))
+    entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
+    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in entries))
 
 
-def _best_row(entry: Entry) -> tuple[Cell, ...]:
+def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
     r, timing = entry.result, entry.timing
     assert timing is not None
     signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
@@ -85,6 +87,7 @@ def _best_row(entry: Entry) -> tuple[Cell, ...]:
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         optional(entry.gflops, numbers.three),
+        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
     )
 
 

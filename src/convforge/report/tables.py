@@ -131,8 +131,14 @@ def _duel_row(d: Duel) -> tuple[Cell, ...]:
     )
 
 
-def result_table(view: View) -> Table:
-    """A row for each time."""
+def occupied() -> Column:
+    """The column of occupancy."""
+    meaning = gettext("resident warps over the most that one can hold, in the launch whose threads take most registers")
+    return Column(gettext("occupancy"), True, meaning)
+
+
+def result_table(view: View, *, occupancy: bool = False) -> Table:
+    """A row for each time, with its occupancy where asked."""
     columns = (
         Column(gettext("case")),
         Column(gettext("size"), True),
@@ -155,6 +161,7 @@ def result_table(view: View) -> Table:
             gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
         ),
         *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
+        *([occupied()] if occupancy else []),
         Column(gettext("prepared, ms"), True, gettext("weights prepared once, before")),
         *([Column(gettext("host to host, ms"), True, host_to_host())] if _transferred(view) else []),
         Column(gettext("RMS error"), True, gettext("over the RMS of the float64 truth")),
@@ -162,11 +169,11 @@ def result_table(view: View) -> Table:
         Column(gettext("first call"), True, gettext("plan, compile or load from the cache, prepare, call; in no time")),
         Column(gettext("remarks"), wide=True),
     )
-    rows = tuple(_result_row(view, entry) for entry in view.timed)
+    rows = tuple(_result_row(view, entry, occupancy) for entry in view.timed)
     return Table("results", gettext("Every time that was measured"), columns, rows, filtered=True)
 
 
-def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
+def _result_row(view: View, entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
     r, timing, limit = entry.result, entry.timing, view.roof(entry)
     assert timing is not None
     verdict = view.verdicts.get(r.case, NO_VERDICT)
@@ -187,6 +194,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(entry.gflops, numbers.three),
         optional(share, numbers.percent),
         *([optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
+        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
         optional(None if prepared is None else 1e3 * prepared, numbers.three),
         *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
         optional(rms, numbers.tiny),
