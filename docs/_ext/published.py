@@ -20,16 +20,20 @@ RATES = ("D",)
 
 def page_of(name: str, study: str, rules: list[str]) -> str:
     """The Markdown of a table."""
+    from convforge.studies import find_study
     from convforge.studies.published import TABLES
 
     published = TABLES[name]
-    doubts = "\n".join(f"- {in_words(doubt)}" for doubt in published.doubts)
+    theirs = published.findings(find_study(study))
+    doubts = "\n".join(f"- {in_words(doubt.words)}" for doubt in published.doubts)
     mine = ours(published.run)
     parts = [f"**{in_words(published.about)}.** Doubts:\n\n{doubts}", beside(name, published.run, mine)]
-    parts.append(f"By the rules of `{study}`, theirs:\n\n{sentences(study, rules, published.run)}")
+    parts.append(f"By the rules of `{study}`, theirs:\n\n{sentences(study, rules, theirs, supported=True)}")
+    if any(finding.rule in rules and not finding.supported for finding in theirs):
+        parts.append(f"Resting on doubtful figures:\n\n{sentences(study, rules, theirs, supported=False)}")
     gpu = [run for run in mine if run.machine["facts"]["backend"] == "cuda"]
     if gpu:
-        parts.append(f"Ours, by the same rules:\n\n{sentences(study, rules, gpu[0])}")
+        parts.append(f"Ours, by the same rules:\n\n{sentences(study, rules, find_study(study).findings(gpu[0]))}")
     return "\n\n".join(parts)
 
 
@@ -125,10 +129,11 @@ def figure(result: Any, rate: bool) -> str:
     return three(result.flops / result.time.median_s / 1e9 if rate else 1e3 * result.time.median_s)
 
 
-def sentences(study: str, rules: list[str], run: Any) -> str:
-    """What some rules of a study say of a run."""
+def sentences(study: str, rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
+    """What some rules of a study say; only what is supported, or is not, where asked."""
     from convforge.studies import find_study
 
     found = find_study(study)
-    said = [found.sentence(finding) for finding in found.findings(run) if finding.rule in rules]
+    wanted = [f for f in findings if f.rule in rules and (supported is None or f.supported is supported)]
+    said = [found.sentence(finding) for finding in wanted]
     return "\n".join(f"- {in_words(text)}" for text in said) or "- Nothing."

@@ -79,7 +79,7 @@ def test_the_lines_have_the_documented_fields(tmp_path: Path) -> None:
     assert set(lines[1]) == {
         "kind", "case", "problem", "operation", "algorithm", "backend", "ours", "precision", "config", "status",
         "reason", "error", "time", "prepared_time", "transfer_time", "steps", "first_call_s", "prepare_s",
-        "workspace_bytes", "launches", "flops", "least_bytes", "digest", "library_versions", "note",
+        "workspace_bytes", "launches", "flops", "least_bytes", "digest", "library_versions", "note", "weights",
     }  # fmt: skip
     assert set(lines[1]["error"]) == {"rms", "max", "bound_ratio"}
     assert {"median_s", "spread", "samples", "noisy", "ring", "cold"} <= set(lines[1]["time"])
@@ -199,3 +199,16 @@ def test_stale_is_what_another_source_computed() -> None:
     assert not fresh.stale
     assert result(**fields, digest="0" * 64).stale
     assert result(algorithm="gone", digest=digest(method)).stale
+
+
+def test_runs_from_before_weights_were_stored_take_them_from_their_suite(tmp_path: Path) -> None:
+    problem = "n1c3h512w512_k3r3s3_st1_p1_g3_f32_nchw"
+    rows = (
+        result("blur_512_3x3", "a", problem=problem),
+        result("blur_512_3x3", "b", problem=problem, weights="shared"),
+        result("another", "a", problem=problem),
+    )
+    with Store.create(tmp_path, HEADER | {"suite": "filters"}) as store:
+        for row in rows:
+            store.append(row.to_record())
+    assert [r.weights for r in load_run(store.path).results] == ["gaussian", "shared", ""]

@@ -74,9 +74,25 @@ def test_answers_are_findings_of_the_rules_that_are_asked() -> None:
         assert sorted(map(id, every)) == sorted(map(id, chapter.findings))
 
 
+def test_the_chapter_of_sizes_holds_one_stride() -> None:
+    size, stride = bind({"size": books.pictures(), "stride": books.pictures("stride")}).chapters
+    assert {e.stride for e in size.shown.entries} == {"1"}
+    assert {e.stride for e in stride.shown.entries} == {"1", "2"}
+
+
 def test_a_question_that_the_data_does_not_answer_says_why() -> None:
     (chapter,) = bind({"gemm": run(result("direct_tiled", 1e-3, rgb(64)))}).chapters
-    assert [finding.supported for finding in chapter.answers] == [False]
+    assert [(f.rule, f.supported) for f in chapter.answers] == [
+        ("ladder", False), ("against-library", False), ("share-of-peak", False)
+    ]  # fmt: skip
+
+
+def test_each_part_of_a_question_is_answered() -> None:
+    """By its first finding that the data supports, else by the one that says why there is none."""
+    (chapter,) = bind({"size": books.pictures()}).chapters
+    assert [(f.rule, f.supported) for f in chapter.answers] == [
+        ("growth", True), ("winner-by-size", True), ("gpu-worth-it-with-transfer", False)
+    ]  # fmt: skip
 
 
 def test_every_study_has_rules_that_answer() -> None:

@@ -17,8 +17,10 @@ from convforge.lab import bind, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
+from convforge.lab.text import markdown
 from convforge.language import in_language
 from convforge.report.charts import panel_spec
+from convforge.report.tables import result_table
 from convforge.studies.published import TABLES
 
 
@@ -69,6 +71,29 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
     assert len(rows) == figures > 1000
 
 
+def test_mistaken_clocks_stand_in_the_table_of_their_study() -> None:
+    (timer,) = [chapter for chapter in books.stored().chapters if chapter.study.name == "timer"]
+    section = page().split('<section class="chapter" id="study-timer">')[1].split("</section>")[0]
+    wrong = [e for e in timer.listed.timed if e.result.precision == "mistaken"]
+    assert len({e.result.config for e in wrong}) == 6
+    assert all(section.count(e.label) >= 2 for e in wrong), "a row for each of the two cases"
+    clocks = [("clock=right", 1.0), ("clock=no_wait", 0.1)]
+    alone = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
+    text = render(bind({"timer": run(*alone), "size": books.pictures()}))
+    assert "direct_tiled[clock=no_wait]" in text, "also where no other time is of its case"
+
+
+def test_the_table_of_blocks_shows_their_occupancy() -> None:
+    (blocks,) = [chapter for chapter in books.stored().chapters if chapter.study.name == "block-size"]
+    columns = [column.name for column in result_table(blocks.listed, occupancy=True).columns]
+    cells = [row[columns.index("occupancy")] for row in result_table(blocks.listed, occupancy=True).rows]
+    assert [cell.sort for cell in cells] == [r.launches[0]["occupancy"] for r in blocks.run.results if r.time]
+    section = page().split('<section class="chapter" id="study-block-size">')[1].split("</section>")[0]
+    assert ">occupancy</th>" in section
+    text = markdown(bind({"block-size": books.blocks()}), title="it", drawn={})
+    assert text.count("| 50 % |") == 4, "a row a config"
+
+
 def test_the_page_asks_no_network_for_anything() -> None:
     body = re.sub(r"<script\b.*?</script>", "", page(), flags=re.DOTALL)
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:)", body)
@@ -99,6 +124,19 @@ def test_published_figures_stand_as_they_were_published() -> None:
         published = {(r.case, r.algorithm) for r in found.published.run.results}
         shown = {(row[0].text, row[1].text.removesuffix(" (host)")) for row in found.table.rows if row[2].sort}
         assert shown == published
+
+
+def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> None:
+    section = page().split('<section id="published">')[1].split("</section>")[0]
+    parts = section.split("<h3>")[1:]
+    assert len(parts) == len(TABLES)
+    for part, found in zip(parts, beside(books.stored()), strict=True):
+        table = f'<table id="published-published-{found.published.name}"'
+        assert part.count("<details", 0, part.index(table)) == 0
+        sound, _, doubtful = part.partition('<div class="doubtful">')
+        for finding in found.theirs:
+            said = html.escape(found.study.sentence(finding), quote=False)
+            assert said in html.unescape(sound if finding.supported else doubtful)
 
 
 def test_ours_beside_the_published_come_from_this_machine() -> None:

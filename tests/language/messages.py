@@ -54,7 +54,7 @@ def data() -> Iterator[tuple[str, Text]]:
     for study in STUDIES.values():
         yield _path(study.rules[0].__module__), study.asks
     for table in TABLES.values():
-        yield from (("studies/published.py", text) for text in (table.about, *table.doubts))
+        yield from (("studies/published.py", text) for text in (table.about, *(doubt.words for doubt in table.doubts)))
     families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
     yield from (("studies/filter_size.py", word) for word in sorted(families))
     yield from (("studies/partition.py", word) for word in PARTITIONS)

@@ -61,6 +61,26 @@ def test_the_mean_is_geometric_and_the_counts_add_up(tmp_path: Path) -> None:
     assert group.largest.ours.size == 128
 
 
+def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
+    layers = two(4e-3, 1e-3, size=96)
+    for row in layers:
+        row |= {"case": "layer", "problem": "n1c64h56w56_k64r3s3_st1_p1_f32_nchw"}
+    pictures = [*two(1e-3, 4e-3, size=32), *two(1e-3, 4e-3, size=64)]
+    found = shown(tmp_path, [runs.header(), *pictures, *layers])
+    assert {kind.family: round(kind.mean, 9) for kind in summary.kinds(found)} == {
+        "pictures of up to 4 channels": 4.0, "layers of more than 4 channels": 0.25
+    }  # fmt: skip
+    headline = summary.headline(found)
+    assert (headline.tone, headline.figure) == ("ahead", "4.00×")
+    assert "on pictures of up to 4 channels, geometric mean over 2 cases" in headline.caption
+    assert headline.sentences[1] == (
+        "On layers of more than 4 channels: 0.25×, on the one case that both were timed on; ahead in 0, level in 0, "
+        "behind in 1. Peers timed: opencv_filter2d on 1."
+    )
+    most = shown(tmp_path, [runs.header(), *pictures[:2], *layers, *[row | {"case": "more"} for row in layers]])
+    assert (summary.headline(most).tone, summary.headline(most).figure) == ("behind", "0.25×")
+
+
 def test_without_peers_nothing_is_compared(tmp_path: Path) -> None:
     headline = summary.headline(shown(tmp_path, [runs.header(), runs.result("direct_rows", 1, 64, 1)]))
     assert headline.tone == "alone"

@@ -148,9 +148,15 @@ def test_partitions(row: float, form: str) -> None:
     assert (finding.values["threads"], finding.values["pixel_threads"]) == (128 * 64, 128 * 8 * 64)
 
 
+@pytest.mark.parametrize("row", [5.0, 0.5])
+def test_partitions_at_a_glance(row: float) -> None:
+    finding = one("partition", partitioned(pixel=1.0, row=row, column=9.0), "partitions")
+    assert finding.values["costs"] == pytest.approx({"row": row, "column": 9.0})
+
+
 def test_one_partition_says_nothing() -> None:
-    assert one("partition", partitioned(pixel=1.0), "partition").form == "partition/none"
-    assert one("partition", run(backend="cpu"), "partition").form == "partition/host"
+    assert one("partition", partitioned(pixel=1.0), "partitions").form == "partition/none"
+    assert one("partition", run(backend="cpu"), "partitions").form == "partition/host"
 
 
 # Memory.
@@ -249,14 +255,15 @@ def filtered(direct: Mapping[int, float], fft: Mapping[int, float]) -> Run:
 )
 def test_where_the_fft_overtakes(direct: dict[int, float], form: str) -> None:
     made = filtered(direct, dict.fromkeys(direct, 4.0))
-    fft, separable = found("filter-size", made, "crossover")
+    fft = one("filter-size", made, "crossover-fft")
+    separable = one("filter-size", made, "crossover-separable")
     assert (fft.form, fft.supported) == (f"crossover/{form}", form != "level")
     assert (separable.form, separable.supported) == ("crossover/too-few", False)
 
 
 def test_the_crossover_lies_between_two_filters() -> None:
     made = filtered({3: 1.0, 7: 2.0, 15: 9.0, 31: 30.0}, dict.fromkeys((3, 7, 15, 31), 4.0))
-    said = sentence("filter-size", found("filter-size", made, "crossover")[0])
+    said = sentence("filter-size", one("filter-size", made, "crossover-fft"))
     assert "between 7 and 15 (2.25x there, 7.50x at 31); at 3 it takes 4.00x the time" in said
 
 
@@ -294,3 +301,21 @@ def test_how_the_rate_moves_with_the_channels(last: float, form: str) -> None:
 def test_other_cases_make_no_series_of_channels() -> None:
     finding = one("channels", run(result("direct_tiled", 1.0, rgb(64))), "winner-by-channels")
     assert (finding.form, finding.supported) == ("channels/none", False)
+
+
+def test_filters_of_full_rank_and_gaussian_ones_are_told_apart() -> None:
+    def problem(side: int) -> str:
+        return f"n1c1h64w64_k1r{side}s{side}_st1_p{side // 2}_f32_nchw"
+
+    rows = [
+        result(method, seconds * side, problem(side), case=f"{weights}_{side}", weights=weights)
+        for weights in ("normal", "gaussian") for side in (3, 5, 7)
+        for method, seconds in (("direct_tiled", 1e-3), ("depthwise", 2e-3))
+    ]  # fmt: skip
+    full, blur = found("filter-size", run(*rows), "winner-by-filter")
+    assert "filters of full rank: direct_tiled" in sentence("filter-size", full)
+    assert "Gaussian filters: direct_tiled" in sentence("filter-size", blur)
+    one_kind = one("filter-size", run(*rows[:6]), "winner-by-filter")
+    assert "full rank" not in sentence("filter-size", one_kind)
+    first = found("filter-size", run(*rows), "crossover-separable")[0]
+    assert first.values["workload"]["weights"] == "gaussian", "what separable passes are for"

@@ -155,7 +155,7 @@ def test_what_shared_memory_asks_of_l1(shared: float, form: str) -> None:
     made = memory_run(counted("direct_naive", 9e6), counted("direct_shared", shared))
     finding = one("memory", made, "asked-of-l1")
     assert finding.form == f"asked/{form}"
-    assert ("3.00x as much" in sentence("memory", finding)) is (form == "fewer")
+    assert ("direct_naive requests 3.00x as many bytes" in sentence("memory", finding)) is (form == "fewer")
 
 
 def test_without_counters_the_reason_is_said() -> None:

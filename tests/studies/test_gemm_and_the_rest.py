@@ -11,6 +11,7 @@ from tests.studies.made_up import error, found, one, result, rgb, run, sentence,
 from convforge.bench.records import Result, Run
 from convforge.measure.ceilings import Ceilings
 from convforge.measure.timer import Timing
+from convforge.studies import timer
 
 # The matrix product.
 
@@ -31,7 +32,7 @@ def test_a_rung_against_the_one_below(above: float, form: str) -> None:
 
 
 def test_one_rung_is_no_ladder() -> None:
-    assert one("gemm", products({"gemm_naive": {512: 2.0}}), "ladder-step").form == "ladder/none"
+    assert one("gemm", products({"gemm_naive": {512: 2.0}}), "ladder").form == "ladder/none"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,23 @@ def test_the_share_of_the_peak(share: float, form: str) -> None:
     finding = one("gemm", products({"gemm_naive": {512: seconds}}), "share-of-peak")
     assert finding.form == form
     assert finding.values["top_share"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("cublas, form", [(2.0, "peak/top"), (0.5, "peak/library")])
+def test_a_library_nearest_to_the_peak_does_not_hide_the_rungs(cublas: float, form: str) -> None:
+    seconds = 2 * 512**3 / 3e12
+    finding = one("gemm", products({"gemm_naive": {512: seconds}, "cublas": {512: cublas * seconds}}), "share-of-peak")
+    assert (finding.form, finding.values["own"]) == (form, "gemm_naive")
+    assert finding.values["own_share"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("above", [1.0, 4.0])
+def test_the_ladder_at_a_glance(above: float) -> None:
+    times = {"gemm_naive": {512: 2.0, 1024: 8.0}, "gemm_shared": {512: above, 1024: 4 * above, 2048: 1.0}}
+    finding = one("gemm", products(times), "ladder")
+    assert finding.values["gains"] == pytest.approx({"gemm_shared": 2.0 / above})
+    apart = products({"gemm_naive": {512: 2.0}, "gemm_shared": {1024: 2.0}})
+    assert one("gemm", apart, "ladder").form == "ladder/none"
 
 
 def test_without_a_peak_no_share_is_said() -> None:
@@ -110,6 +128,12 @@ def test_without_a_ceiling_the_expansion_is_not_judged() -> None:
 @pytest.mark.parametrize("call, form", [(2.0, "sum"), (4.0, "more"), (1.0, "less")])
 def test_the_call_against_its_steps(call: float, form: str) -> None:
     assert one("breakdown", run(expanded(1.0, 1.0, call=call)), "beyond-steps").form == f"rest/{form}"
+
+
+def test_a_call_that_is_beyond_its_steps_on_some_layers_is_not_called_their_sum() -> None:
+    apart = replace(expanded(1.0, 1.0, call=1.0), case="apart")
+    finding = one("breakdown", run(expanded(1.0, 1.0, call=2.0), apart), "beyond-steps")
+    assert (finding.form, finding.values["beyond"]) == ("rest/mixed", ["apart"])
 
 
 @pytest.mark.parametrize("host, form", [(9.0, "slower"), (0.1, "faster")])
@@ -194,6 +218,15 @@ def test_what_a_mistaken_clock_shows(name: str, seconds: float, form: str) -> No
 def test_a_ring_that_was_hot_too_is_said_to_be() -> None:
     made = run(clock("right", 1.0, cold=False), clock("same_arrays", 0.5))
     assert one("timer", made, "same-arrays").form == "same_arrays/less-hot"
+
+
+def test_a_gpu_is_asked_for_a_call_that_outlasts_its_launch() -> None:
+    def cases(backend: str, quick: bool) -> list[str]:
+        return [case.name for case in timer._mistaken_cases(backend, quick)]
+
+    assert cases("cuda", False) == ["rgb_to_1_2048_31x31", *cases("cpu", False)]
+    assert cases("cuda", True) == cases("cpu", True)
+    assert timer._mistaken_cases("cuda", False)[0].problem.flops > 2e10, "under a millisecond on the fastest cards"
 
 
 def test_without_mistakes_there_is_nothing_to_say() -> None:

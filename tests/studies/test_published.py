@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.studies.made_up import found, one, sentence
 
 from convforge.studies import STUDIES
-from convforge.studies.published import TABLES
+from convforge.studies.published import TABLES, Doubt
 
 B, D = TABLES["B"].run, TABLES["D"].run
 
@@ -43,6 +45,28 @@ def test_table_b_stays_under_a_tenth_of_the_peak() -> None:
     assert (finding.values["top"], finding.values["top_case"]) == ("gemm_shared", "square_8192")
     assert finding.values["top_share"] == pytest.approx(7750 / 82600, rel=1e-3)
     assert sentence("gemm", finding).startswith("Everything stays under 10 % of the card's peak of 82.6 TFLOP/s")
+
+
+def test_kernels_of_others_are_not_called_ours() -> None:
+    said = sentence("gemm", one("gemm", B, "against-library"))
+    assert said.startswith("The fastest rung (gemm_shared) is ahead of the best library (cublas)")
+    for name, table in TABLES.items():
+        findings = STUDIES["gemm" if name == "B" else "stride"].findings(table.run)
+        assert not [f.form for f in findings if " ours" in STUDIES["gemm" if name == "B" else "stride"].sentence(f)]
+
+
+def test_what_rests_on_doubtful_figures_is_doubtful() -> None:
+    findings = TABLES["B"].findings(STUDIES["gemm"])
+    assert {f.rule: f.supported for f in findings} == {
+        "ladder": True, "ladder-step": True, "ahead": False, "against-library": False, "share-of-peak": False,
+        "filling": False, "quality": False,
+    }  # fmt: skip
+    trusted = replace(TABLES["B"], doubts=(Doubt("anything", ("direct_naive",)),))
+    assert {f.rule for f in trusted.findings(STUDIES["gemm"]) if not f.supported} == {"quality"}
+    assert not [f for f in TABLES["C"].findings(STUDIES["stride"]) if f.supported]
+    for table in TABLES.values():
+        known = {r.algorithm for r in table.run.results}
+        assert all(set(doubt.methods) <= known for doubt in table.doubts)
 
 
 def test_single_figures_are_said_to_have_no_spread() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.studies.made_up import LOUD, found, one, result, rgb, run, sentence, table, timing
+from tests.studies.made_up import LOUD, STILL, found, one, result, rgb, run, sentence, table, timing
 
 from convforge.bench.records import Result
+from convforge.studies import find_study
 
 
 def pair_of(a: dict[int, float], b: dict[int, float]) -> list[Result]:
@@ -136,6 +139,16 @@ def test_what_transfer_takes(whole: float, form: str) -> None:
 
 
 # Who is ahead how often.
+
+
+def test_other_strides_are_none_of_its_business() -> None:
+    strides = [result("direct_naive", 1.0, rgb(64, n), case=f"s{n}", shape=LOUD if n == 2 else STILL) for n in (2, 1)]
+    made = run(*(replace(r, time=replace(r.time, noisy=r.case == "s2")) for r in strides if r.time is not None))
+    assert [r.case for r in find_study("size").own(made).results] == ["s1"]
+    assert not found("size", made, "quality")
+    assert found("stride", made, "quality")
+    only = run(*strides[:1])
+    assert find_study("size").own(only) == only
 
 
 def test_ahead_and_never_ahead() -> None:

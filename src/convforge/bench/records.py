@@ -82,6 +82,9 @@ class Result:
     case, problem, operation, algorithm, backend, config : str
         Which row it is; `problem` is the text form of what the suite asks.
     ours : bool
+    weights : str
+        What its filter was: "normal", "gaussian" or "shared", see :class:`convforge.bench.suites.Case`; empty where the
+        record does not say.
     precision : str
         Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
     status : {"ok", "refused", "failed", "skipped", "error"}
@@ -134,6 +137,7 @@ class Result:
     digest: str = ""
     library_versions: dict[str, str] = field(default_factory=dict)
     note: str | None = None
+    weights: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

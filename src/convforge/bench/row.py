@@ -82,6 +82,7 @@ class Row:
             least_bytes=self.case.problem.least_bytes,
             digest=digest(self.algorithm),
             library_versions=self.algorithm.versions(),
+            weights=self.case.weights,
             **more,
         )
 

@@ -11,12 +11,14 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from convforge.bench.records import CopyTime, Finalists, Profile, Result, Run
+from convforge.bench.suites import suite_weights
 from convforge.measure.ceilings import Ceilings
 
 SCHEMA = 1
@@ -124,6 +126,9 @@ def load_run(path: Path) -> Run:
         try:
             if kind == "result":
                 result = Result.from_record(record)
+                if not result.weights:  # written before results said so
+                    known = suite_weights(str(records[0].get("suite")))
+                    result = replace(result, weights=known.get((result.case, result.problem), ""))
                 results[result.key] = result
                 finals.pop(result.case, None)  # a verdict stands only as long as the rows before it
             elif kind == "finalists":

@@ -11,6 +11,7 @@ import csv
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from convforge.problem import DTYPES, Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
@@ -60,6 +61,19 @@ def suite_names() -> list[str]:
     True
     """
     return sorted(path.stem for path in suite_folder().glob("*.csv"))
+
+
+@cache
+def suite_weights(name: str) -> Mapping[tuple[str, str], str]:
+    """The weights of a named suite's cases, by name and problem; empty where no suite has the name.
+
+    Examples
+    --------
+    >>> suite_weights("filters")["blur_512_3x3", "n1c3h512w512_k3r3s3_st1_p1_g3_f32_nchw"]
+    'gaussian'
+    """
+    cases = load([name])[1] if name in suite_names() else []
+    return {(case.name, str(case.problem)): case.weights for case in cases}
 
 
 def load(targets: Sequence[str]) -> tuple[str, list[Case]]:

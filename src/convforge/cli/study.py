@@ -62,6 +62,7 @@ def study(
         with progress() as watch:
             run = conduct(chosen, runtime, out / "results", budget_s=budget_s, quick=quick, watch=watch)
         typer.echo(f"stored in {run.path}", err=True)
+    run = chosen.own(run)
     with in_language(language):
         found = chosen.findings(run)
         if json_:

@@ -18,9 +18,6 @@ from convforge.studies import STUDIES, Finding, Study
 from convforge.studies.readings import device_backend
 from convforge.studies.timer import MISTAKEN
 
-# Sentences that answer a question.
-MOST_ANSWERS = 2
-
 
 @dataclass(frozen=True)
 class Chapter:
@@ -41,15 +38,18 @@ class Chapter:
     findings: tuple[Finding, ...]
 
     @cached_property
-    def answers(self) -> tuple[Finding, ...]:
-        """What answers the question: the first finding that the data supports of each rule that is asked.
+    def listed(self) -> View:
+        """Of all that was timed on the device, mistaken clocks too, which compete with nothing."""
+        return view(replace(self.run, results=_on_device(self.run)))
 
-        Where it supports none of them, the first finding of these rules, which says why.
+    @cached_property
+    def answers(self) -> tuple[Finding, ...]:
+        """What answers the question, part by part: of each rule that is asked the first finding that the data supports.
+
+        Where it supports none, the rule's first, which says why.
         """
         asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
-        held = [next((f for f in found if f.supported), None) for found in asked]
-        chosen = [f for f in held if f is not None] or [f for found in asked for f in found[:1]][:1]
-        return tuple(chosen[:MOST_ANSWERS])
+        return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
 
     @cached_property
     def stale(self) -> int:
@@ -99,7 +99,7 @@ def bind(runs: Mapping[str, Run]) -> Book:
     ValueError
         There is none, they are of several devices, or one has no result.
     """
-    chapters = [_chapter(study, runs[name]) for name, study in STUDIES.items() if name in runs]
+    chapters = [_chapter(study, study.own(runs[name])) for name, study in STUDIES.items() if name in runs]
     if not chapters:
         raise ValueError("a lab needs the run of at least one study; convforge lab measures them")
     if len(devices := {chapter.run.device for chapter in chapters}) > 1:
@@ -185,6 +185,11 @@ def _fastest(run: Run) -> list[Result]:
 def _chapter(study: Study, run: Run) -> Chapter:
     if not run.results:
         raise ValueError(f"{run.path} holds no result: the run ended before its first row was done")
-    backend = device_backend(run)
-    competing = tuple(r for r in run.results if r.backend == backend and r.precision != MISTAKEN)
+    competing = tuple(r for r in _on_device(run) if r.precision != MISTAKEN)
     return Chapter(study, run, view(replace(run, results=competing)), tuple(study.findings(run)))
+
+
+def _on_device(run: Run) -> tuple[Result, ...]:
+    """The results of the device that a run is about."""
+    backend = device_backend(run)
+    return tuple(r for r in run.results if r.backend == backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from convforge.lab import charts, published
 from convforge.lab.book import Book, Chapter, in_this_language
 from convforge.lab.page import render
 from convforge.lab.text import markdown
-from convforge.lab.words import answer, headline_of, title_of
+from convforge.lab.words import answer, title_of
 from convforge.language import LANGUAGES, in_language, language
 from convforge.report.page import write
+from convforge.report.summary import headline
 from convforge.report.theme import FONT, themed, unvalidated
 from convforge.studies import Finding, Study
 
@@ -119,14 +121,15 @@ def _write_data(book: Book, folder: Path) -> list[Path]:
 
 def to_table(book: Book) -> dict[str, Any]:
     """The lab as JSON holds it: device, headline, studies with their findings, published tables with theirs."""
-    headline = headline_of(book)
+    first = headline(book.whole)
     return {
         "device": book.run.device,
         "machine": book.run.machine,
-        "headline": {"figure": headline.figure, "caption": headline.caption, "sentences": list(headline.sentences)},
+        "headline": {"figure": first.figure, "caption": first.caption, "sentences": list(first.sentences)},
         "studies": [_study_table(chapter) for chapter in book.chapters],
         "published": [
-            {"name": found.published.name, "about": found.published.about, "doubts": list(found.published.doubts),
+            {"name": found.published.name, "about": found.published.about,
+             "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
              "findings": _findings(found.study, found.theirs)}
             for found in published.beside(book)
         ],

@@ -8,7 +8,7 @@ from functools import cache
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, figures, glossary, headline_of, stale_words, study_name, title_of
+from convforge.lab.words import Figure, answer, figures, glossary, stale_words, study_name, title_of
 from convforge.language import gettext, in_language
 from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
@@ -24,7 +24,7 @@ from convforge.report.page import (
     text,
 )
 from convforge.report.panels import Panel
-from convforge.report.summary import cautions, gates
+from convforge.report.summary import cautions, gates, headline
 from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
@@ -67,7 +67,8 @@ class Beside:
     name: str
     about: str
     doubts: tuple[str, ...]
-    said: tuple[Said, ...]
+    supported: tuple[Said, ...]
+    doubtful: tuple[Said, ...]
     table: Table
     matched: int
 
@@ -116,7 +117,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     rendered: str = template("lab.html.j2").render(
         title=title or title_of(book),
         pages=pages,
-        headline=headline_of(book),
+        headline=headline(whole),
         cautions=cautions(whole),
         sections=[_section(chapter, ink) for chapter in book.chapters],
         absent=[study_name(study.name) for study in book.absent],
@@ -156,7 +157,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
         doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),
         charts=Row("", _charts(drawn, ink)),
-        results=tables.result_table(chapter.shown),
+        results=tables.result_table(chapter.listed, occupancy=chapter.study.view == "blocks"),
         steps=tables.step_table(chapter.shown),
         legend=_items(drawn, ink),
     )
@@ -167,9 +168,16 @@ def _said(study: Study, finding: Finding) -> Said:
 
 
 def _beside(found: published.Beside) -> Beside:
-    said = tuple(_said(found.study, finding) for finding in found.theirs)
     about = found.published
-    return Beside(about.name, gettext(about.about), tuple(map(gettext, about.doubts)), said, found.table, found.matched)
+    return Beside(
+        about.name,
+        gettext(about.about),
+        published.doubt_words(about),
+        tuple(_said(found.study, finding) for finding in found.theirs if finding.supported),
+        tuple(_said(found.study, finding) for finding in found.theirs if not finding.supported),
+        found.table,
+        found.matched,
+    )
 
 
 def _source(kernel: sources.Kernel) -> Source:

@@ -33,6 +33,7 @@ class Beside:
         Whose rules read it.
     table : Table
     theirs : tuple of Finding
+        What rests on doubtful figures is not supported.
     matched : int
         Cases that were timed here too.
     """
@@ -47,6 +48,15 @@ class Beside:
 def beside(book: Book) -> list[Beside]:
     """Every published table beside this machine's figures."""
     return [_beside(book, published) for published in TABLES.values()]
+
+
+def doubt_words(published: Published) -> tuple[str, ...]:
+    """What is doubtful of a table, each with the methods whose figures are."""
+    words = gettext("{doubt} ({methods})")
+    return tuple(
+        words.format(doubt=gettext(doubt.words), methods=gettext(", ").join(doubt.methods))
+        for doubt in published.doubts
+    )
 
 
 def _beside(book: Book, published: Published) -> Beside:
@@ -79,7 +89,7 @@ def _beside(book: Book, published: Published) -> Beside:
         rows += _rows(published_rows, found, rates=unit == "GFLOP/s")
     caption = gettext("Published table {name} beside this machine").format(name=published.name)
     table = Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True)
-    return Beside(published, study, table, tuple(study.findings(published.run)), matched)
+    return Beside(published, study, table, tuple(published.findings(study)), matched)
 
 
 def _cases(published: Published) -> list[list[Result]]:

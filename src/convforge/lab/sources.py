@@ -9,7 +9,7 @@ from pathlib import Path
 from convforge.algorithms import algorithms
 from convforge.lab.book import Book
 from convforge.language import gettext
-from convforge.report import numbers
+from convforge.report import numbers, tables
 from convforge.report.records import Entry, View
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies.readings import device_backend
@@ -78,11 +78,7 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
             gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
         ),
         Column(gettext("registers"), True, gettext("of a thread, in the launch that takes most")),
-        Column(
-            gettext("occupancy"),
-            True,
-            gettext("resident warps over the most that one can hold, in the launch whose threads take most registers"),
-        ),
+        tables.occupied(),
         Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
     )
     chosen = sorted(entries, key=lambda e: (e.result.least_bytes, e.result.flops))[-MOST_CASES:]
@@ -110,6 +106,6 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(entry.gflops, numbers.three),
         optional(share, numbers.percent),
         optional(launch.get("registers"), lambda n: f"{n:.0f}"),
-        optional(launch.get("occupancy"), numbers.percent),
+        optional(entry.occupancy, numbers.percent),
         optional(behind, numbers.ratio),
     )

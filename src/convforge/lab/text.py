@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, headline_of, stale_words
+from convforge.lab.words import answer, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
-from convforge.report.summary import cautions
+from convforge.report.summary import cautions, headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
+from convforge.studies.timer import MISTAKEN
 
 # Rows of a table; all stand in the page and in the data.
 MOST_ROWS = 40
@@ -29,9 +30,9 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     drawn : mapping
         Study, or "roofline", -> captions and addresses of its charts.
     """
-    headline = headline_of(book)
-    lines = [f"# {escaped(title)}", "", f"**{headline.figure}** {escaped(headline.caption)}", ""]
-    lines += [f"{escaped(sentence)}\n" for sentence in headline.sentences]
+    first = headline(book.whole)
+    lines = [f"# {escaped(title)}", "", f"**{first.figure}** {escaped(first.caption)}", ""]
+    lines += [f"{escaped(sentence)}\n" for sentence in first.sentences]
     lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
     lines += [markdown_line((gettext("question"), gettext("answer"))), "|---|---|"]
     lines += [markdown_line((gettext(c.study.asks), escaped(answer(c)))) for c in book.chapters]
@@ -59,19 +60,23 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     if chapter.doubtful:
         yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
         yield from _findings(study, chapter.doubtful)
-    yield from _table(_best(chapter))
+    yield from _table(_times(chapter))
 
 
-def _best(chapter: Chapter) -> Table:
-    """Of each method on a case the fastest."""
+def _times(chapter: Chapter) -> Table:
+    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
+    blocks = chapter.study.view == "blocks"
     columns = (
         Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
         Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
+        *([tables.occupied()] if blocks else []),
     )  # fmt: skip
-    return Table("best", "", columns, tuple(_best_row(entry) for entry in chapter.shown.best))
+    clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
+    entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
+    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in entries))
 
 
-def _best_row(entry: Entry) -> tuple[Cell, ...]:
+def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
     r, timing = entry.result, entry.timing
     assert timing is not None
     signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
@@ -82,6 +87,7 @@ def _best_row(entry: Entry) -> tuple[Cell, ...]:
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         optional(entry.gflops, numbers.three),
+        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
     )
 
 
@@ -100,17 +106,24 @@ def _published(book: Book) -> Iterator[str]:
     yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
         yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
-        yield from _findings(found.study, found.theirs)
-        yield from _table(found.table)
+        yield from _list(published.doubt_words(found.published))
+        yield from (*_table(found.table, len(found.table.rows)), "")
+        for supported, words in (
+            (True, gettext("What follows from these figures, as they were published")),
+            (False, gettext("What rests on the doubtful ones, or does not follow")),
+        ):
+            findings = [finding for finding in found.theirs if finding.supported is supported]
+            yield from (f"{words}:", "") if findings else ()
+            yield from _findings(found.study, findings)
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: Table, most: int = MOST_ROWS) -> list[str]:
     if not table.rows:
         return []
     lines = [markdown_line(column.name for column in table.columns)]
     lines.append(markdown_line("---:" if column.numeric else "---" for column in table.columns))
-    lines += [markdown_line(escaped(cell.text) for cell in row) for row in table.rows[:MOST_ROWS]]
-    more = len(table.rows) - MOST_ROWS
+    lines += [markdown_line(escaped(cell.text) for cell in row) for row in table.rows[:most]]
+    more = len(table.rows) - most
     return [
         *lines,
         "",

@@ -1,16 +1,14 @@
-"""The lab's own words: its headline, each chapter's answer, and the figures behind a finding."""
+"""The lab's own words: its title, each chapter's answer, and the figures behind a finding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.machine import machine_name
-from convforge.report.records import View, view
-from convforge.report.summary import Headline, duels, geometric_mean, headline
 from convforge.studies import Datum, Finding
 
 # Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
@@ -33,28 +31,6 @@ class Figure:
 def title_of(book: Book) -> str:
     """What a report is called that has no title of its own."""
     return gettext("Convolution on {device}").format(device=machine_name(book.whole))
-
-
-def headline_of(book: Book) -> Headline:
-    """The headline: of convolution where any was timed, with a sentence of its own about matrix products."""
-    convolution, product = (_of(book, operation) for operation in ("conv2d", "gemm"))
-    if convolution is None:
-        return headline(book.whole)
-    said = headline(convolution)
-    if product is None or not duels(product):
-        return said
-    mean = geometric_mean(d.ratio for d in duels(product))
-    more = gettext("Matrix products: {ratio} the speed of the best library, geometric mean over {n} cases.").format(
-        ratio=numbers.ratio(mean), n=len(duels(product))
-    )
-    return replace(said, sentences=(*said.sentences, more))
-
-
-def _of(book: Book, operation: str) -> View | None:
-    """The results of one operation."""
-    run = book.whole.run
-    results = tuple(r for r in run.results if r.operation == operation)
-    return view(replace(run, results=results)) if any(r.time for r in results) else None
 
 
 def answer(chapter: Chapter) -> str:

@@ -77,6 +77,11 @@ class Entry:
         return self.result.flops / self.timing.median_s / 1e9
 
     @property
+    def occupancy(self) -> float | None:
+        """Resident warps over the most that one can hold, in the launch of most registers; None if not known."""
+        return max(self.result.launches, key=lambda about: about.get("registers") or 0, default={}).get("occupancy")
+
+    @property
     def intensity(self) -> float | None:
         """FLOPs a byte, both the least that the problem asks for."""
         return self.result.flops / self.result.least_bytes if self.result.flops and self.result.least_bytes else None

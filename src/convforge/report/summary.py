@@ -17,14 +17,19 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
+from convforge.studies.readings import allowed
 
 Tone = Literal["ahead", "level", "behind", "alone"]
 
 # A geometric mean nearer to 1 than this is called level.
 LEVEL = 0.05
+
+# Up to so many input channels a convolution is of a picture: grey, RGB, RGB with alpha.
+PICTURE_CHANNELS = 4
 
 # A number with its unit, or a problem's text form.
 NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d+(\.\d+)?(e[+-]?\d+)?( [mµn]?s\b)?")
@@ -80,7 +85,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All duels of one family and stride.
+    """All duels of one family and stride, or of one kind of case, whose stride is empty.
 
     Attributes
     ----------
@@ -167,23 +172,70 @@ def duels(view: View) -> list[Duel]:
 
 
 def headline(view: View) -> Headline:
-    """The headline of a run."""
-    found = duels(view)
+    """The headline of a run: the mean of the kind with most cases, then a sentence for each of several kinds."""
+    found = kinds(view)
     if not found:
         return _alone(view)
-    mean = geometric_mean(d.ratio for d in found)
-    tone: Tone = "ahead" if mean > 1 + LEVEL else "behind" if mean < 1 / (1 + LEVEL) else "level"
+    first = max(found, key=lambda kind: len(kind.duels))
+    tone: Tone = "ahead" if first.mean > 1 + LEVEL else "behind" if first.mean < 1 / (1 + LEVEL) else "level"
     words = {
         "ahead": gettext("ours is ahead"),
-        "level": gettext("the two are level"),
+        "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
-    over = gettext("on the one case that both were timed on")
-    if len(found) > 1:
-        over = gettext("geometric mean over {n} cases")
-    caption = gettext("the speed of the best peer, {over}, in the same run: {words}.")
-    said = caption.format(over=over.format(n=len(found)), words=words)
-    return Headline(tone, numbers.ratio(mean), said, tuple(_sentences(view, found)))
+    caption = gettext("the speed of the best peer on {kind}, {over}, in the same run: {words}.")
+    said = caption.format(kind=first.family, over=_over(first), words=words)
+    ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
+    sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
+    return Headline(tone, numbers.ratio(first.mean), said, sentences)
+
+
+def kinds(view: View) -> list[Group]:
+    """The duels of each kind of case, in the order of the file: what is alike enough for one mean."""
+    members: dict[str, list[Duel]] = {}
+    for d in duels(view):
+        members.setdefault(_kind(d.ours), []).append(d)
+    return [Group(kind, "", tuple(sorted(found, key=_weight)), _usual(found)) for kind, found in members.items()]
+
+
+def _kind(entry: Entry) -> str:
+    """What a case is, in words."""
+    problem = parse_problem(entry.result.problem)
+    if isinstance(problem, GemmProblem):
+        return gettext("matrix products")
+    if isinstance(problem, Pool2dProblem):
+        return gettext("max pooling")
+    if not isinstance(problem, Conv2dProblem):
+        return "ReLU"
+    if problem.groups > 1 and problem.groups == problem.c:
+        return gettext("depthwise convolutions")
+    if problem.c <= PICTURE_CHANNELS:
+        return gettext("pictures of up to {n} channels").format(n=PICTURE_CHANNELS)
+    return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
+
+
+def _over(kind: Group) -> str:
+    if len(kind.duels) == 1:
+        return gettext("on the one case that both were timed on")
+    return gettext("geometric mean over {n} cases").format(n=len(kind.duels))
+
+
+def _of_kind(view: View, kind: Group) -> str:
+    """One kind's mean and counts, and the peers that competed on its cases."""
+    cases = {d.ours.result.case for d in kind.duels}
+    peers = {
+        (e.result.algorithm, e.result.case)
+        for e in view.timed
+        if e.result.case in cases and not e.result.ours and allowed(e.result, parse_problem(e.result.problem))
+    }
+    each = Counter(name for name, _ in sorted(peers)).most_common()
+    listed = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in each)
+    ahead, level, behind = kind.counts
+    words = gettext(
+        "On {kind}: {ratio}, {over}; ahead in {ahead}, level in {level}, behind in {behind}. Peers timed: {peers}."
+    )
+    return words.format(kind=kind.family, ratio=numbers.ratio(kind.mean), over=_over(kind), ahead=ahead, level=level,
+                        behind=behind, peers=listed)  # fmt: skip
 
 
 def _alone(view: View) -> Headline:
@@ -291,9 +343,13 @@ def groups(view: View) -> list[Group]:
     order = list(dict.fromkeys(family for family, _ in sorted_duels))
     found = []
     for (family, stride), members in sorted(sorted_duels.items(), key=lambda kv: (order.index(kv[0][0]), kv[0][1])):
-        usual = Counter(d.ours.label for d in members).most_common(1)[0][0]
-        found.append(Group(family, stride, tuple(sorted(members, key=_weight)), usual))
+        found.append(Group(family, stride, tuple(sorted(members, key=_weight)), _usual(members)))
     return found
+
+
+def _usual(members: Iterable[Duel]) -> str:
+    """The method of ours that was our best most often."""
+    return Counter(d.ours.label for d in members).most_common(1)[0][0]
 
 
 def single_cases(operation: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, language
 from convforge.language.stored import stored
 from convforge.measure.timer import Timing
@@ -21,10 +22,14 @@ from convforge.report.summary import (
     troubles,
 )
 from convforge.report.table import Cell, Column, Table, optional
+from convforge.studies.timer import MISTAKEN
+from convforge.studies.words import weights_words
 
 MANY = 6
 # Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.
 LONGEST_REASON = 320
+# Of a case on which nothing competes.
+NO_VERDICT = Verdict((), None, None, None, False)
 
 
 def of_a_copy() -> str:
@@ -128,12 +133,19 @@ def _duel_row(d: Duel) -> tuple[Cell, ...]:
     )
 
 
-def result_table(view: View) -> Table:
-    """A row for each time."""
+def occupied() -> Column:
+    """The column of occupancy."""
+    meaning = gettext("resident warps over the most that one can hold, in the launch whose threads take most registers")
+    return Column(gettext("occupancy"), True, meaning)
+
+
+def result_table(view: View, *, occupancy: bool = False) -> Table:
+    """A row for each time, with its occupancy where asked."""
     columns = (
         Column(gettext("case")),
         Column(gettext("size"), True),
         Column(gettext("stride"), True),
+        *([Column(gettext("filters"))] if _weighted(view) else []),
         Column(gettext("method")),
         Column(gettext("whose")),
         Column(
@@ -151,6 +163,7 @@ def result_table(view: View) -> Table:
             gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
         ),
         *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
+        *([occupied()] if occupancy else []),
         Column(gettext("prepared, ms"), True, gettext("weights prepared once, before")),
         *([Column(gettext("host to host, ms"), True, host_to_host())] if _transferred(view) else []),
         Column(gettext("RMS error"), True, gettext("over the RMS of the float64 truth")),
@@ -158,14 +171,14 @@ def result_table(view: View) -> Table:
         Column(gettext("first call"), True, gettext("plan, compile or load from the cache, prepare, call; in no time")),
         Column(gettext("remarks"), wide=True),
     )
-    rows = tuple(_result_row(view, entry) for entry in view.timed)
+    rows = tuple(_result_row(view, entry, occupancy) for entry in view.timed)
     return Table("results", gettext("Every time that was measured"), columns, rows, filtered=True)
 
 
-def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
+def _result_row(view: View, entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
     r, timing, limit = entry.result, entry.timing, view.roof(entry)
     assert timing is not None
-    verdict = view.verdicts[r.case]
+    verdict = view.verdicts.get(r.case, NO_VERDICT)
     best = "best" if r is verdict.best_ours else "rival" if r is verdict.best_peer else ""
     signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
     share = entry.gflops / limit if entry.gflops and limit else None
@@ -175,6 +188,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         Cell(r.case),
         Cell(entry.size_text, r.least_bytes),
         Cell(entry.stride or "–", _number(entry.stride)),
+        *([Cell(weights_words(r.weights))] if _weighted(view) else []),
         Cell(entry.label, look=best),
         Cell(whose(r.ours)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
@@ -182,6 +196,7 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(entry.gflops, numbers.three),
         optional(share, numbers.percent),
         *([optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
+        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
         optional(None if prepared is None else 1e3 * prepared, numbers.three),
         *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
         optional(rms, numbers.tiny),
@@ -189,6 +204,11 @@ def _result_row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(r.first_call_s, numbers.seconds),
         Cell(gettext("; ").join(_remarks(view, entry))),
     )
+
+
+def _weighted(view: View) -> bool:
+    """Whether its cases differ in what their filters are."""
+    return len({entry.result.weights for entry in view.timed}) > 1
 
 
 def _transferred(view: View) -> bool:
@@ -202,13 +222,15 @@ def _transfer_cell(timing: Timing | None) -> Cell:
 
 
 def _remarks(view: View, entry: Entry) -> Iterable[str]:
-    r, timing, verdict = entry.result, entry.timing, view.verdicts[entry.result.case]
+    r, timing, verdict = entry.result, entry.timing, view.verdicts.get(entry.result.case, NO_VERDICT)
     assert timing is not None
     if r in verdict.fastest:
         yield gettext("fastest") if len(verdict.fastest) == 1 else gettext("fastest (tie)")
     if not r.ours and r is verdict.best_peer:
         yield gettext("best peer")
-    if r.precision != "strict":
+    if r.precision == MISTAKEN:
+        yield gettext("one of the clocks that are compared")
+    elif r.precision != "strict":
         words = gettext("{name} arithmetic, GFLOP/s nominal") if entry.nominal else gettext("{name} arithmetic")
         yield words.format(name=arithmetic(r.precision))
     if not timing.cold:

@@ -17,6 +17,8 @@ TYPES = ("float64", "float32", "float16")
 CHANNELS = (1, 16, 256)
 # Errors within this factor of each other are of one size.
 ALIKE = 2.0
+# And within this factor the same.
+SAME = 1.1
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -96,6 +98,7 @@ def spread(run: Run) -> Iterator[Finding]:
             "best_rms": _rms(best),
             "worst_rms": _rms(worst),
             "n": len(several),
+            "alike": ALIKE,
         }
         form = "alike" if ratios[case] <= ALIKE else "differs"
         yield Finding("strict-methods", f"strict/{form}", values, _data([r for rs in several.values() for r in rs]))
@@ -122,6 +125,7 @@ def narrower(run: Run) -> Iterator[Finding]:
             "method": method,
             "n": len(pairs),
             "precision": precision,
+            "alike": ALIKE,
             "span": {"least": low[0], "least_case": low[1].case, "most": high[0], "most_case": high[1].case},
         }
         form = "more" if low[0] > ALIKE else "less" if high[0] < 1 / ALIKE else "alike"
@@ -168,8 +172,9 @@ def length(run: Run) -> Iterator[Finding]:
         "long_rms": _rms(b),
         "ratio": ratio,
         "root": (long / short) ** 0.5,
+        "within": SAME - 1,
     }
-    form = "same" if 1 / 1.1 <= ratio <= 1.1 else "grows" if ratio > 1 else "falls"
+    form = "same" if 1 / SAME <= ratio <= SAME else "grows" if ratio > 1 else "falls"
     yield Finding("sum-length", f"length/{form}", values, _data([a, b]), supported=form != "same")
 
 
@@ -178,16 +183,16 @@ ENGLISH = {
     "{ratio:percent} of it.",
     "bound/failed": "{k} results do not pass the check and have no time: {failed:names}, on {cases:names}.",
     "bound/none": "Nothing was checked.",
-    "strict/alike": "{dtype}: the strict methods are alike; their errors differ by {ratio:times} at most ({best} "
-    "{best_rms:tiny}, {worst} {worst_rms:tiny} on {case}).",
+    "strict/alike": "{dtype}: the strict methods are alike, within {alike:times}; their errors differ by "
+    "{ratio:times} at most ({best} {best_rms:tiny}, {worst} {worst_rms:tiny} on {case}).",
     "strict/differs": "{dtype}: the strict methods differ by up to {ratio:times} in error, on {case}: {best} has "
     "{best_rms:tiny}, {worst} {worst_rms:tiny}.",
-    "narrower/more": "{method} is less exact than the strict methods on {n:each case}: {span:span} the "
-    "error of the worst of them.",
-    "narrower/less": "{method} is more exact than the strict methods on {n:each case}: {span:span} the "
-    "error of the worst of them.",
-    "narrower/alike": "{method} is as exact as the strict methods on {n:each case}: {span:span} the error of "
-    "the worst of them.",
+    "narrower/more": "{method} is less exact than the strict methods on {n:each case}, by over {alike:times}: "
+    "{span:span} the error of the worst of them.",
+    "narrower/less": "{method} is more exact than the strict methods on {n:each case}, by over {alike:times}: "
+    "{span:span} the error of the worst of them.",
+    "narrower/alike": "{method} is as exact as the strict methods on {n:each case}, within {alike:times}: {span:span} "
+    "the error of the worst of them.",
     "narrower/mixed": "{method} has {span:span} the error of the worst strict method, over {n:count case}.",
     "types/ranked": "The largest RMS error of the strict methods by type: {types:names}; {most} has {ratio:.3g} "
     "times the error of {least}.",
@@ -196,8 +201,8 @@ ENGLISH = {
     "{short} terms, {long_rms:tiny} for {long} ({ratio:times}; the root of the lengths' ratio is {root:times}).",
     "length/falls": "The error of direct_naive in float32 falls with the length of its sums: {short_rms:tiny} for "
     "{short} terms, {long_rms:tiny} for {long}.",
-    "length/same": "The error of direct_naive in float32 does not move with the length of its sums: {short_rms:tiny} "
-    "for {short} terms, {long_rms:tiny} for {long}.",
+    "length/same": "The error of direct_naive in float32 does not move with the length of its sums, within "
+    "{within:percent}: {short_rms:tiny} for {short} terms, {long_rms:tiny} for {long}.",
     "length/too-few": "How the error grows with the length of the sums cannot be said: direct_naive has fewer than two "
     "lengths.",
 }
@@ -211,6 +216,6 @@ STUDY = Study(
     gpu_s=40.0,
     cpu_s=90.0,
     timed=False,
-    answered_by=("within-bound", "other-arithmetic"),
+    answered_by=("other-arithmetic", "by-type", "within-bound"),
     suites=("images",),
 )

@@ -179,7 +179,8 @@ def occupancy(run: Run) -> Iterator[Finding]:
             rests += [d for r, share in known for d in (r.datum(), _share_datum(r, share))]
         if not taus:
             if any(_occupancy(r) is not None for found in cases.values() for r in found):
-                yield Finding("occupancy", "occupancy/too-few", {"method": method}, supported=False)
+                values = {"method": method, "shapes": FEWEST_SHAPES, "shares": FEWEST_VALUES}
+                yield Finding("occupancy", "occupancy/too-few", values, supported=False)
             continue
         case = max(taus, key=lambda c: abs(taus[c]))
         values = {
@@ -191,6 +192,7 @@ def occupancy(run: Run) -> Iterator[Finding]:
             "highest": most[case][1],
             "ratio": most[case][2],
             "split": said,
+            "level": SIGNIFICANT,
         }
         form = next((name for name, cs in said.items() if len(cs) == len(taus)), "mixed")
         top = "-top" if form != "mixed" and most[case][0] >= most[case][1] else ""
@@ -299,24 +301,26 @@ ENGLISH = {
     "default/behind": "{method}: on {k} of {n:count case} another config beats the default, by up to {ratio:times} on "
     "{case} ({best} against {default}).",
     "occupancy/faster": "{method}: configs with more occupancy are faster on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}); the fastest there has {best:percent}, the highest is {highest:percent} "
-    "and takes {ratio:times} the time.",
+    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the "
+    "highest is {highest:percent} and takes {ratio:times} the time.",
     "occupancy/slower": "{method}: configs with more occupancy are slower on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}); the fastest there has {best:percent}, the highest is {highest:percent} "
-    "and takes {ratio:times} the time.",
-    "occupancy/neither": "{method}: on {n:each case} time does not follow occupancy by more than chance (Kendall's tau "
-    "{tau:.2f} on {case}); the fastest there has {best:percent}, the highest is {highest:percent} and takes "
-    "{ratio:times} the time.",
+    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the "
+    "highest is {highest:percent} and takes {ratio:times} the time.",
+    "occupancy/neither": "{method}: on {n:each case} time does not follow occupancy by more than chance (Kendall's "
+    "tau {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the highest is "
+    "{highest:percent} and takes {ratio:times} the time.",
     "occupancy/faster-top": "{method}: configs with more occupancy are faster on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}); the fastest there has the highest, {highest:percent}.",
+    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has the highest, "
+    "{highest:percent}.",
     "occupancy/slower-top": "{method}: configs with more occupancy are slower on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}); the fastest there has the highest, {highest:percent}.",
+    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has the highest, "
+    "{highest:percent}.",
     "occupancy/neither-top": "{method}: on {n:each case} time does not follow occupancy by more than chance (Kendall's "
-    "tau {tau:.2f} on {case}); yet the fastest there has the highest, {highest:percent}.",
+    "tau {tau:.2f} on {case}, level {level:percent}); yet the fastest there has the highest, {highest:percent}.",
     "occupancy/mixed": "{method}: whether time follows occupancy changes with the case: configs with more of it are "
-    "{split:split}.",
-    "occupancy/too-few": "{method}: whether time follows occupancy cannot be said from so few configs, or values of "
-    "it.",
+    "{split:split} (Kendall's tau, level {level:percent}).",
+    "occupancy/too-few": "{method}: whether time follows occupancy cannot be said: no case has {shapes} configs with "
+    "{shares} values of it.",
     "width/faster": "{method}: the best block of 32 columns or more beats the best narrower one on "
     "{n:each case}, by {span:span}.",
     "width/slower": "{method}: the best block narrower than 32 columns beats the best wider one on "
@@ -338,6 +342,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="blocks",
-    answered_by=("best-shape", "default-config"),
+    answered_by=("best-shape", "occupancy", "default-config"),
     suites=("blocks",),
 )

@@ -15,6 +15,10 @@ from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import device_backend, readings
 from convforge.studies.study import Part, Study
 
+# From this share of a copy's rate on, the expansion runs at the speed of memory.
+NEAR = 0.7
+# A call that takes what its steps take differs from their sum by no more than this and the spread.
+MARGIN = 0.05
 # As the steps are called on a GPU and on the CPU.
 EXPANSION = ("expansion", "im2col_expand")
 
@@ -82,8 +86,8 @@ def copying(run: Run) -> Iterator[Finding]:
         yield Finding("expansion-against-copy", "copying/unknown", {"hot": hot}, supported=False)
         return
     low, high = min(rates, key=lambda c: rates[c]), max(rates, key=lambda c: rates[c])
-    values = {"n": len(rates), "span": common.spanned(rates), "hot": hot}
-    form = "near" if rates[low] >= 0.7 else "mixed" if rates[high] >= 0.7 else "far"
+    values = {"n": len(rates), "span": common.spanned(rates), "hot": hot, "near": NEAR}
+    form = "near" if rates[low] >= NEAR else "mixed" if rates[high] >= NEAR else "far"
     yield Finding("expansion-against-copy", f"copying/{form}", values, _data([r for r, _ in found if r.case in rates]))
 
 
@@ -97,11 +101,12 @@ def rest(run: Run) -> Iterator[Finding]:
             extra[r.case] = call.median_s / sum(s.time.median_s for s in r.steps)
     if not extra:
         return
-    low, high = min(extra, key=lambda c: extra[c]), max(extra, key=lambda c: extra[c])
-    values = {"n": len(extra), "span": common.spanned(extra)}
-    noise = max(s.time.spread for r in found for s in r.steps) + 0.05
-    form = "more" if extra[low] > 1 + noise else "less" if extra[high] < 1 - noise else "sum"
-    form = "both" if extra[low] < 1 - noise and extra[high] > 1 + noise else form
+    noise = max(s.time.spread for r in found for s in r.steps) + MARGIN
+    longer = [case for case, share in extra.items() if share > 1 + noise]
+    shorter = [case for case, share in extra.items() if share < 1 - noise]
+    values = {"n": len(extra), "span": common.spanned(extra), "within": noise, "beyond": [*longer, *shorter]}
+    form = "more" if len(longer) == len(extra) else "less" if len(shorter) == len(extra) else "mixed"
+    form = form if values["beyond"] else "sum"
     yield Finding("beyond-steps", f"rest/{form}", values, _data(found))
 
 
@@ -134,18 +139,19 @@ def host(run: Run) -> Iterator[Finding]:
 
 _PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
 ENGLISH = {
-    "copying/near": "The expansion runs at the speed of memory: its bytes move at {span:shares} of what a copy "
-    "moves, so little is left to gain but by not expanding.",
-    "copying/far": "The expansion does not reach the speed of memory: its bytes move at {span:shares} of what a copy "
-    "moves.",
+    "copying/near": "The expansion runs at the speed of memory, {near:percent} of a copy or more: its bytes move at "
+    "{span:shares} of what a copy moves, so little is left to gain but by not expanding.",
+    "copying/far": "The expansion does not reach the speed of memory, {near:percent} of a copy: its bytes move at "
+    "{span:shares} of what a copy moves.",
     "copying/mixed": "The expansion moves its bytes at {span:shares} of what a copy moves.",
     "copying/unknown": "How near the expansion comes to a copy cannot be said: its bytes are not known, or its data "
     "stays in the cache.",
-    "rest/sum": "The call takes what its steps take one by one: {span:shares} of their sum.",
-    "rest/more": "The call takes longer than its steps one by one: {span:shares} of their sum.",
-    "rest/less": "The call takes less than its steps one by one: {span:shares} of their sum.",
-    "rest/both": "The call takes less than its steps one by one on {least_case} ({least:percent} of their sum) and "
-    "more on {most_case} ({most:percent}).",
+    "rest/sum": "The call takes what its steps take one by one, within {within:percent}: {span:shares} of their sum.",
+    "rest/more": "The call takes longer than its steps one by one, by over {within:percent}: {span:shares} of their "
+    "sum.",
+    "rest/less": "The call takes less than its steps one by one, by over {within:percent}: {span:shares} of their sum.",
+    "rest/mixed": "The call takes {span:shares} of the sum of its steps one by one: by over {within:percent} more or "
+    "less on {beyond:names}.",
     "host/slower": "The expansion on the host takes {span:span} the time of that on the GPU, transfer not counted.",
     "host/faster": "The expansion on the host is faster than that on the GPU, by {gain:span}, transfer not counted.",
     "host/mixed": "The expansion on the host takes {span:span} the time of that on the GPU, transfer not counted.",
@@ -172,6 +178,6 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     view="steps",
-    answered_by=("expansion-share", "without-expansion"),
+    answered_by=("expansion-share", "without-expansion", "host-expansion"),
     suites=("layers-b32",),
 )

@@ -296,7 +296,9 @@ def share_of_peak(run: Run, found: Sequence[Reading], rule: str = "share-of-peak
         "lowest_share": min(map(share, strict)),
         "others": [{"method": m, "case": r.case, "share": share(r)} for m, r in best.items() if r is not top],
     }
-    form = "peak/low" if share(top) < LOW_SHARE else "peak/top"
+    own = next((r for r in best.values() if r.result.ours), top)
+    values |= {"own": own.method, "own_case": own.case, "own_share": share(own)}
+    form = "peak/low" if share(top) < LOW_SHARE else "peak/top" if own is top else "peak/library"
     yield Finding(rule, form, values, (*tuple(r.datum() for r in best.values()), _ceiling(run, "fma_flops_per_s")))
 
 
@@ -375,5 +377,8 @@ ENGLISH = {
     "is {top} on {top_case}, {top_rate:rate} or {top_share:percent}; the lowest has {lowest_share:percent}.",
     "peak/top": "{top} comes nearest to the peak of {peak:rate}: {top_rate:rate} or {top_share:percent} on {top_case}; "
     "the lowest of {n:count time} has {lowest_share:percent}.",
+    "peak/library": "{top} comes nearest to the peak of {peak:rate}: {top_rate:rate} or {top_share:percent} on "
+    "{top_case}; of what is no library's {own} does, {own_share:percent} on {own_case}; the lowest of {n:count time} "
+    "has {lowest_share:percent}.",
     "peak/unknown": "How near to the peak the methods come cannot be said: no peak was measured, or nothing was timed.",
 }

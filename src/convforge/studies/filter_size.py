@@ -10,7 +10,7 @@ from convforge.bench.suites import Case
 from convforge.problem import Conv2dProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
-from convforge.studies.readings import Reading, readings, series
+from convforge.studies.readings import Reading, Series, readings, series
 from convforge.studies.study import Part, Study
 
 METHODS = ("direct_*", "depthwise*", "fft*", "separable", "cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
@@ -22,7 +22,6 @@ FAMILIES = {
     "FFT": ("fft",),
     "separable": ("separable",),
 }
-PAIRS = (("direct", "FFT"), ("direct", "separable"))
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -48,10 +47,18 @@ def winners(run: Run) -> Iterator[Finding]:
 
 
 def crossovers(run: Run) -> Iterator[Finding]:
-    """From which filter the best of one family is faster than the best of another."""
-    for one in series(readings(run, "conv2d"), "filter"):
-        for before, after in PAIRS:
-            yield common.crossover(one, (before, FAMILIES[before]), (after, FAMILIES[after]), "crossover")
+    """From which filter the FFT, and separable passes, are faster than the best direct method."""
+    found = series(readings(run, "conv2d"), "filter")
+    for one in found:
+        yield _crossover(one, "FFT")
+    # Separable passes are made for filters of rank one: those of full rank come last.
+    for one in sorted(found, key=lambda one: one.workload.get("weights") == "normal"):
+        yield _crossover(one, "separable")
+
+
+def _crossover(one: Series, family: str) -> Finding:
+    before, after = ("direct", FAMILIES["direct"]), (family, FAMILIES[family])
+    return common.crossover(one, before, after, f"crossover-{family.lower()}")
 
 
 def growth(run: Run) -> Iterator[Finding]:
@@ -100,6 +107,6 @@ STUDY = Study(
     (winners, crossovers, growth),
     ENGLISH,
     gpu_s=90.0,
-    answered_by=("winner-by-filter", "crossover"),
+    answered_by=("winner-by-filter", "crossover-separable", "crossover-fft"),
     suites=("filters",),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import geometric_mean
 
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
@@ -45,23 +46,44 @@ def _square(run: Run) -> list[Reading]:
 
 
 def ladder(run: Run) -> Iterator[Finding]:
+    """All rungs at a glance: what each brings over the one below it, on average over the sizes that both have."""
+    found = _square(run)
+    rungs = _rungs(run, found)
+    gains: dict[str, float] = {}
+    rests: dict[int, Reading] = {}
+    for below, above in pairwise(rungs):
+        slow, fast = ({r.case: r for r in found if r.method == name} for name in (below, above))
+        both = [case for case in slow if case in fast]
+        if both:
+            gains[above] = geometric_mean(slow[case].seconds / fast[case].seconds for case in both)
+            rests |= {id(r): r for case in both for r in (slow[case], fast[case])}
+    if not gains:
+        yield Finding("ladder", "ladder/none", {"n": len(rungs)}, supported=False)
+        return
+    values = {"gains": gains, "first": rungs[0]}
+    yield Finding("ladder", "ladder/whole", values, tuple(r.datum() for r in rests.values()))
+
+
+def rung(run: Run) -> Iterator[Finding]:
     """Each rung against the one below it."""
     found = _square(run)
-    there = {r.method for r in found}
-    rungs = [name for name in RUNGS.get(device_backend(run), ()) if name in there]
-    if len(rungs) < 2:
-        yield Finding("ladder-step", "ladder/none", {"n": len(rungs)}, supported=False)
-    for below, above in pairwise(rungs):
+    for below, above in pairwise(_rungs(run, found)):
         yield from common.pair(found, below, above, "ladder-step")
 
 
+def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
+    """The rungs that have times, in their order."""
+    there = {r.method for r in found}
+    return [name for name in RUNGS.get(device_backend(run), ()) if name in there]
+
+
 def library(run: Run) -> Iterator[Finding]:
-    """The best of ours against the best library, size by size."""
+    """The fastest rung, whoever wrote it, against the best library, size by size."""
     both = []
     for rs in by_case(_square(run)).values():
-        ours, theirs = ([r for r in rs if r.result.ours is own] for own in (True, False))
-        if ours and theirs:
-            both.append((min(ours, key=lambda r: r.seconds), min(theirs, key=lambda r: r.seconds)))
+        rungs, libraries = ([r for r in rs if r.result.ours is own] for own in (True, False))
+        if rungs and libraries:
+            both.append((min(rungs, key=lambda r: r.seconds), min(libraries, key=lambda r: r.seconds)))
     if not both:
         yield Finding("against-library", "library/none", {}, supported=False)
         return
@@ -72,8 +94,8 @@ def library(run: Run) -> Iterator[Finding]:
         "n": len(both),
         "split": {v: [c for c, found in verdicts.items() if found == v] for v in ("faster", "slower", "level")},
         "span": {"least": shares[low], "least_case": low, "most": shares[high], "most_case": high},
-        "ours": list(dict.fromkeys(a.method for a, _ in both)),
-        "theirs": list(dict.fromkeys(b.method for _, b in both)),
+        "rungs": list(dict.fromkeys(a.method for a, _ in both)),
+        "libraries": list(dict.fromkeys(b.method for _, b in both)),
     }
     form = next((v for v in ("faster", "slower", "level") if all(found == v for found in verdicts.values())), "mixed")
     rests = tuple(r.datum() for ab in both for r in ab)
@@ -117,16 +139,18 @@ def filling(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "ladder/none": "What the rungs bring cannot be said: fewer than two of them have times.",
-    "library/faster": "The best of ours ({ours:names}) is ahead of the best library ({theirs:names}) at {n:each size}: "
-    "{span:span} its rate.",
-    "library/slower": "The best of ours ({ours:names}) is behind the best library ({theirs:names}) at {n:each size}: "
-    "{span:span} its rate.",
-    "library/level": "The best of ours ({ours:names}) is level with the best library ({theirs:names}) at {n:each "
+    "ladder/none": "What the rungs bring cannot be said: no two neighbours of them have times of one size.",
+    "ladder/whole": "Each rung over the one below it, from {first} on, geometric mean over the sizes that both have: "
+    "{gains:ratios}.",
+    "library/faster": "The fastest rung ({rungs:names}) is ahead of the best library ({libraries:names}) at "
+    "{n:each size}: {span:span} its rate.",
+    "library/slower": "The fastest rung ({rungs:names}) is behind the best library ({libraries:names}) at "
+    "{n:each size}: {span:span} its rate.",
+    "library/level": "The fastest rung ({rungs:names}) is level with the best library ({libraries:names}) at {n:each "
     "size}.",
-    "library/mixed": "The best of ours ({ours:names}) against the best library ({theirs:names}): {split:split}; "
+    "library/mixed": "The fastest rung ({rungs:names}) against the best library ({libraries:names}): {split:split}; "
     "{span:span} its rate.",
-    "library/none": "How ours compare with a library cannot be said: no size has times of both.",
+    "library/none": "How the rungs compare with a library cannot be said: no size has times of both.",
     "filling/from": "The best rate comes within 10 % of its highest, {top_rate:rate} at {top}, from {near} on "
     "({near_rate:rate}); at {first} it is {first_rate:rate}, {share:percent} of it.",
     "filling/all": "The best rate is within 10 % of its highest, {top_rate:rate} at {top}, already at {first} "
@@ -138,8 +162,8 @@ STUDY = Study(
     "gemm",
     "What does each rung of the matrix product bring, and how far is the last from the library and the peak?",
     parts,
-    (ladder, ahead, library, peak, filling),
+    (ladder, rung, ahead, library, peak, filling),
     ENGLISH,
     gpu_s=80.0,
-    answered_by=("share-of-peak", "against-library"),
+    answered_by=("ladder", "against-library", "share-of-peak"),
 )

@@ -216,9 +216,9 @@ ENGLISH = {
     "output stands in the last cache when the kernel ends.",
     "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
     "from bytes and times.",
-    "asked/fewer": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, {slow} for {slow_bytes:megabytes}: "
-    "{times:times} as much.",
-    "asked/more": "{fast} asks L1 for {fast_bytes:megabytes} on {case}, no less than {slow} with "
+    "asked/fewer": "On {case}, {slow} requests {times:times} as many bytes from L1 as {fast}: {slow_bytes:megabytes} "
+    "against {fast_bytes:megabytes}.",
+    "asked/more": "On {case}, {fast} requests no fewer bytes from L1 than {slow}: {fast_bytes:megabytes} against "
     "{slow_bytes:megabytes}.",
     "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
     "counters; what is said of caches follows from bytes and times.",
@@ -237,5 +237,12 @@ STUDY = Study(
     ENGLISH,
     gpu_s=70.0,
     extra=profile,
-    answered_by=("shared-memory", "registers", "rows-in-cache"),
+    answered_by=(
+        "constant-memory",
+        "shared-memory",
+        "registers",
+        "rows-in-cache",
+        "gain-by-filter",
+        "gain-by-inputs",
+    ),
 )

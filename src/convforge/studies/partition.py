@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
@@ -44,14 +45,31 @@ def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
     return found
 
 
-def partitions(run: Run) -> Iterator[Finding]:
-    """Each partition against one output a thread, case by case."""
+def overview(run: Run) -> Iterator[Finding]:
+    """All partitions at a glance: the time of each over that of one output a thread, on average."""
     cases = by_partition(run)
     if not cases:
         host = device_backend(run) == "cpu"
-        yield Finding("partition", "partition/host" if host else "partition/none", {}, supported=False)
-    names = dict.fromkeys(name for same in cases.values() for name in same if name != "pixel")
-    for name in names:
+        yield Finding("partitions", "partition/host" if host else "partition/none", {}, supported=False)
+        return
+    costs = {
+        name: geometric_mean(same[name].seconds / same["pixel"].seconds for same in cases.values() if name in same)
+        for name in _names(cases)
+    }
+    values = {"n": len(cases), "costs": costs}
+    rests = tuple(r.datum() for same in cases.values() for r in same.values())
+    yield Finding("partitions", "partition/all", values, rests)
+
+
+def _names(cases: dict[str, dict[str, Reading]]) -> list[str]:
+    """The partitions but that of one output a thread."""
+    return list(dict.fromkeys(name for same in cases.values() for name in same if name != "pixel"))
+
+
+def partitions(run: Run) -> Iterator[Finding]:
+    """Each partition against one output a thread, case by case."""
+    cases = by_partition(run)
+    for name in _names(cases):
         both = {case: (same["pixel"], same[name]) for case, same in cases.items() if name in same}
         verdicts = {case: order(b.timing, a.timing) for case, (a, b) in both.items()}
         costs = {case: b.seconds / a.seconds for case, (a, b) in both.items()}
@@ -80,6 +98,7 @@ def _threads(pixel: Reading, own: Reading) -> dict[str, int]:
 
 
 ENGLISH = {
+    "partition/all": "The time over that of one output a thread, geometric mean over {n:count case}: {costs:ratios}.",
     "partition/slower": "A {partition:word} of outputs a thread is slower than one output a thread on {n:each case}: "
     "it takes {cost:span} the time; on {case} it launches {threads} threads, against {pixel_threads}.",
     "partition/faster": "A {partition:word} of outputs a thread is faster than one output a thread on {n:each case}, "
@@ -96,9 +115,9 @@ STUDY = Study(
     "partition",
     "What should one thread compute: a pixel, a block, a row or a column of the output?",
     parts,
-    (partitions,),
+    (overview, partitions),
     ENGLISH,
     gpu_s=40.0,
     view="blocks",
-    answered_by=("partition",),
+    answered_by=("partitions",),
 )

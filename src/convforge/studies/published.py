@@ -6,13 +6,28 @@ A figure of theirs is one sample without a spread, taken by their own clocks; ea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convforge.bench.records import Result, Run
 from convforge.measure.ceilings import Ceilings
 from convforge.measure.timer import Timing
 from convforge.problem import parse_problem
+from convforge.studies.finding import Finding
+from convforge.studies.study import Study
+
+# Rules about the fastest of all methods: they rest on every figure, and not on those of the fastest alone.
+OF_ALL = frozenset(
+    {"ahead", "winner-by-size", "winner-by-stride", "call-floor", "growth", "gpu-worth-it", "stride-saves", "filling"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What is known to be wrong with figures, or not known, in English; and the methods whose figures they are."""
+
+    words: str
+    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +38,25 @@ class Published:
     ----------
     name : str
     about : str
-        What was measured, on which card; in English, as are the doubts.
-    doubts : tuple of str
-        What is known to be wrong with it, or not known.
+        What was measured, on which card; in English.
+    doubts : tuple of Doubt
     run : Run
     """
 
     name: str
     about: str
-    doubts: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
     run: Run
+
+    def findings(self, study: Study) -> list[Finding]:
+        """What a study's rules find in it; what rests on a doubtful figure is not supported."""
+        doubted = {method for doubt in self.doubts for method in doubt.methods}
+        every = {r.algorithm for r in self.run.results}
+
+        def sound(finding: Finding) -> bool:
+            return doubted.isdisjoint(every if finding.rule in OF_ALL else (datum.method for datum in finding.data))
+
+        return [replace(f, supported=f.supported and sound(f)) for f in study.findings(self.run)]
 
 
 def _run(name: str, device: str, results: Iterable[Result], peak: float | None = None) -> Run:
@@ -134,24 +158,26 @@ def _table_d() -> Iterable[Result]:
 TABLES = {
     "A": Published(
         "A", "RGB picture to one channel, 3x3, float32, ms; the GPU is not named",
-        ("direct and im2col ran without padding, cuDNN with a padding of 1 and a flipped filter",
-         "the second group's raw log says otherwise: its clock was read without waiting for the kernel"),
+        (Doubt("direct and im2col ran without padding, cuDNN with a padding of 1 and a flipped filter",
+               ("cudnn", "cudnn_second_run")),
+         Doubt("the second group's raw log says otherwise: its clock was read without waiting for the kernel",
+               ("direct_constant", "im2col_constant", "cudnn_second_run"))),
         _run("A", "a GPU that is not named", _table_a()),
     ),
     "B": Published(
         "B", "float32 matrix product on an RTX 4090, ms at the best block size of each",
-        ("cuBLAS printed another matrix",),
+        (Doubt("cuBLAS printed another matrix", ("cublas",)),),
         _run("B", "RTX 4090", _table_b(), _B_PEAK),
     ),
     "C": Published(
         "C", "RGB, 3x3, on an RTX 4090, ms by stride",
-        ("the host's work is inside, im2col was expanded on the CPU, and cuDNN's time holds the creation of its "
-        "handle",),
+        (Doubt("the host's work is inside, im2col was expanded on the CPU, and cuDNN's time holds the creation of its "
+               "handle", _THREE),),
         _run("C", "RTX 4090", _table_c()),
     ),
     "D": Published(
         "D", "RGB to RGB, 3x3, on a GTX 1050, GFLOP/s by stride",
-        ("cuDNN's search for an algorithm is inside its time",),
+        (Doubt("cuDNN's search for an algorithm is inside its time", ("cudnn",)),),
         _run("D", "GTX 1050", _table_d()),
     ),
 }  # fmt: skip

@@ -173,18 +173,24 @@ _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int]]] = {
 
 
 def series(found: Iterable[Reading], axis: str) -> list[Series]:
-    """Convolutions, grouped into series along an axis of :class:`Series`."""
+    """Convolutions, grouped into series along an axis of :class:`Series`.
+
+    What their weights are is said where not all have the same.
+    """
     free, place = _AXES[axis]
     groups: dict[tuple[Any, ...], dict[int, list[Reading]]] = {}
-    kinds: dict[tuple[Any, ...], Conv2dProblem] = {}
+    kinds: dict[tuple[Any, ...], tuple[Conv2dProblem, str]] = {}
     for r in found:
         p = r.problem
         if not isinstance(p, Conv2dProblem) or (axis == "channels" and p.c != p.k):
             continue
-        rest = tuple(getattr(p, f.name) for f in dataclasses.fields(p) if f.name not in free)
+        weights = r.result.weights
+        rest = (weights, *(getattr(p, f.name) for f in dataclasses.fields(p) if f.name not in free))
         groups.setdefault(rest, {}).setdefault(place(p), []).append(r)
-        kinds[rest] = p
-    return [Series(axis, workload(kinds[key], free), dict(sorted(points.items()))) for key, points in groups.items()]
+        kinds[rest] = p, weights
+    several = len({weights for _, weights in kinds.values()}) > 1
+    loads = {key: workload(p, free) | ({"weights": weights} if several else {}) for key, (p, weights) in kinds.items()}
+    return [Series(axis, loads[key], dict(sorted(points.items()))) for key, points in groups.items()]
 
 
 def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
+from convforge.problem import parse_problem
 from convforge.studies import common
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, Series, device_backend, order, readings, series
@@ -35,11 +36,15 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     return [*found, Part(cases, METHODS, transfer=True, share=0.6 if gpu else 1.0)]
 
 
+def first_stride(run: Run) -> Run:
+    """A run's results at the smallest of its strides: others are what the study `stride` is about."""
+    strides = {r.problem: getattr(parse_problem(r.problem), "stride", ()) for r in run.results}
+    first = min((stride for stride in strides.values() if stride), default=())
+    return replace(run, results=tuple(r for r in run.results if strides[r.problem] in ((), first)))
+
+
 def _series(run: Run, **more: object) -> list[Series]:
-    """The series along the size; of several strides the first alone, as the study `stride` is about them."""
-    found = [one for one in series(readings(run, "conv2d", **more), "size") if one.points]  # type: ignore[arg-type]
-    strides = {str(one.workload["stride"]) for one in found}
-    return [one for one in found if str(one.workload["stride"]) == min(strides)]
+    return series(readings(run, "conv2d", **more), "size")  # type: ignore[arg-type]
 
 
 def winners(run: Run) -> Iterator[Finding]:
@@ -57,7 +62,7 @@ def floor(run: Run) -> Iterator[Finding]:
     """Up to which size the fastest time hardly grows: there the cost of a call decides."""
     for one in _series(run):
         best = _best(one)
-        values: dict[str, Any] = {"workload": one.workload, "sizes": list(best)}
+        values: dict[str, Any] = {"workload": one.workload, "sizes": list(best), "flat": FLAT}
         if len(best) < 3:
             yield Finding("call-floor", "floor/too-few", values, supported=False)
             continue
@@ -96,6 +101,7 @@ def scaling(run: Run) -> Iterator[Finding]:
             "large_s": b.seconds,
             "pixels": pixels,
             "growth": growth,
+            "within": IN_STEP - 1,
         }
         form = "more" if growth > IN_STEP * pixels else "less" if growth * IN_STEP < pixels else "in-step"
         yield Finding("growth", f"growth/{form}", values, (a.datum(), b.datum()))
@@ -190,21 +196,21 @@ def _call(run: Run, reading: Reading) -> Reading:
 
 _WITH = {"time": "without transfer", "transfer_time": "from host to host"}
 ENGLISH = {
-    "floor/flat": "{workload:workload}: from {first} to {last} pixels a side the fastest time only grows from "
-    "{first_s:time} to {last_s:time} ({growth:times}) for {pixels:.0f} times the pixels: there a call costs what it "
-    "costs, whatever the size. From {last} to {next} it grows by {next_growth:times}.",
-    "floor/all": "{workload:workload}: over all sizes, {first} to {last}, the fastest time only grows from "
-    "{first_s:time} to {last_s:time} ({growth:times}) for {pixels:.0f} times the pixels: no size is large enough to "
-    "show what pixels cost.",
+    "floor/flat": "{workload:workload}: from {first} to {last} pixels a side the fastest time grows by no more than "
+    "{flat:times} ({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: there a call "
+    "costs what it costs, whatever the size. From {last} to {next} it grows by {next_growth:times}.",
+    "floor/all": "{workload:workload}: over all sizes, {first} to {last}, the fastest time grows by no more than "
+    "{flat:times} ({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: no size is "
+    "large enough to show what pixels cost.",
     "floor/none": "{workload:workload}: no floor is seen; already from {first} to {next} the time grows by "
-    "{next_growth:times}.",
+    "{next_growth:times}, more than {flat:times}.",
     "floor/too-few": "{workload:workload}: what a call costs at least cannot be said from fewer than three sizes.",
     "growth/in-step": "{workload:workload}: from {small} to {large} the fastest time grows as the pixels do, "
-    "{growth:times} for {pixels:times} ({small_s:time} to {large_s:time}).",
+    "within {within:percent}: {growth:times} for {pixels:times} ({small_s:time} to {large_s:time}).",
     "growth/more": "{workload:workload}: from {small} to {large} the fastest time grows by {growth:times}, more than "
-    "the pixels ({pixels:times}): {small_s:time} to {large_s:time}.",
+    "the pixels ({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time}.",
     "growth/less": "{workload:workload}: from {small} to {large} the fastest time grows by {growth:times}, less than "
-    "the pixels ({pixels:times}): {small_s:time} to {large_s:time}.",
+    "the pixels ({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time}.",
     "transfer/most": "{workload:workload}: from host to host, at {n:each size} most of the time is spent outside the "
     "call itself, on copies and on the host: {least:percent} at {least_size} to {most:percent} at {most_size}.",
     "transfer/little": "{workload:workload}: from host to host, the call itself takes most of the time at {n:each "
@@ -244,6 +250,7 @@ STUDY = Study(
     (winners, ahead, floor, scaling, transfer, worth),
     ENGLISH,
     gpu_s=90.0,
-    answered_by=("winner-by-size", "gpu-worth-it-with-transfer"),
+    answered_by=("growth", "winner-by-size", "gpu-worth-it-with-transfer"),
     suites=("images",),
+    cut=first_stride,
 )

@@ -69,9 +69,11 @@ class Study:
     timed : bool
         Whether it is about times, so that noise makes it doubtful.
     answered_by : tuple of str
-        Names of the rules that answer the question, the most telling first.
+        Names of the rules that answer the question, one or more for each of its parts, in its order.
     suites : tuple of str
         Suites of the bench whose runs the rules can read too.
+    cut : callable or None
+        Of a run with more cases the one with those that the study is about.
     extra : callable or None
         Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
         form is wanted.
@@ -88,10 +90,16 @@ class Study:
     timed: bool = True
     answered_by: tuple[str, ...] = ()
     suites: tuple[str, ...] = ()
+    cut: Callable[[Run], Run] | None = None
     extra: Callable[[Runtime, Store, bool], None] | None = None
+
+    def own(self, run: Run) -> Run:
+        """What of a run the study is about."""
+        return run if self.cut is None else self.cut(run)
 
     def findings(self, run: Run) -> list[Finding]:
         """What the rules find in a run; what makes its figures doubtful stands at the end."""
+        run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *common.quality(run, times=self.timed)]
 

@@ -39,6 +39,16 @@ def workload_words(load: Mapping[str, Any]) -> str:
     return FORMATTERS[language()]().say_workload(load)
 
 
+def weights_words(weights: str) -> str:
+    """What the filters of a case are, in the language of this place."""
+    known = {
+        "normal": gettext("filters of full rank"),
+        "gaussian": gettext("Gaussian filters"),
+        "shared": gettext("one filter for all channels"),
+    }
+    return known.get(weights, weights)
+
+
 class English(string.Formatter):
     """Formats a finding's values in English: a format spec is the name of a method below, without its "say".
 
@@ -145,7 +155,10 @@ class English(string.Formatter):
             said.append(gettext("{size} filter").format(size=load["filter"]))
         if "stride" in load:
             said.append(gettext("stride {n}").format(n=load["stride"]))
-        said += [load[name] for name in ("dtype", "layout", "weights") if name in load]
+        if "layout" in load:
+            said.append(load["layout"])
+        if load.get("weights"):
+            said.append(weights_words(load["weights"]))
         return gettext(", ").join(said)
 
     def say_stretches(self, stretches: Sequence[Mapping[str, Any]]) -> str:
@@ -169,6 +182,10 @@ class English(string.Formatter):
     def _between(self, span: Mapping[str, Any], least: str, most: str) -> str:
         low = f"{least} ({span['least_case']})"
         return low if span["least_case"] == span["most_case"] else f"{low} to {most} ({span['most_case']})"
+
+    def say_ratios(self, ratios: Mapping[str, float]) -> str:
+        """Names, each with its ratio."""
+        return self.say_names([f"{self.say_word(name)} {self.say_times(ratio)}" for name, ratio in ratios.items()])
 
     def say_split(self, split: Mapping[str, Sequence[str]]) -> str:
         """Where something is faster, slower and level."""
