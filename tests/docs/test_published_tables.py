@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from convforge.bench.store import load_runs
+from convforge.studies import find_study
 from convforge.studies.published import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,16 @@ def test_another_padding_is_said(tables: Any) -> None:
 
 
 def test_what_the_text_of_d_denies_is_among_the_findings(tables: Any) -> None:
-    said = tables.sentences("stride", ["im2col-against-direct"], TABLES["D"].run).replace("\\", "")
+    findings = TABLES["D"].findings(find_study("stride"))
+    said = tables.sentences("stride", ["im2col-against-direct"], findings, supported=True).replace("\\", "")
     assert "At stride 2 im2col is ahead of the best direct method on rgb_to_3_128_s2" in said
-    assert tables.sentences("stride", ["no-such-rule"], TABLES["D"].run) == "- Nothing."
+    assert tables.sentences("stride", ["no-such-rule"], findings) == "- Nothing."
+
+
+def test_what_rests_on_doubtful_figures_stands_apart(tables: Any) -> None:
+    sound, _, doubtful = tables.page_of("B", "gemm", ["ladder-step", "against-library"]).partition(
+        "Resting on doubtful"
+    )
+    assert "is faster than gemm\\_naive" in sound
+    assert "best library" in doubtful.partition("Ours, by the same rules")[0]
+    assert "best library" not in sound
