@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 # What Chinese texts on computing write in Latin letters too.
 NAMES = frozenset((
-    "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", "s", "ms", "us", "ns", "µs", "MHz", "GHz", "FLOP",
+    "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", "s", "ms", "us", "ns", "MHz", "GHz", "FLOP",
     "FLOPs", "GFLOP", "TFLOP", "CPU", "GPU", "FMA", "FFT", "RGB", "RMS", "NaN", "Inf", "UTC", "BLAS", "NCHW",
     "NHWC", "NPP", "TF", "RTX", "GTX", "NumPy", "PyTorch", "OpenCV", "SciPy", "CuPy", "cuDNN", "cuBLAS", "oneDNN",
     "A", "B", "C", "F", "K", "M", "N", "GEMM", "SVD", "TMA",

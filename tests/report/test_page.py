@@ -195,7 +195,7 @@ def test_several_configs_of_a_method_are_told_apart_and_the_fastest_drawn(tmp_pa
     assert "direct_rows[rows=1]" in reader.text
     specs = [json.loads(text) for attrs, text in reader.scripts if "cases-conv2d" in (attrs.get("id") or "")]
     [rows] = specs[0]["datasets"].values()
-    assert [row["time"] for row in rows] == ["1.00 µs"]
+    assert [row["time"] for row in rows] == ["1.00 us"]
 
 
 def _columns(page: str, key: str) -> list[dict[str, str]]:

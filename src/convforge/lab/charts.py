@@ -151,14 +151,11 @@ def lines(
     return Panel(key, title, text, shown_only(ink, alt.layer(*layers)).properties(height=250), data)
 
 
-def _along(name: str, kind: str, *, first_stride: bool = False) -> Draw:
-    """A panel for each series along an axis: time, rate, or gain over direct_naive; of several strides the first."""
+def _along(name: str, kind: str) -> Draw:
+    """A panel for each series along an axis: time, rate, or gain over direct_naive."""
 
     def draw(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         found = [one for one in series(readings(chapter.shown.run, "conv2d"), name) if len(one.points) > 1]
-        if first_stride:
-            least = min((str(one.workload["stride"]) for one in found), default="")
-            found = [one for one in found if str(one.workload["stride"]) == least]
         found = sorted(found, key=lambda one: (-len(one.points), -max(r.result.least_bytes for r in one.every)))
         for i, one in enumerate(found[:MOST_PANELS]):
             rows = list(_rows(chapter, one, kind))
@@ -199,7 +196,7 @@ def _report(kind: Kind) -> Draw:
 
 def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     """Time by size; on a GPU also when it is worth it: there, from host to host, and on the host."""
-    yield from _along("size", "time", first_stride=True)(chapter, ink)
+    yield from _along("size", "time")(chapter, ink)
     names = _worth_names(chapter)
     if not names:
         return

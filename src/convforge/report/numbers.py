@@ -32,9 +32,9 @@ def seconds(value: float) -> str:
     Examples
     --------
     >>> seconds(9.8e-3), seconds(1.2345e-4), seconds(3.2e-7), seconds(2.5)
-    ('9.80 ms', '123 µs', '320 ns', '2.50 s')
+    ('9.80 ms', '123 us', '320 ns', '2.50 s')
     """
-    return _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+    return _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
 def byte_count(value: float) -> str:

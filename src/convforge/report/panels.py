@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("ratio", "time", "gflops", "cases", "roofline", "erro
 STRIDE_LOOKS = {"1": ("circle", ()), "2": ("square", (6, 3)), "3": ("triangle-up", (2, 2))}
 SECONDS_LABEL = (
     "datum.value < 0.001 ? format(datum.value * 1e6, '~g') + ' ns' : datum.value < 1 ? "
-    "format(datum.value * 1e3, '~g') + ' µs' : datum.value < 1000 ? format(datum.value, '~g') + ' ms' : "
+    "format(datum.value * 1e3, '~g') + ' us' : datum.value < 1000 ? format(datum.value, '~g') + ' ms' : "
     "format(datum.value / 1e3, '~g') + ' s'"
 )
 TIME_FIELDS = ("method", "size", "time", "spread", "rate", "of_the_roof", "error", "note")
