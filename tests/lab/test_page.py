@@ -22,6 +22,7 @@ from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.report.tables import result_table
 from convforge.studies.published import TABLES
+from convforge.studies.words import clock_name
 
 
 @cache
@@ -76,11 +77,12 @@ def test_mistaken_clocks_stand_in_the_table_of_their_study() -> None:
     section = page().split('<section class="chapter" id="study-timer">')[1].split("</section>")[0]
     wrong = [e for e in timer.listed.timed if e.result.precision == "mistaken"]
     assert len({e.result.config for e in wrong}) == 6
-    assert all(section.count(e.label) >= 2 for e in wrong), "a row for each of the two cases"
+    names = [f"{e.result.algorithm}, {clock_name(e.result.config)}" for e in wrong]
+    assert all(html.unescape(section).count(name) >= 2 for name in names), "a row for each of the two cases"
     clocks = [("clock=right", 1.0), ("clock=no_wait", 0.1)]
     alone = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
     text = render(bind({"timer": run(*alone), "size": books.pictures()}))
-    assert "direct_tiled[clock=no_wait]" in text, "also where no other time is of its case"
+    assert "direct_tiled, without waiting" in text, "also where no other time is of its case"
 
 
 def test_the_table_of_blocks_shows_their_occupancy() -> None:

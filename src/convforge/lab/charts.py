@@ -11,7 +11,6 @@ from typing import Any
 
 from convforge.bench.block_tables import shape_of
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import clock_name, clock_of
 from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
@@ -32,7 +31,7 @@ from convforge.report.theme import (
 from convforge.studies.partition import by_partition
 from convforge.studies.readings import Reading, Series, by_case, device_backend, readings, series
 from convforge.studies.timer import MISTAKEN
-from convforge.studies.words import workload_words
+from convforge.studies.words import clock_name, workload_words
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
 MOST_PANELS = 6
@@ -373,10 +372,10 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
     every = readings(chapter.run, "conv2d", every_config=True)
     for case, found in by_case(r for r in every if r.result.precision == MISTAKEN).items():
-        read = {clock_of(r.result.config): r for r in found}
-        if "right" not in read:
+        read = {r.result.config: r for r in found}
+        if "clock=right" not in read:
             continue
-        right, named = read["right"].seconds, {clock_name(clock): r for clock, r in read.items()}
+        right, named = read["clock=right"].seconds, {clock_name(clock): r for clock, r in read.items()}
         rows = [_timed(name, r, r.timing) | {"ratio": r.seconds / right} for name, r in named.items()]
         domain = [min(r["ratio"] for r in rows) / 1.3, max(r["ratio"] for r in rows) * 1.3]
         data = Datasets()
@@ -397,8 +396,7 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 
 def _clock_names(chapter: Chapter) -> list[str]:
-    found = [clock_of(r.config) for r in chapter.run.results if r.precision == MISTAKEN]
-    return [clock_name(clock) for clock in dict.fromkeys(found)]
+    return list(dict.fromkeys(clock_name(r.config) for r in chapter.run.results if r.precision == MISTAKEN))
 
 
 def roofline(book: Book, ink: Ink) -> Panel | None:

@@ -15,6 +15,7 @@ from convforge.report.summary import cautions, headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 from convforge.studies.timer import MISTAKEN
+from convforge.studies.words import clock_name
 
 # Rows of a table; all stand in the page and in the data.
 MOST_ROWS = 40
@@ -83,7 +84,7 @@ def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
     return (
         Cell(r.case),
         Cell(r.algorithm),
-        Cell(r.config),
+        Cell(clock_name(r.config)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         optional(entry.gflops, numbers.three),

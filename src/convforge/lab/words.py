@@ -10,12 +10,11 @@ from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.machine import machine_name
 from convforge.studies import Datum, Finding
+from convforge.studies.words import clock_name
 
 # Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
 PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
 SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
-# What stands before a clock's name in the records of the study of timing.
-CLOCK = "clock="
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +92,9 @@ def glossary() -> list[tuple[str, str]]:
 def figures(finding: Finding) -> Iterator[Figure]:
     """The figures behind a finding."""
     for datum in finding.data:
-        config = clock_name(clock_of(datum.config)) if datum.config.startswith(CLOCK) else datum.config
-        where = " ".join(word for word in (datum.case, datum.method, config) if word)
+        where = " ".join(word for word in (datum.case, datum.method, clock_name(datum.config)) if word)
         spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
         yield Figure(where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread)
-
-
-def clock_of(config: str) -> str:
-    """Which clock of the study of timing a stored config names.
-
-    Examples
-    --------
-    >>> clock_of("clock=no_wait")
-    'no_wait'
-    """
-    return config.removeprefix(CLOCK)
-
-
-def clock_name(clock: str) -> str:
-    """A way of timing, in words; one that this version does not know by the name in the records."""
-    known = {
-        "right": gettext("the right way"),
-        "no_wait": gettext("without waiting"),
-        "host_clock": gettext("the host's clock, with a wait"),
-        "allocating": gettext("allocation inside"),
-        "planning": gettext("planning inside"),
-        "same_arrays": gettext("the same arrays"),
-    }
-    return known.get(clock, clock)
 
 
 def study_name(name: str) -> str:

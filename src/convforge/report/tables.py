@@ -23,7 +23,7 @@ from convforge.report.summary import (
 )
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies.timer import MISTAKEN
-from convforge.studies.words import weights_words
+from convforge.studies.words import clock_name, weights_words
 
 MANY = 6
 # Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.
@@ -189,7 +189,7 @@ def _result_row(view: View, entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
         Cell(entry.size_text, r.least_bytes),
         Cell(entry.stride or "–", _number(entry.stride)),
         *([Cell(weights_words(r.weights))] if _weighted(view) else []),
-        Cell(entry.label, look=best),
+        Cell(_method(entry), look=best),
         Cell(whose(r.ours)),
         Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
@@ -209,6 +209,12 @@ def _result_row(view: View, entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
 def _weighted(view: View) -> bool:
     """Whether its cases differ in what their filters are."""
     return len({entry.result.weights for entry in view.timed}) > 1
+
+
+def _method(entry: Entry) -> str:
+    """The method as a row names it; where ways of timing are compared, the way too."""
+    r = entry.result
+    return f"{r.algorithm}, {clock_name(r.config)}" if r.precision == MISTAKEN else entry.label
 
 
 def _transferred(view: View) -> bool:

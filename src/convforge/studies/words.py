@@ -49,6 +49,19 @@ def weights_words(weights: str) -> str:
     return known.get(weights, weights)
 
 
+def clock_name(config: str) -> str:
+    """A way of timing, from the config that the study of timing stores; any other config as it is."""
+    known = {
+        "clock=right": gettext("the right way"),
+        "clock=no_wait": gettext("without waiting"),
+        "clock=host_clock": gettext("the host's clock, with a wait"),
+        "clock=allocating": gettext("allocation inside"),
+        "clock=planning": gettext("planning inside"),
+        "clock=same_arrays": gettext("the same arrays"),
+    }
+    return known.get(config, config)
+
+
 class English(string.Formatter):
     """Formats a finding's values in English: a format spec is the name of a method below, without its "say".
 
