@@ -233,9 +233,9 @@ def _result_type(wanted: Any) -> str:
         name = np.dtype(text.removeprefix("torch.") if text.startswith("torch.") else wanted).name
     except (TypeError, ValueError, SyntaxError):  # as NumPy finds it
         name = ""
-    if name not in SHORT_NAMES or name == "bfloat16":
-        known = ", ".join(known for known in SHORT_NAMES if known != "bfloat16")
-        raise (ValueError if name else TypeError)(f"out_dtype={wanted!r} is no type of results here; choose {known}")
+    known = [name for name in SHORT_NAMES if name != "bfloat16"]  # which NumPy knows once another library is there
+    if name not in known:
+        raise TypeError(f"out_dtype={wanted!r} is no type of results here; choose one of {', '.join(known)}")
     return name
 
 
