@@ -39,7 +39,7 @@ CHOICES = (
 MODELS = (
     "Milliseconds of the whole model in eval mode, inputs on the device, all in turns; by convforge: after "
     "`convforge.torch.replace`. Error: RMS of the difference to the same model in float64, over that model's RMS; ours "
-    "may be {factor} times the largest that PyTorch has over a few inputs that differ in their last bit, or {floor:.0e}, "
+    "may be {factor} times the largest that PyTorch has over inputs that differ in their last bit, or {floor:.0e}, "
     "whichever is more. In a setting that allows TF32 ours may be strict. ~ noisy."
 )
 
