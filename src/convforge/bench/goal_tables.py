@@ -89,11 +89,13 @@ def goals_markdown(goals: Iterable[Goal], found: Callable[[str], tuple[Run, Sequ
     ValueError
         A goal has no case that was timed on both sides.
     """
-    lines = [markdown_line(("goal", "wanted", "reached", "least case", "measured")), markdown_line(["---"] * 5)]
+    lines = [markdown_line(("goal", "wanted", "reached", "least case")), markdown_line(["---"] * 4)]
+    runs = []
     for goal in goals:
         run, results = found(goal.of)
         lines.append(markdown_line(_row(goal, run, reached_by(goal, run, results))))
-    return "\n".join([*lines, "", LEGEND]) + "\n"
+        runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
+    return "\n".join([*lines, "", LEGEND, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
 
 
 def _row(goal: Goal, run: Run, reached: Mapping[str, float]) -> list[str]:
@@ -105,7 +107,7 @@ def _row(goal: Goal, run: Run, reached: Mapping[str, float]) -> list[str]:
         value = math.exp(sum(map(math.log, reached.values())) / len(reached))
         words, place = f"{words}: mean of {len(reached)}", f"{least}, {_shown(goal, reached[least])}"
     verdict = _shown(goal, value) if value >= goal.wanted else f"**{_shown(goal, value)}, missed**"
-    return [words, _shown(goal, goal.wanted), verdict, escaped(place), f"{run.started[:10]}, {run.device}"]
+    return [words, _shown(goal, goal.wanted), verdict, escaped(place)]
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
