@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence
+from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence, timing
 
-from convforge.bench.records import Result, Run
+from convforge.bench.block_tables import block_tables
+from convforge.bench.records import Finalist, Finalists, Result, Run
 
 SHAPES = ((32, 4), (64, 2), (8, 8), (16, 16), (32, 8), (32, 32), (128, 1))
 
@@ -61,7 +62,61 @@ def test_shapes_that_are_level_support_nothing() -> None:
     made = run(*(result("direct_constant", s, rgb(256), config=c, shape=LOUD) for c, s in times.items()))
     finding = one("block-size", made, "best-shape")
     assert (finding.form, finding.supported) == ("shape/level", False)
-    assert one("block-size", run(*shaped({block(32, 4): 1.0})), "best-shape").form == "shape/none"
+    (said,) = found("block-size", made, "shapes")
+    assert (said.form, said.supported) == ("shapes/level", False)
+    assert one("block-size", run(*shaped({block(32, 4): 1.0})), "shapes").form == "shapes/none"
+
+
+def each(x: int, y: int, per_p: int) -> str:
+    return f"block_x={x},block_y={y},per_p={per_p},resident=2048"
+
+
+def test_shapes_are_compared_all_else_equal() -> None:
+    """What per_p brings, 4 times, is not the shape's."""
+    times = {each(32, 4, 8): 1.0, each(64, 2, 8): 1.1, each(32, 4, 1): 4.0, each(16, 16, 1): 4.8}
+    eight, one_each = found("block-size", run(*shaped(times)), "best-shape")
+    assert (eight.values["method"], eight.values["ratio"]) == ("direct_constant[per_p=8]", pytest.approx(1.1))
+    assert (one_each.values["method"], one_each.values["ratio"]) == ("direct_constant[per_p=1]", pytest.approx(1.2))
+    width = one("block-size", run(*shaped(times)), "width")
+    assert (width.values["method"], width.values["span"]["most"]) == ("direct_constant[per_p=1]", pytest.approx(1.2))
+
+
+def test_shapes_that_differ_in_more_are_not_compared() -> None:
+    made = run(*shaped({each(32, 4, 8): 1.0, each(16, 16, 1): 4.8}))
+    assert one("block-size", made, "shapes").form == "shapes/apart"
+    assert one("block-size", made, "width").form == "width/apart"
+    assert not found("block-size", made, "best-shape")
+
+
+@pytest.mark.parametrize("other, best", [(0.5, "8x8"), (2.0, "32x4")])
+def test_shapes_at_a_glance(other: float, best: str) -> None:
+    made = run(*shaped({block(32, 4): 1.0, block(8, 8): 2.0, block(16, 16): 3.0}),
+               *shaped({block(32, 4): 1.0, block(8, 8): other}, "direct_naive"),
+               *shaped({block(16, 16): 1.0, block(8, 8): 0.5}, "direct_small"))  # fmt: skip
+    finding = one("block-size", made, "shapes")
+    assert finding.values["span"]["most_case"] == "direct_constant"
+    assert (finding.values["shape"], finding.values["k"], finding.values["n"]) == (best, 2, 3)
+
+
+@pytest.mark.parametrize("first, second, form", [(1.0, 1.0, "best"), (1.0, 3.0, "some"), (3.0, 3.0, "beaten")])
+def test_defaults_at_a_glance(first: float, second: float, form: str) -> None:
+    made = run(*shaped({block(32, 4): first, block(8, 8): 2.0}),
+               *shaped({block(32, 4): second, block(8, 8): 2.0}, "direct_naive"))  # fmt: skip
+    finding = one("block-size", made, "defaults")
+    assert (finding.form, finding.values["k"]) == (f"defaults/{form}", 2 - (first > 2) - (second > 2))
+
+
+def test_a_final_s_time_counts_in_sentences_and_tables() -> None:
+    rows = shaped({block(32, 4): 1e-3, block(8, 8): 2e-3})
+    final = Finalists("a", (Finalist("direct_constant", block(8, 8), timing(0.5e-3)),))
+    made = run(*rows, finals=(final,))
+    finding = one("block-size", made, "best-shape")
+    assert (finding.values["best"], finding.values["best_s"]) == ("8x8", 0.5e-3)
+    (table,) = block_tables(made, made.results)
+    assert "*0.500" in [cell.text for cell in table.rows[0]]
+    finals = (Finalists("a", (Finalist("direct_naive", partitioned(pixel=1.0).results[0].config, timing(0.5)),)),)
+    finding = one("partition", replace(partitioned(pixel=1.0, row=2.0), finals=finals), "partitions")
+    assert finding.values["costs"] == {"row": 4.0}
 
 
 def test_the_default_is_well_chosen_or_not() -> None:
@@ -107,6 +162,26 @@ def test_occupancy_may_matter_on_one_case_alone() -> None:
     assert "faster on a; neither on b" in sentence("block-size", finding)
 
 
+@pytest.mark.parametrize(
+    "times, form",
+    [([7, 6, 5, 4, 3, 2, 1], "faster"), ([1, 2, 3, 4, 5, 6, 7], "slower"), ([3, 1, 5, 2, 6, 1.5, 4], "neither")],
+)
+def test_occupancy_at_a_glance(times: list[float], form: str) -> None:
+    few = [replace(r, algorithm="direct_small") for r in occupied(times, RISING).results[:3]]
+    finding = one("block-size", run(*occupied(times, RISING).results, *few), "occupancies")
+    assert (finding.form, finding.supported) == ("occupancies/some", form != "neither")
+    assert [name for name, methods in finding.values["related"].items() if methods] == [form]
+    assert finding.values["untold"] == ["direct_small"]
+    assert one("block-size", occupied(times, RISING), "occupancies").form == "occupancies/all"
+    assert one("block-size", run(*few), "occupancies").form == "occupancies/none"
+
+
+def test_occupancy_is_that_of_shapes_all_else_equal() -> None:
+    made = occupied([7, 6, 5, 4, 3, 2, 1], RISING)
+    apart = [replace(r, config=f"{r.config},per_p={i}") for i, r in enumerate(made.results)]
+    assert not found("block-size", run(*apart), "occupancy")
+
+
 def test_one_occupancy_for_all_says_nothing() -> None:
     finding = one("block-size", occupied([1, 2, 3, 4, 5, 6, 7], [0.5] * 7), "occupancy")
     assert (finding.form, finding.supported) == ("occupancy/too-few", False)
@@ -118,8 +193,16 @@ def test_wide_blocks_against_narrow_ones(narrow: float, form: str) -> None:
     assert one("block-size", made, "width").form == f"width/{form}"
 
 
-@pytest.mark.parametrize("grid, form", [((2, 2), "waves/below"), ((64, 64), "waves/full")])
-def test_waves(grid: tuple[int, int], form: str) -> None:
+@pytest.mark.parametrize(
+    "grid, form, said",
+    [
+        ((1, 3), "waves/below", "does not fill the 4 multiprocessors: it has 3 blocks"),
+        ((2, 2), "waves/part", "has 4 blocks on n1c3h256w256_k1r3s3_st1_p1_f32_nchw, for 4 multiprocessors, each of "
+         "which could hold 16"),
+        ((64, 64), "waves/full", "fills all 4 multiprocessors 64.0 times or more"),
+    ],
+)  # fmt: skip
+def test_waves(grid: tuple[int, int], form: str, said: str) -> None:
     """Of 128 threads at full occupancy 16 blocks stay on each of the 4 multiprocessors."""
     made = run(*(
         result("direct_constant", s, rgb(256), config=block(*xy), launches=launch(xy, grid, 1.0))
@@ -127,6 +210,7 @@ def test_waves(grid: tuple[int, int], form: str) -> None:
     ))  # fmt: skip
     finding = one("block-size", made, "waves")
     assert finding.form == form
+    assert said in sentence("block-size", finding)
     assert finding.values["least"] == grid[0] * grid[1] / 64
 
 

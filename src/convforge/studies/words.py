@@ -204,6 +204,17 @@ class English(string.Formatter):
         """Where something is faster, slower and level."""
         return "; ".join(f"{order} on {self.say_names(cases)}" for order, cases in split.items() if cases)
 
+    def say_related(self, related: Mapping[str, Sequence[str]]) -> str:
+        """What grows or falls with something, by the names of those of which that is so."""
+        said = {
+            "faster": gettext("a shorter time for {names}"),
+            "slower": gettext("a longer time for {names}"),
+            "neither": gettext("neither a shorter time nor a longer one for {names}"),
+            "mixed": gettext("a shorter time or a longer one, by the case, for {names}"),
+        }
+        found = [said[form].format(names=self.say_names(names)) for form, names in related.items() if names]
+        return gettext("; ").join(found)
+
     def say_groups(self, groups: Mapping[str, Sequence[str]]) -> str:
         """Names, and the cases of each."""
         return "; ".join(f"{name} on {self.say_names(cases)}" for name, cases in groups.items())
