@@ -345,6 +345,15 @@ def test_where_the_fft_overtakes(direct: dict[int, float], form: str) -> None:
     assert (separable.form, separable.supported) == ("crossover/too-few", False)
 
 
+@pytest.mark.parametrize("theirs, form", [(9.0, "never"), (0.5, "always")])
+def test_a_library_s_fft_is_an_fft(theirs: float, form: str) -> None:
+    """Whoever made it: names are not what a method is told by."""
+    made = filtered({3: 1.0, 7: 2.0}, {3: 8.0, 7: 8.0})
+    peers = [replace(r, algorithm="opencv_filter2d_dft", ours=False, time=timing(theirs)) for r in made.results[2:]]
+    finding = one("filter-size", run(*made.results, *peers), "crossover-fft")
+    assert finding.form == f"crossover/{form}"
+
+
 def test_the_crossover_lies_between_two_filters() -> None:
     made = filtered({3: 1.0, 7: 2.0, 15: 9.0, 31: 30.0}, dict.fromkeys((3, 7, 15, 31), 4.0))
     said = sentence("filter-size", one("filter-size", made, "crossover-fft"))

@@ -15,8 +15,8 @@ from convforge.studies.study import Part, Study
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "winograd*", "cudnn", "torch_conv2d")
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-DIRECT = ("direct", ("direct_",))
-PRODUCT = ("matrix product", ("im2col", "implicit_gemm"))
+DIRECT: common.Family = ("direct", lambda r: r.algorithm.startswith("direct_"))
+PRODUCT: common.Family = ("matrix product", lambda r: r.algorithm in ("im2col", "implicit_gemm"))
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convforge.bench.records import Run
+from convforge.bench.records import Result, Run
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, by_case, fastest, order, stretches
 
@@ -208,17 +208,17 @@ def trend(one: Series, points: dict[int, tuple[Reading, Reading]], slow: str, fa
     return Finding(rule, f"trend/{form}", values, rests)
 
 
-Family = tuple[str, tuple[str, ...]]
+Family = tuple[str, Callable[[Result], bool]]
 
 
 def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
     """From where along a series the best method of one family is faster than the best of another.
 
-    A family is a name for sentences, and how its methods' names begin.
+    A family is a name for sentences, and which results are of it.
     """
     both: dict[int, tuple[Reading, Reading]] = {}
     for place, found in one.points.items():
-        own = [[r for r in found if r.result.algorithm.startswith(names)] for _, names in (before, after)]
+        own = [[r for r in found if holds(r.result)] for _, holds in (before, after)]
         if own[0] and own[1]:
             both[place] = (min(own[0], key=lambda r: r.seconds), min(own[1], key=lambda r: r.seconds))
     values: dict[str, Any] = {
