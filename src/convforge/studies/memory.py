@@ -176,12 +176,16 @@ def counters(run: Run) -> Iterator[Finding]:
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "asked": c.l1_bytes,
                   "moved": c.dram_bytes, "least": least, "times": c.dram_bytes / least}  # fmt: skip
         form = "hit-rates/counted" if c.dram_bytes >= least else "hit-rates/kept"
+        # What a kernel reads from shared memory passes no cache, so a hit rate tells nothing of it.
+        launches = results[c.case, method, c.config].launches
+        form += "-shared" if any(launch.get("scratch_bytes") for launch in launches) else ""
         yield Finding("hit-rates", form, values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):
         slow, fast = (by_method.get(name) for name in STEPS[rule])
-        if slow is not None and fast is not None and slow.case == fast.case and fast.l1_bytes:
+        if slow is not None and fast is not None and slow.case == fast.case and slow.l1_bytes and fast.l1_bytes:
             values = {"slow": slow.method, "fast": fast.method, "case": fast.case, "slow_bytes": slow.l1_bytes,
-                      "fast_bytes": fast.l1_bytes, "times": slow.l1_bytes / fast.l1_bytes}  # fmt: skip
+                      "fast_bytes": fast.l1_bytes, "times": slow.l1_bytes / fast.l1_bytes,
+                      "inverse": fast.l1_bytes / slow.l1_bytes}  # fmt: skip
             form = "fewer" if fast.l1_bytes < slow.l1_bytes else "more"
             rests = (*_counted(slow, "l1_bytes"), *_counted(fast, "l1_bytes"))
             yield Finding("asked-of-l1", f"asked/{form}", values, rests)
@@ -216,12 +220,17 @@ ENGLISH = {
     "output stands in the last cache when the kernel ends.",
     "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
     "from bytes and times.",
-    "asked/fewer": "On {case}, {slow} requests {times:times} as many bytes from L1 as {fast}: {slow_bytes:megabytes} "
-    "against {fast_bytes:megabytes}.",
-    "asked/more": "On {case}, {fast} requests no fewer bytes from L1 than {slow}: {fast_bytes:megabytes} against "
-    "{slow_bytes:megabytes}.",
+    "asked/fewer": "On {case}, {slow} requests {times:times} as many bytes from L1 as {fast}, reads from shared memory "
+    "not counted: {slow_bytes:megabytes} against {fast_bytes:megabytes}.",
+    "asked/more": "On {case}, {fast} requests {inverse:times} as many bytes from L1 as {slow}, reads from shared "
+    "memory not counted: {fast_bytes:megabytes} against {slow_bytes:megabytes}.",
     "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
     "counters; what is said of caches follows from bytes and times.",
+}
+ENGLISH |= {
+    f"{form}-shared": ENGLISH[form].removesuffix(".")
+    + "; what it reads from shared memory is not counted in the share of L1."
+    for form in ("hit-rates/counted", "hit-rates/kept")
 }
 ENGLISH |= {
     form.replace("5x5", "larger"): said.replace("5x5 filters", "filters larger than 5x5")
