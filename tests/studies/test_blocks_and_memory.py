@@ -262,11 +262,25 @@ def test_what_shared_memory_brings(naive: float, shared: float, form: str) -> No
     assert finding.supported is (form != "all-level")
 
 
-def test_what_shared_memory_brings_may_differ_by_case() -> None:
-    made = run(*laddered(3.0, 1.0, 5), *laddered(1.0, 2.0, 7))
-    finding = one("memory", made, "shared-memory")
+def test_where_what_shared_memory_brings_turns() -> None:
+    rows = [r for c, gains in ((1, (3.0, 2.0, 0.5)), (3, (2.0, 3.0, 0.2)), (8, (3.0, 0.5, 0.5)))
+            for side, gain in zip((3, 5, 7), gains, strict=True) for r in laddered(gain, 1.0, side, c)]  # fmt: skip
+    finding = one("memory", run(*rows), "shared-memory")
+    assert finding.form == "steps/turns"
+    assert (
+        "with 1 and 3 channels faster at 3x3 to 5x5, slower at 7x7; with 8 channels faster at 3x3, slower at 5x5 to 7x7"
+        in sentence("memory", finding)
+    )
+    other = one("memory", run(*laddered(3.0, 1.0, 5), *laddered(1.0, 2.0, 7)), "shared-memory")
+    assert "with 1 channel faster at 5x5, slower at 7x7" in sentence("memory", other)
+
+
+def test_pictures_of_two_sizes_show_no_turn() -> None:
+    """Which of the two makes the difference is not known."""
+    small = [replace(r, case="small", problem=r.problem.replace("256", "64")) for r in laddered(1.0, 2.0, 7)]
+    finding = one("memory", run(*laddered(3.0, 1.0, 5), *small), "shared-memory")
     assert finding.form == "pair/mixed"
-    assert "faster on c1_5x5; slower on c1_7x7" in sentence("memory", finding)
+    assert "faster on c1_5x5; slower on small" in sentence("memory", finding)
 
 
 def test_a_step_without_its_other_side_is_not_judged() -> None:

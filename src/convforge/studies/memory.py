@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,6 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 def _small(case: Case, size: int = 64) -> Case:
     """The case on a smaller picture."""
-    from dataclasses import replace
-
     assert isinstance(case.problem, Conv2dProblem)
     return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
 
@@ -61,7 +60,44 @@ def steps(run: Run) -> Iterator[Finding]:
     there = {r.method for r in found}
     for rule, (slow, fast) in STEPS.items():
         if {slow, fast} & there and (fast in there or device_backend(run) != "cpu") and rule_fits(rule, run):
-            yield from common.pair(found, slow, fast, rule)
+            for finding in common.pair(found, slow, fast, rule):
+                turns = _turns([r for r in found if r.method == fast], finding.values.get("split", {}))
+                mixed = finding.form == "pair/mixed" and turns
+                yield (
+                    replace(finding, form="steps/turns", values={**finding.values, "turns": turns})
+                    if mixed
+                    else finding
+                )
+
+
+def _turns(found: Sequence[Reading], split: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """By channels, between which square filters faster turns to slower; empty where cases differ in more than those.
+
+    Numbers of channels with the same turns stand together.
+    """
+    orders = {case: name for name, cases in split.items() for case in cases}
+    problems = {r.case: r.problem for r in found if r.case in orders}
+    places = {case: (p.c, p.r) for case, p in problems.items()}
+    square = all(p.r == p.s and p.groups == 1 for p in problems.values())
+    if not square or len({(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}) != 1:
+        return []
+    if len(set(places.values())) < len(orders):
+        return []
+    said: dict[int, list[dict[str, Any]]] = {}
+    for case, (channels, side) in sorted(places.items(), key=lambda pair: pair[1]):
+        runs = said.setdefault(channels, [])
+        if runs and runs[-1]["order"] == orders[case]:
+            runs[-1]["last"] = side
+        else:
+            runs.append({"order": orders[case], "first": side, "last": side})
+    turns: list[dict[str, Any]] = []
+    for channels, runs in said.items():
+        same = next((turn for turn in turns if turn["runs"] == runs), None)
+        if same is None:
+            turns.append({"channels": [channels], "runs": runs})
+        else:
+            same["channels"].append(channels)
+    return turns
 
 
 def rule_fits(rule: str, run: Run) -> bool:
@@ -196,6 +232,7 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
 
 
 ENGLISH = {
+    "steps/turns": "{fast} against {slow}: {turns:turns}; the gain goes from {span:span}.",
     "claim/confirmed-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters is "
     "confirmed here: {least:times} to {most:times} on {n:count case}.",
     "claim/partly-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters holds on "
