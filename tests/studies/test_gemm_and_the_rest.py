@@ -160,6 +160,11 @@ def exact(method: str, rms: float, dtype: str = "f32", precision: str = "strict"
 def test_within_the_bound_or_not() -> None:
     made = run(exact("direct_naive", 1e-7))
     assert one("accuracy", made, "within-bound").form == "bound/held"
+    others = [replace(exact("im2col", 1e-7), error=error(1e-7, ratio)) for ratio in (0.4, 0.5)]
+    finding = one("accuracy", run(*made.results, others[0]), "within-bound")
+    assert (finding.form, finding.values["methods"]) == ("bound/held", ["direct_naive"])
+    finding = one("accuracy", run(*made.results, others[1]), "within-bound")
+    assert (finding.form, finding.values["methods"]) == ("bound/tied", ["direct_naive", "im2col"])
     wrong = replace(result("direct_tiled", None, rgb(28), case="b"), status="failed")
     finding = one("accuracy", run(*made.results, wrong), "within-bound")
     assert (finding.form, finding.values["failed"]) == ("bound/failed", ["direct_tiled"])
