@@ -130,6 +130,7 @@ def narrower(run: Run) -> Iterator[Finding]:
             "n": len(pairs),
             "precision": precision,
             "alike": ALIKE,
+            "part": 1 / ALIKE,
             "span": {"least": low[0], "least_case": low[1].case, "most": high[0], "most_case": high[1].case},
         }
         form = "more" if low[0] > ALIKE else "less" if high[0] < 1 / ALIKE else "alike"
@@ -193,10 +194,10 @@ ENGLISH = {
     "{ratio:times} at most ({best} {best_rms:tiny}, {worst} {worst_rms:tiny} on {case}).",
     "strict/differs": "{dtype}: the strict methods differ by up to {ratio:times} in error, on {case}: {best} has "
     "{best_rms:tiny}, {worst} {worst_rms:tiny}.",
-    "narrower/more": "{method} is less exact than the strict methods on {n:each case}, by over {alike:times}: "
-    "{span:span} the error of the worst of them.",
-    "narrower/less": "{method} is more exact than the strict methods on {n:each case}, by over {alike:times}: "
-    "{span:span} the error of the worst of them.",
+    "narrower/more": "{method} is less exact than the strict methods on {n:each case}, its error over {alike:times} "
+    "that of the worst of them: {span:span}.",
+    "narrower/less": "{method} is more exact than the strict methods on {n:each case}, its error below {part:percent} "
+    "of that of the worst of them: {span:span}.",
     "narrower/alike": "{method} is as exact as the strict methods on {n:each case}, within {alike:times}: {span:span} "
     "the error of the worst of them.",
     "narrower/mixed": "{method} has {span:span} the error of the worst strict method, over {n:count case}.",

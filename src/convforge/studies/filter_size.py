@@ -89,14 +89,14 @@ def growth(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "growth/taps": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
-    "{grown:times}, at least as much as the taps ({taps:times}).",
-    "growth/between": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows "
-    "by {grown:times}, more than the filter's side ({side:times}), less than its taps ({taps:times}).",
-    "growth/flat": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
-    "{grown:times} ({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}).",
-    "growth/none": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time does not "
-    "grow ({small_s:time} to {large_s:time}).",
+    "growth/taps": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, at "
+    "least as much as the taps ({taps:times}; {workload:workload}).",
+    "growth/between": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, "
+    "more than the filter's side ({side:times}), less than its taps ({taps:times}; {workload:workload}).",
+    "growth/flat": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times} "
+    "({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}; {workload:workload}).",
+    "growth/none": "From {small}x{small} to {large}x{large} the best {family:word} time does not grow ({small_s:time} "
+    "to {large_s:time}; {workload:workload}).",
 }
 
 STUDY = Study(

@@ -158,11 +158,13 @@ def traffic(run: Run) -> Iterator[Finding]:
         "copy": best.copy_bytes_per_s,
         "share": 1 - best.copy_bytes_per_s / rates[case],
         "above": above,
-        "k": len(above),
+        "k": len([other for other in above if other != case]),
+        "others": len(found) - 1,
         "s": top.seconds,
     }
     rests = (*(r.datum() for r in found), Datum("", "", "", "copy_bytes_per_s", best.copy_bytes_per_s))
-    yield Finding("traffic", "traffic/cached" if above else "traffic/below", values, rests)
+    form = "below" if not above else "cached" if len(found) > 1 else "cached-alone"
+    yield Finding("traffic", f"traffic/{form}", values, rests)
 
 
 def requested(r: Reading) -> int:
@@ -244,7 +246,7 @@ ENGLISH = {
     "traffic/cached": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
     "{least:megabytes} that must move. In {s:time} that is {rate:bytes_rate}, above the {copy:bytes_rate} of a copy: "
     "so at least {share:percent} of it did not come from memory: a cache had it, or one read served several threads. "
-    "The same holds for {k} of {n:count case}.",
+    "The same holds for {k} of {others:count other case}.",
     "traffic/below": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
     "{least:megabytes} that must move; at {rate:bytes_rate}, below the {copy:bytes_rate} of a copy, its time does not "
     "show whether caches served any of it.",
@@ -264,6 +266,9 @@ ENGLISH = {
     "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
     "counters; what is said of caches follows from bytes and times.",
 }
+ENGLISH["traffic/cached-alone"] = ENGLISH["traffic/cached"].removesuffix(
+    " The same holds for {k} of {others:count other case}."
+)
 ENGLISH |= {
     f"{form}-shared": ENGLISH[form].removesuffix(".")
     + "; what it reads from shared memory is not counted in the share of L1."
