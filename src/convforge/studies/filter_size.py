@@ -90,11 +90,11 @@ def growth(run: Run) -> Iterator[Finding]:
 
 ENGLISH = {
     "growth/taps": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, at "
-    "least as much as the taps ({taps:times}; {workload:workload}).",
+    "least as much as the taps, {taps:times} ({workload:workload}).",
     "growth/between": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, "
-    "more than the filter's side ({side:times}), less than its taps ({taps:times}; {workload:workload}).",
+    "more than the filter's side, {side:times}, and less than its taps, {taps:times} ({workload:workload}).",
     "growth/flat": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times} "
-    "({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}; {workload:workload}).",
+    "({small_s:time} to {large_s:time}), no more than the filter's side, {side:times} ({workload:workload}).",
     "growth/none": "From {small}x{small} to {large}x{large} the best {family:word} time does not grow ({small_s:time} "
     "to {large_s:time}; {workload:workload}).",
 }

@@ -187,8 +187,8 @@ ENGLISH = {
     "({whole_s:time} to {strided_s:time}), within the spreads as much as the bytes fall that must be moved "
     "({bytes:times}): the picture must still be read ({workload:workload}).",
     "saves/part": "Stride {stride} leaves {share:percent} of the outputs and is {gain:times} as fast ({whole_s:time} "
-    "to {strided_s:time}): less than the outputs fall ({outputs:times}), more than the bytes to move ({bytes:times}; "
-    "{workload:workload}).",
+    "to {strided_s:time}): less than the outputs fall, {outputs:times}, and more than the bytes to move, {bytes:times} "
+    "({workload:workload}).",
     "saves/less": "Stride {stride} leaves {share:percent} of the outputs but is only {gain:times} as fast "
     "({whole_s:time} to {strided_s:time}), less than even the bytes to move fall ({bytes:times}): neither outputs nor "
     "bytes decide its time ({workload:workload}).",
@@ -200,8 +200,8 @@ ENGLISH = {
     "({workload:workload}).",
     "waste/some": "Stride {stride} makes {idle:names} no faster than stride 1, though most outputs are gone: a kernel "
     "that computes what it throws away looks so, or one that waits for bytes ({workload:workload}).",
-    "waste/none": "Stride {stride} makes {n:each method} faster than stride 1, by {least:times} ({least_method}) to "
-    "{most:times} ({most_method}; {workload:workload}).",
+    "waste/none": "Stride {stride} makes {n:each method} faster than stride 1: {least_method} by {least:times}, the "
+    "least, and {most_method} by {most:times}, the most ({workload:workload}).",
     "im2col/all": "At stride {stride} im2col is ahead of the best direct method on {n:all case}, by up to "
     "{most:times} ({most_case}).",
     "im2col/some": "At stride {stride} im2col is ahead of the best direct method on {won:names}, of {n:count case}, by "
