@@ -161,8 +161,8 @@ TABLES = {
         (Doubt("direct and im2col ran without padding, cuDNN with a padding of 1 and a flipped filter",
                ("cudnn", "cudnn_second_run")),
          Doubt("these times, with the filter in constant memory, are not those of their own raw log: there im2col "
-               "takes about 40 ms from 256 pixels a side on, and cuDNN 557 ms once and then 4 us, which is what a host's "
-               "clock shows that is read without waiting for the kernel",
+               "takes about 40 ms from 256 pixels a side on, and cuDNN 557 ms once and then 4 us, which is what a "
+               "host's clock shows that is read without waiting for the kernel",
                ("direct_constant", "im2col_constant", "cudnn_second_run"))),
         _run("A", "a GPU that is not named", _table_a()),
     ),
