@@ -328,12 +328,12 @@ ENGLISH = {
     "{tried:count case}.",
     "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
     "ahead/too-few": "Who is ahead cannot be said: on no case were two methods timed.",
-    "winners/one": "{method} is the fastest from {first} to {last}, by {least:times} to {most:times} "
-    "({workload:workload}).",
-    "winners/mostly": "{method} is the fastest from {first} to {last}, by up to {most:times}, but level with others "
-    "at {level:names} ({workload:workload}).",
-    "winners/level": "No method is the fastest alone from {first} to {last}; {methods:names} is level with the "
-    "fastest at each of them ({workload:workload}).",
+    "winners/one": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by {least:times} to "
+    "{most:times} ({workload:workload}).",
+    "winners/mostly": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by up to {most:times}, but "
+    "level with others at {level:names} ({workload:workload}).",
+    "winners/level": "No method is the fastest alone along the {axis:axis}, from {first} to {last}; {methods:names} is "
+    "level with the fastest at each of them ({workload:workload}).",
     "winners/changes": "The fastest is {stretches:stretches}, along the {axis:axis} ({workload:workload}).",
     "winners/too-few": "No crossover can be found; two methods were timed at fewer than two places "
     "({workload:workload}).",
@@ -342,11 +342,11 @@ ENGLISH = {
     "pair/all-level": "{fast} and {slow} are level on {n:all case}: closer than their spreads.",
     "pair/mixed": "{fast} against {slow}: {split:split}; the gain goes from {span:span}.",
     "pair/missing": "{fast} against {slow}: no case has times of both, so nothing can be said.",
-    "crossover/at": "The best {after:word} method overtakes the best {before:word} one between {last_lost} and "
-    "{crossover} ({crossover_gain:times} at {crossover}, {last_gain:times} at {last}); at {first} it takes "
-    "{first_loss:times} the time ({workload:workload}).",
-    "crossover/at-last": "The best {after:word} method overtakes the best {before:word} one between {last_lost} and "
-    "{last}, the last {axis:axis} ({last_gain:times} at {last}); at {first} it takes {first_loss:times} the time "
+    "crossover/at": "The best {after:word} method overtakes the best {before:word} one at a {axis:axis} between "
+    "{last_lost} and {crossover} ({crossover_gain:times} at {crossover}, {last_gain:times} at {last}); at {first} it "
+    "takes {first_loss:times} the time ({workload:workload}).",
+    "crossover/at-last": "The best {after:word} method overtakes the best {before:word} one at a {axis:axis} between "
+    "{last_lost} and {last}, the last ({last_gain:times} at {last}); at {first} it takes {first_loss:times} the time "
     "({workload:workload}).",
     "crossover/always": "The best {after:word} method is faster than the best {before:word} one at {n:each place}, "
     "{first_gain:times} at {first}, {last_gain:times} at {last} ({workload:workload}).",
