@@ -330,8 +330,8 @@ ENGLISH = {
     "ahead/too-few": "Who is ahead cannot be said: on no case were two methods timed.",
     "winners/one": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by {least:times} to "
     "{most:times} ({workload:workload}).",
-    "winners/mostly": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by up to {most:times}, but "
-    "level with others at {level:names} ({workload:workload}).",
+    "winners/mostly": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by up to {most:times}, "
+    "but level with others at {level:names} ({workload:workload}).",
     "winners/level": "No method is the fastest alone along the {axis:axis}, from {first} to {last}; {methods:names} is "
     "level with the fastest at each of them ({workload:workload}).",
     "winners/changes": "The fastest is {stretches:stretches}, along the {axis:axis} ({workload:workload}).",
