@@ -56,12 +56,16 @@ def steps(**seconds: float) -> tuple[StepTime, ...]:
 
 
 def found(study: str, made: Run, rule: str) -> list[Finding]:
-    """What a rule of a study finds; each sentence can be said, and each supported finding names its figures."""
+    """What a rule of a study finds; each sentence can be said, and each supported finding names its figures.
+
+    No sentence begins with the workload: its answer does.
+    """
     known = find_study(study)
     every = known.findings(made)
     for finding in every:
         text = known.sentence(finding)
-        assert text.endswith((".", "there.")), text
+        assert text.endswith("."), text
+        assert not known.sentences[finding.form].startswith("{workload"), text
         assert "{" not in text
         assert finding.data or not finding.supported, f"{finding.rule} rests on nothing"
     return [finding for finding in every if finding.rule == rule]

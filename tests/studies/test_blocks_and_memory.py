@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence
+from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence, timing
 
-from convforge.bench.records import Result, Run
+from convforge.bench.block_tables import block_tables
+from convforge.bench.records import Finalist, Finalists, Result, Run
 
 SHAPES = ((32, 4), (64, 2), (8, 8), (16, 16), (32, 8), (32, 32), (128, 1))
 
@@ -61,7 +63,61 @@ def test_shapes_that_are_level_support_nothing() -> None:
     made = run(*(result("direct_constant", s, rgb(256), config=c, shape=LOUD) for c, s in times.items()))
     finding = one("block-size", made, "best-shape")
     assert (finding.form, finding.supported) == ("shape/level", False)
-    assert one("block-size", run(*shaped({block(32, 4): 1.0})), "best-shape").form == "shape/none"
+    (said,) = found("block-size", made, "shapes")
+    assert (said.form, said.supported) == ("shapes/level", False)
+    assert one("block-size", run(*shaped({block(32, 4): 1.0})), "shapes").form == "shapes/none"
+
+
+def each(x: int, y: int, per_p: int) -> str:
+    return f"block_x={x},block_y={y},per_p={per_p},resident=2048"
+
+
+def test_shapes_are_compared_all_else_equal() -> None:
+    """What per_p brings, 4 times, is not the shape's."""
+    times = {each(32, 4, 8): 1.0, each(64, 2, 8): 1.1, each(32, 4, 1): 4.0, each(16, 16, 1): 4.8}
+    eight, one_each = found("block-size", run(*shaped(times)), "best-shape")
+    assert (eight.values["method"], eight.values["ratio"]) == ("direct_constant[per_p=8]", pytest.approx(1.1))
+    assert (one_each.values["method"], one_each.values["ratio"]) == ("direct_constant[per_p=1]", pytest.approx(1.2))
+    width = one("block-size", run(*shaped(times)), "width")
+    assert (width.values["method"], width.values["span"]["most"]) == ("direct_constant[per_p=1]", pytest.approx(1.2))
+
+
+def test_shapes_that_differ_in_more_are_not_compared() -> None:
+    made = run(*shaped({each(32, 4, 8): 1.0, each(16, 16, 1): 4.8}))
+    assert one("block-size", made, "shapes").form == "shapes/apart"
+    assert one("block-size", made, "width").form == "width/apart"
+    assert not found("block-size", made, "best-shape")
+
+
+@pytest.mark.parametrize("other, best", [(0.5, "8x8"), (2.0, "32x4")])
+def test_shapes_at_a_glance(other: float, best: str) -> None:
+    made = run(*shaped({block(32, 4): 1.0, block(8, 8): 2.0, block(16, 16): 3.0}),
+               *shaped({block(32, 4): 1.0, block(8, 8): other}, "direct_naive"),
+               *shaped({block(16, 16): 1.0, block(8, 8): 0.5}, "direct_small"))  # fmt: skip
+    finding = one("block-size", made, "shapes")
+    assert finding.values["span"]["most_case"] == "direct_constant"
+    assert (finding.values["shape"], finding.values["k"], finding.values["n"]) == (best, 2, 3)
+
+
+@pytest.mark.parametrize("first, second, form", [(1.0, 1.0, "best"), (1.0, 3.0, "some"), (3.0, 3.0, "beaten")])
+def test_defaults_at_a_glance(first: float, second: float, form: str) -> None:
+    made = run(*shaped({block(32, 4): first, block(8, 8): 2.0}),
+               *shaped({block(32, 4): second, block(8, 8): 2.0}, "direct_naive"))  # fmt: skip
+    finding = one("block-size", made, "defaults")
+    assert (finding.form, finding.values["k"]) == (f"defaults/{form}", 2 - (first > 2) - (second > 2))
+
+
+def test_a_final_s_time_counts_in_sentences_and_tables() -> None:
+    rows = shaped({block(32, 4): 1e-3, block(8, 8): 2e-3})
+    final = Finalists("a", (Finalist("direct_constant", block(8, 8), timing(0.5e-3)),))
+    made = run(*rows, finals=(final,))
+    finding = one("block-size", made, "best-shape")
+    assert (finding.values["best"], finding.values["best_s"]) == ("8x8", 0.5e-3)
+    (table,) = block_tables(made, made.results)
+    assert "*0.500" in [cell.text for cell in table.rows[0]]
+    finals = (Finalists("a", (Finalist("direct_naive", partitioned(pixel=1.0).results[0].config, timing(0.5)),)),)
+    finding = one("partition", replace(partitioned(pixel=1.0, row=2.0), finals=finals), "partitions")
+    assert finding.values["costs"] == {"row": 4.0}
 
 
 def test_the_default_is_well_chosen_or_not() -> None:
@@ -107,6 +163,26 @@ def test_occupancy_may_matter_on_one_case_alone() -> None:
     assert "faster on a; neither on b" in sentence("block-size", finding)
 
 
+@pytest.mark.parametrize(
+    "times, form",
+    [([7, 6, 5, 4, 3, 2, 1], "faster"), ([1, 2, 3, 4, 5, 6, 7], "slower"), ([3, 1, 5, 2, 6, 1.5, 4], "neither")],
+)
+def test_occupancy_at_a_glance(times: list[float], form: str) -> None:
+    few = [replace(r, algorithm="direct_small") for r in occupied(times, RISING).results[:3]]
+    finding = one("block-size", run(*occupied(times, RISING).results, *few), "occupancies")
+    assert (finding.form, finding.supported) == ("occupancies/some", form != "neither")
+    assert [name for name, methods in finding.values["related"].items() if methods] == [form]
+    assert finding.values["untold"] == ["direct_small"]
+    assert one("block-size", occupied(times, RISING), "occupancies").form == "occupancies/all"
+    assert one("block-size", run(*few), "occupancies").form == "occupancies/none"
+
+
+def test_occupancy_is_that_of_shapes_all_else_equal() -> None:
+    made = occupied([7, 6, 5, 4, 3, 2, 1], RISING)
+    apart = [replace(r, config=f"{r.config},per_p={i}") for i, r in enumerate(made.results)]
+    assert not found("block-size", run(*apart), "occupancy")
+
+
 def test_one_occupancy_for_all_says_nothing() -> None:
     finding = one("block-size", occupied([1, 2, 3, 4, 5, 6, 7], [0.5] * 7), "occupancy")
     assert (finding.form, finding.supported) == ("occupancy/too-few", False)
@@ -118,8 +194,16 @@ def test_wide_blocks_against_narrow_ones(narrow: float, form: str) -> None:
     assert one("block-size", made, "width").form == f"width/{form}"
 
 
-@pytest.mark.parametrize("grid, form", [((2, 2), "waves/below"), ((64, 64), "waves/full")])
-def test_waves(grid: tuple[int, int], form: str) -> None:
+@pytest.mark.parametrize(
+    "grid, form, said",
+    [
+        ((1, 3), "waves/below", "does not fill the 4 multiprocessors: it has 3 blocks"),
+        ((2, 2), "waves/part", "has 4 blocks on n1c3h256w256_k1r3s3_st1_p1_f32_nchw, for 4 multiprocessors, each of "
+         "which could hold 16"),
+        ((64, 64), "waves/full", "fills all 4 multiprocessors 64.0 times or more"),
+    ],
+)  # fmt: skip
+def test_waves(grid: tuple[int, int], form: str, said: str) -> None:
     """Of 128 threads at full occupancy 16 blocks stay on each of the 4 multiprocessors."""
     made = run(*(
         result("direct_constant", s, rgb(256), config=block(*xy), launches=launch(xy, grid, 1.0))
@@ -127,6 +211,7 @@ def test_waves(grid: tuple[int, int], form: str) -> None:
     ))  # fmt: skip
     finding = one("block-size", made, "waves")
     assert finding.form == form
+    assert said in sentence("block-size", finding)
     assert finding.values["least"] == grid[0] * grid[1] / 64
 
 
@@ -178,11 +263,25 @@ def test_what_shared_memory_brings(naive: float, shared: float, form: str) -> No
     assert finding.supported is (form != "all-level")
 
 
-def test_what_shared_memory_brings_may_differ_by_case() -> None:
-    made = run(*laddered(3.0, 1.0, 5), *laddered(1.0, 2.0, 7))
-    finding = one("memory", made, "shared-memory")
+def test_where_what_shared_memory_brings_turns() -> None:
+    rows = [r for c, gains in ((1, (3.0, 2.0, 0.5)), (3, (2.0, 3.0, 0.2)), (8, (3.0, 0.5, 0.5)))
+            for side, gain in zip((3, 5, 7), gains, strict=True) for r in laddered(gain, 1.0, side, c)]  # fmt: skip
+    finding = one("memory", run(*rows), "shared-memory")
+    assert finding.form == "steps/turns"
+    assert (
+        "with 1 and 3 channels faster at 3x3 to 5x5, slower at 7x7; with 8 channels faster at 3x3, slower at 5x5 to 7x7"
+        in sentence("memory", finding)
+    )
+    other = one("memory", run(*laddered(3.0, 1.0, 5), *laddered(1.0, 2.0, 7)), "shared-memory")
+    assert "with 1 channel faster at 5x5, slower at 7x7" in sentence("memory", other)
+
+
+def test_pictures_of_two_sizes_show_no_turn() -> None:
+    """Which of the two makes the difference is not known."""
+    small = [replace(r, case="small", problem=r.problem.replace("256", "64")) for r in laddered(1.0, 2.0, 7)]
+    finding = one("memory", run(*laddered(3.0, 1.0, 5), *small), "shared-memory")
     assert finding.form == "pair/mixed"
-    assert "faster on c1_5x5; slower on c1_7x7" in sentence("memory", finding)
+    assert "faster on c1_5x5; slower on small" in sentence("memory", finding)
 
 
 def test_a_step_without_its_other_side_is_not_judged() -> None:
@@ -216,12 +315,19 @@ def test_two_filters_show_no_trend() -> None:
     assert one("memory", made, "gain-by-filter").form == "trend/too-few"
 
 
-@pytest.mark.parametrize("seconds, form", [(1e-6, "traffic/cached"), (1.0, "traffic/below")])
+@pytest.mark.parametrize("seconds, form", [(1e-6, "traffic/cached-alone"), (1.0, "traffic/below")])
 def test_what_the_caches_must_have_served(seconds: float, form: str) -> None:
     finding = one("memory", run(*laddered(seconds, 1.0, 5)), "traffic")
     assert finding.form == form
     # 25 taps, each a pixel and a weight of 4 bytes, and 4 bytes written.
     assert finding.values["requested"] == 256 * 256 * (25 * 8 + 4)
+
+
+@pytest.mark.parametrize("other, k", [(1e-6, 1), (1.0, 0)])
+def test_a_case_that_is_named_is_not_counted_again(other: float, k: int) -> None:
+    finding = one("memory", run(*laddered(1e-6, 1.0, 7), *laddered(other, 1.0, 3)), "traffic")
+    assert (finding.form, finding.values["case"]) == ("traffic/cached", "c1_7x7")
+    assert f"The same holds for {k} of 1 other case." in sentence("memory", finding)
 
 
 def test_hit_rates_are_said_to_be_missing() -> None:
@@ -261,10 +367,19 @@ def test_where_the_fft_overtakes(direct: dict[int, float], form: str) -> None:
     assert (separable.form, separable.supported) == ("crossover/too-few", False)
 
 
+@pytest.mark.parametrize("theirs, form", [(9.0, "never"), (0.5, "always")])
+def test_a_library_s_fft_is_an_fft(theirs: float, form: str) -> None:
+    """Whoever made it: names are not what a method is told by."""
+    made = filtered({3: 1.0, 7: 2.0}, {3: 8.0, 7: 8.0})
+    peers = [replace(r, algorithm="opencv_filter2d_dft", ours=False, time=timing(theirs)) for r in made.results[2:]]
+    finding = one("filter-size", run(*made.results, *peers), "crossover-fft")
+    assert finding.form == f"crossover/{form}"
+
+
 def test_the_crossover_lies_between_two_filters() -> None:
     made = filtered({3: 1.0, 7: 2.0, 15: 9.0, 31: 30.0}, dict.fromkeys((3, 7, 15, 31), 4.0))
     said = sentence("filter-size", one("filter-size", made, "crossover-fft"))
-    assert "between 7 and 15 (2.25x there, 7.50x at 31); at 3 it takes 4.00x the time" in said
+    assert "between 7 and 15 (2.25x at 15, 7.50x at 31); at 3 it takes 4.00x the time" in said
 
 
 @pytest.mark.parametrize("last, form", [(200.0, "taps"), (50.0, "between"), (5.0, "flat"), (0.5, "none")])
@@ -313,8 +428,8 @@ def test_filters_of_full_rank_and_gaussian_ones_are_told_apart() -> None:
         for method, seconds in (("direct_tiled", 1e-3), ("depthwise", 2e-3))
     ]  # fmt: skip
     full, blur = found("filter-size", run(*rows), "winner-by-filter")
-    assert "filters of full rank: direct_tiled" in sentence("filter-size", full)
-    assert "Gaussian filters: direct_tiled" in sentence("filter-size", blur)
+    assert re.match(r"direct_tiled is .*, filters of full rank\)\.$", sentence("filter-size", full))
+    assert re.match(r"direct_tiled is .*, Gaussian filters\)\.$", sentence("filter-size", blur))
     one_kind = one("filter-size", run(*rows[:6]), "winner-by-filter")
     assert "full rank" not in sentence("filter-size", one_kind)
     first = found("filter-size", run(*rows), "crossover-separable")[0]

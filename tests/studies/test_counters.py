@@ -126,8 +126,9 @@ def counted(method: str, l1_bytes: float, dram_bytes: float = 4e6) -> Counters:
     return Counters("c3_3x3", method, "", method, dram_bytes, 2e6, l1_bytes, 0.8, 0.25)
 
 
-def memory_run(*counters: Counters, reason: str | None = None) -> Run:
-    rows = [result(c.method, 1e-3, PROBLEM, case="c3_3x3") for c in counters]
+def memory_run(*counters: Counters, reason: str | None = None, scratch: int = 0) -> Run:
+    launches = tuple(info | {"scratch_bytes": scratch} for info in launch((32, 4), (1,), 0.5))
+    rows = [result(c.method, 1e-3, PROBLEM, case="c3_3x3", launches=launches) for c in counters]
     rows = rows or [result("direct_naive", 1e-3, PROBLEM, case="c3_3x3")]
     return run(*rows, profile=Profile(counters, reason))
 
@@ -155,7 +156,16 @@ def test_what_shared_memory_asks_of_l1(shared: float, form: str) -> None:
     made = memory_run(counted("direct_naive", 9e6), counted("direct_shared", shared))
     finding = one("memory", made, "asked-of-l1")
     assert finding.form == f"asked/{form}"
-    assert ("direct_naive requests 3.00x as many bytes" in sentence("memory", finding)) is (form == "fewer")
+    times = f"{shared / 9e6:.2f}x"
+    says = "direct_naive requests 3.00x as many" if form == "fewer" else f"direct_shared requests {times} as many"
+    assert says in sentence("memory", finding)
+
+
+@pytest.mark.parametrize("dram_bytes, form", [(4e6, "counted"), (10.0, "kept")])
+def test_a_hit_rate_says_nothing_of_shared_memory(dram_bytes: float, form: str) -> None:
+    finding = one("memory", memory_run(counted("direct_shared", 9e6, dram_bytes), scratch=4096), "hit-rates")
+    assert finding.form == f"hit-rates/{form}-shared"
+    assert "what it reads from shared memory is not counted" in sentence("memory", finding)
 
 
 def test_without_counters_the_reason_is_said() -> None:

@@ -23,7 +23,9 @@ def test_one_method_leads_throughout() -> None:
     finding = one("size", made, "winner-by-size")
     assert finding.form == "winners/one"
     assert (finding.values["method"], finding.values["least"], finding.values["most"]) == ("direct_tiled", 2.0, 4.0)
-    assert "direct_tiled is the fastest from 32 to 64, by 2.00x to 4.00x." in sentence("size", finding)
+    assert "direct_tiled is the fastest along the side of the picture, from 32 to 64, by 2.00x to 4.00x (" in sentence(
+        "size", finding
+    )
 
 
 def test_the_other_leads_when_the_times_are_exchanged() -> None:
@@ -183,6 +185,7 @@ def test_what_a_stride_saves(second: float, form: str) -> None:
     finding = one("stride", run(*strided({1: 1.0, 2: second})), "stride-saves")
     assert finding.form == f"saves/{form}"
     assert finding.values["outputs"] == 4.0
+    assert sentence("stride", finding).startswith("Stride 2 leaves 25 % of the outputs")
     assert finding.supported is (form != "level")
 
 

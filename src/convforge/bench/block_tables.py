@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from convforge.bench.cells import Cell, Table, markdown, natural, three
@@ -89,7 +89,7 @@ def block_markdown(run: Run, results: Sequence[Result]) -> str:
 
 def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A table for each kind of shape, of the methods that were asked for in several."""
-    shaped = [(shape, r) for r in results if (shape := shape_of(r.config)) is not None]
+    shaped = [(shape, replace(r, time=run.timing(r))) for r in results if (shape := shape_of(r.config)) is not None]
     kinds: tuple[Kind, ...] = ("threads", "tile")
     found = []
     for kind in kinds:

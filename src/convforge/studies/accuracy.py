@@ -68,11 +68,15 @@ def bound(run: Run) -> Iterator[Finding]:
         "k": len(failed),
         "cases": list(dict.fromkeys(r.case for r in failed)),
     }
+    form = "failed"
     if found:
-        top = max(found, key=lambda r: r.error.bound_ratio if r.error and r.error.bound_ratio else 0.0)
-        assert top.error is not None
-        values |= {"ratio": top.error.bound_ratio, "method": top.algorithm, "case": top.case}
-    yield Finding("within-bound", "bound/failed" if failed else "bound/held", values, _data(found, "bound_ratio"))
+        ratios = [r.error.bound_ratio or 0.0 for r in found if r.error]
+        # Methods that add in the same order have the same error, to the last bit.
+        top = [r for r, ratio in zip(found, ratios, strict=True) if ratio == max(ratios)]
+        methods, cases = (list(dict.fromkeys(names)) for names in ([r.algorithm for r in top], [r.case for r in top]))
+        values |= {"ratio": max(ratios), "methods": methods, "near": cases, "tied": len(methods)}
+        form = "failed" if failed else "held" if len(methods) == 1 else "tied"
+    yield Finding("within-bound", f"bound/{form}", values, _data(found, "bound_ratio"))
 
 
 def spread(run: Run) -> Iterator[Finding]:
@@ -126,6 +130,7 @@ def narrower(run: Run) -> Iterator[Finding]:
             "n": len(pairs),
             "precision": precision,
             "alike": ALIKE,
+            "part": 1 / ALIKE,
             "span": {"least": low[0], "least_case": low[1].case, "most": high[0], "most_case": high[1].case},
         }
         form = "more" if low[0] > ALIKE else "less" if high[0] < 1 / ALIKE else "alike"
@@ -179,18 +184,20 @@ def length(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "bound/held": "All of {n:count result} stay within their bound; the nearest to it is {method} on {case}, at "
-    "{ratio:percent} of it.",
+    "bound/held": "All of {n:count result} of this study stay within their bound; the nearest to it is {methods:names} "
+    "on {near:names}, at {ratio:percent} of it.",
+    "bound/tied": "All of {n:count result} of this study stay within their bound; the nearest to it are "
+    "{tied:count method} with the same error ({methods:names}) on {near:names}, at {ratio:percent} of it.",
     "bound/failed": "{k} results do not pass the check and have no time: {failed:names}, on {cases:names}.",
     "bound/none": "Nothing was checked.",
     "strict/alike": "{dtype}: the strict methods are alike, within {alike:times}; their errors differ by "
     "{ratio:times} at most ({best} {best_rms:tiny}, {worst} {worst_rms:tiny} on {case}).",
     "strict/differs": "{dtype}: the strict methods differ by up to {ratio:times} in error, on {case}: {best} has "
     "{best_rms:tiny}, {worst} {worst_rms:tiny}.",
-    "narrower/more": "{method} is less exact than the strict methods on {n:each case}, by over {alike:times}: "
-    "{span:span} the error of the worst of them.",
-    "narrower/less": "{method} is more exact than the strict methods on {n:each case}, by over {alike:times}: "
-    "{span:span} the error of the worst of them.",
+    "narrower/more": "{method} is less exact than the strict methods on {n:each case}, its error over {alike:times} "
+    "that of the worst of them: {span:span}.",
+    "narrower/less": "{method} is more exact than the strict methods on {n:each case}, its error below {part:percent} "
+    "of that of the worst of them: {span:span}.",
     "narrower/alike": "{method} is as exact as the strict methods on {n:each case}, within {alike:times}: {span:span} "
     "the error of the worst of them.",
     "narrower/mixed": "{method} has {span:span} the error of the worst strict method, over {n:count case}.",

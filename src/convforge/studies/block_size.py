@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.block_tables import shape_of
-from convforge.bench.cells import natural
 from convforge.bench.records import Run
 from convforge.bench.row import Row
 from convforge.bench.suites import load, select
-from convforge.studies import common
+from convforge.studies import common, occupancy
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, fastest, order, readings
+from convforge.studies.readings import Reading, fastest, order
 from convforge.studies.study import Part, Study
+from convforge.studies.tried import alike, shape, tried
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
 PRODUCTS = ("gemm_*",)
-OPERATIONS = ("conv2d", "gemm")
-# Fewer shapes, or fewer values of occupancy, say nothing about a relation.
-FEWEST_SHAPES, FEWEST_VALUES = 6, 3
-SIGNIFICANT = 0.05
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -43,80 +41,59 @@ def _whole(row: Row) -> bool:
     return getattr(row.config, "partition", "pixel") == "pixel"
 
 
-def _tried(run: Run) -> dict[str, dict[str, list[Reading]]]:
-    """Method -> case -> its readings, one a config, in the order of its configs; those with several alone.
-
-    A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
-    """
-    found: dict[str, dict[str, list[Reading]]] = {}
-    for operation in OPERATIONS:
-        for r in readings(run, operation, every_config=True, pick=lambda run, r: r.time):
-            shape = shape_of(r.result.config)
-            if r.result.ours and (shape is None or not shape.partition):  # partitions have a study of their own
-                found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
-    several = {m: {case: rs for case, rs in cases.items() if len(_shapes(rs)) > 1} for m, cases in found.items()}
-    cut = _cut(run)
-    whole = {
-        m: {case: rs for case, rs in cases.items() if (m, case) not in cut} or cases for m, cases in several.items()
-    }
-    return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in whole.items() if cases}
-
-
-def _cut(run: Run) -> set[tuple[str, str]]:
-    """Methods and cases of which some config was skipped, those of other partitions aside."""
-    return {
-        (r.algorithm, r.case)
-        for r in run.results
-        if r.status == "skipped" and ((shape := shape_of(r.config)) is None or not shape.partition)
-    }
+def overview(run: Run) -> Iterator[Finding]:
+    """All methods at a glance: by how much the shape matters, and which shape is the fastest most often."""
+    groups = alike(run)
+    if not groups:
+        several = any(len(set(map(shape, rs))) > 1 for cases in tried(run).values() for rs in cases.values())
+        yield Finding("shapes", "shapes/apart" if several else "shapes/none", {}, supported=False)
+        return
+    ratios, leads, even, n = dict[str, float](), Counter[str](), True, 0
+    for group in groups:
+        for found in group.cases.values():
+            leaders, ratio = fastest(found), _ratio(found)
+            leads.update(map(shape, leaders))
+            ratios[group.name] = max(ratio, ratios.get(group.name, ratio))
+            even, n = even and len(leaders) == len(found), n + 1
+    best, times = leads.most_common(1)[0]
+    values = {"n": n, "span": common.spanned(ratios), "shape": best, "k": times}
+    rests = tuple(r.datum() for group in groups for found in group.cases.values() for r in found)
+    yield Finding("shapes", "shapes/level" if even else "shapes/all", values, rests, supported=not even)
 
 
-def _shape(reading: Reading) -> str:
-    return str(shape_of(reading.result.config) or reading.result.config)
-
-
-def _shapes(found: Sequence[Reading]) -> dict[str, Reading]:
-    """Shape -> its fastest config."""
-    shapes: dict[str, Reading] = {}
-    for r in sorted(found, key=lambda r: r.seconds):
-        shapes.setdefault(_shape(r), r)
-    return shapes
+def _ratio(found: Sequence[Reading]) -> float:
+    """The time of the slowest over that of the fastest."""
+    return max(r.seconds for r in found) / min(r.seconds for r in found)
 
 
 def shapes(run: Run) -> Iterator[Finding]:
-    """By how much the shape matters, and whether one is the fastest on every case."""
-    tried = _tried(run)
-    if not tried:
-        yield Finding("best-shape", "shape/none", {}, supported=False)
-    for method, cases in tried.items():
-        each = {case: _shapes(rs) for case, rs in cases.items()}
-        leaders = {case: fastest(found.values()) for case, found in each.items()}
-        ratios = {c: max(r.seconds for r in found.values()) / leaders[c][0].seconds for c, found in each.items()}
-        top = max(ratios, key=lambda case: ratios[case])
-        worst = max(each[top].values(), key=lambda r: r.seconds)
-        shared = set.intersection(*({_shape(r) for r in found} for found in leaders.values()))
+    """Of configs that differ in the shape alone: by how much it matters, and whether one is the fastest throughout."""
+    for group in alike(run):
+        leaders = {case: fastest(found) for case, found in group.cases.items()}
+        top = max(group.cases, key=lambda case: _ratio(group.cases[case]))
+        worst = max(group.cases[top], key=lambda r: r.seconds)
+        shared = set.intersection(*(set(map(shape, found)) for found in leaders.values()))
         values = {
-            "method": method,
-            "n": len(cases),
-            "shapes": len({s for found in each.values() for s in found}),
-            "ratio": ratios[top],
+            "method": group.name,
+            "n": len(group.cases),
+            "shapes": len({shape(r) for found in group.cases.values() for r in found}),
+            "ratio": _ratio(group.cases[top]),
             "case": top,
-            "best": _shape(leaders[top][0]),
-            "worst": _shape(worst),
+            "best": shape(leaders[top][0]),
+            "worst": shape(worst),
             "best_s": leaders[top][0].seconds,
             "worst_s": worst.seconds,
             "shared": sorted(shared),
-            "each": _grouped({case: _shape(found[0]) for case, found in leaders.items()}),
-            "level": {case: [_shape(r) for r in found] for case, found in leaders.items()},
+            "each": _grouped({case: shape(found[0]) for case, found in leaders.items()}),
+            "level": {case: list(map(shape, found)) for case, found in leaders.items()},
         }
-        rests = tuple(r.datum() for found in each.values() for r in found.values())
-        even = all(len(found) == len(each[case]) for case, found in leaders.items())
-        form = "level" if even else "one" if shared and len(cases) == 1 else "same" if shared else "changes"
+        rests = tuple(r.datum() for found in group.cases.values() for r in found)
+        even = all(len(found) == len(group.cases[case]) for case, found in leaders.items())
+        form = "level" if even else "one" if shared and len(leaders) == 1 else "same" if shared else "changes"
         yield Finding("best-shape", f"shape/{form}", values, rests, supported=not even)
-        left = sorted({case for m, case in _cut(run) if m == method}, key=natural)
-        if left:
-            form = "left-out" if set(left).isdisjoint(cases) else "cut"
-            yield Finding("best-shape", f"shape/{form}", {"method": method, "left": left}, supported=False)
+        if group.cut:
+            form = "left-out" if set(group.cut).isdisjoint(group.cases) else "cut"
+            yield Finding("best-shape", f"shape/{form}", {"method": group.name, "left": group.cut}, supported=False)
 
 
 def _grouped(names: dict[str, str]) -> dict[str, list[str]]:
@@ -127,11 +104,35 @@ def _grouped(names: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def default(run: Run) -> Iterator[Finding]:
-    """Whether the default config, the first of a method's, is the fastest, and what another would bring."""
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A method's default config, the first, against the fastest.
+
+    Attributes
+    ----------
+    method : str
+    cases : int
+        On how many it has a time.
+    behind : dict
+        Case on which another config is faster -> the default there, and the fastest.
+    rests : tuple of Datum
+    """
+
+    method: str
+    cases: int
+    behind: dict[str, tuple[Reading, Reading]]
+    rests: tuple[Datum, ...]
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """By how much it is behind, by case."""
+        return {case: own.seconds / best.seconds for case, (own, best) in self.behind.items()}
+
+
+def _defaults(run: Run) -> Iterator[Default]:
     first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
-    for method, cases in _tried(run).items():
-        behind, rests, known = {}, list[Datum](), 0
+    for method, cases in tried(run).items():
+        behind, rests, known = dict[str, tuple[Reading, Reading]](), list[Datum](), 0
         for case, found in cases.items():
             best = min(found, key=lambda r: r.seconds)
             own = next((r for r in found if r.result.config == first[case, r.result.algorithm]), None)
@@ -140,148 +141,75 @@ def default(run: Run) -> Iterator[Finding]:
             known += 1
             rests += [own.datum(), best.datum()]
             if order(best.timing, own.timing) == "faster":
-                behind[case] = (own.seconds / best.seconds, best, own)
-        values: dict[str, object] = {"method": method, "n": known, "behind": list(behind)}
-        if not known:
+                behind[case] = (own, best)
+        yield Default(method, known, behind, tuple(rests))
+
+
+def defaults(run: Run) -> Iterator[Finding]:
+    """All methods at a glance: of how many the default config is the fastest."""
+    found = [d for d in _defaults(run) if d.cases]
+    if not found:
+        return
+    costs = {d.method: max(d.ratios.values()) for d in found if d.behind}
+    costs = dict(sorted(costs.items(), key=lambda pair: -pair[1]))
+    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs}
+    form = "best" if not costs else "beaten" if len(costs) == len(found) else "some"
+    yield Finding("defaults", f"defaults/{form}", values, tuple(datum for d in found for datum in d.rests))
+
+
+def default(run: Run) -> Iterator[Finding]:
+    """Whether the default config is the fastest, and what another would bring."""
+    for found in _defaults(run):
+        values: dict[str, object] = {"method": found.method, "n": found.cases, "behind": list(found.behind)}
+        if not found.cases:
             yield Finding("default-config", "default/untimed", values, supported=False)
             continue
-        if behind:
-            case = max(behind, key=lambda case: behind[case][0])
-            ratio, best, own = behind[case]
+        if found.behind:
+            case = max(found.ratios, key=lambda case: found.ratios[case])
+            own, best = found.behind[case]
             values |= {
-                "ratio": ratio,
+                "ratio": found.ratios[case],
                 "case": case,
                 "best": best.result.config,
                 "default": own.result.config,
-                "k": len(behind),
+                "k": len(found.behind),
             }
-        yield Finding("default-config", "default/behind" if behind else "default/best", values, tuple(rests))
-
-
-def occupancy(run: Run) -> Iterator[Finding]:
-    """Whether configs with more occupancy are faster: Kendall's tau over the configs of a case."""
-    from scipy.stats import kendalltau
-
-    for method, cases in _tried(run).items():
-        said: dict[str, list[str]] = {"faster": [], "slower": [], "neither": []}
-        taus, rests, most = {}, [], {}
-        for case, found in cases.items():
-            known = [(r, share) for r in found if (share := _occupancy(r)) is not None]
-            if len(known) < FEWEST_SHAPES or len({share for _, share in known}) < FEWEST_VALUES:
-                continue
-            tau = kendalltau([share for _, share in known], [r.seconds for r, _ in known])
-            name = "neither" if tau.pvalue > SIGNIFICANT else "faster" if tau.statistic < 0 else "slower"
-            said[name].append(case)
-            taus[case] = float(tau.statistic)
-            full = min((pair for pair in known if pair[1] == max(share for _, share in known)), key=_seconds_of)
-            best = min(known, key=_seconds_of)
-            most[case] = (best[1], full[1], full[0].seconds / best[0].seconds)
-            rests += [d for r, share in known for d in (r.datum(), _share_datum(r, share))]
-        if not taus:
-            if any(_occupancy(r) is not None for found in cases.values() for r in found):
-                values = {"method": method, "shapes": FEWEST_SHAPES, "shares": FEWEST_VALUES}
-                yield Finding("occupancy", "occupancy/too-few", values, supported=False)
-            continue
-        case = max(taus, key=lambda c: abs(taus[c]))
-        values = {
-            "method": method,
-            "n": len(taus),
-            "case": case,
-            "tau": taus[case],
-            "best": most[case][0],
-            "highest": most[case][1],
-            "ratio": most[case][2],
-            "split": said,
-            "level": SIGNIFICANT,
-        }
-        form = next((name for name, cs in said.items() if len(cs) == len(taus)), "mixed")
-        top = "-top" if form != "mixed" and most[case][0] >= most[case][1] else ""
-        yield Finding("occupancy", f"occupancy/{form}{top}", values, tuple(rests), supported=form != "neither")
-
-
-def _seconds_of(pair: tuple[Reading, float]) -> float:
-    return pair[0].seconds
-
-
-def _occupancy(r: Reading) -> float | None:
-    """Of the first launch, which is the only one of these methods."""
-    return r.result.launches[0].get("occupancy") if r.result.launches else None
-
-
-def _share_datum(r: Reading, share: float) -> Datum:
-    return Datum(r.case, r.method, r.result.config, "occupancy", share)
+        form = "behind" if found.behind else "best"
+        yield Finding("default-config", f"default/{form}", values, found.rests)
 
 
 def wide(run: Run) -> Iterator[Finding]:
     """Blocks at least a warp wide against narrower ones: a warp of a narrow block reads several rows at once."""
-    for method, cases in _tried(run).items():
+    judged = set[str]()
+    for group in alike(run):
         verdicts, ratios, rests = {}, {}, []
-        for case, found in cases.items():
-            threads = [(shape, r) for r in found if (shape := shape_of(r.result.config)) and shape.kind == "threads"]
-            broad = [r for shape, r in threads if shape.first >= 32]
-            narrow = [r for shape, r in threads if shape.first < 32]
+        for case, found in group.cases.items():
+            broad, narrow = _by_width(found)
             if broad and narrow:
                 a, b = min(broad, key=lambda r: r.seconds), min(narrow, key=lambda r: r.seconds)
                 verdicts[case], ratios[case] = order(a.timing, b.timing), b.seconds / a.seconds
                 rests += [a.datum(), b.datum()]
         if not verdicts:
             continue
-        least, most = min(ratios, key=lambda c: ratios[c]), max(ratios, key=lambda c: ratios[c])
+        judged.add(group.method)
         values: dict[str, Any] = {
-            "method": method,
+            "method": group.name,
             "n": len(ratios),
-            "least": ratios[least],
-            "most": ratios[most],
-            "least_case": least,
-            "most_case": most,
             "span": common.spanned(ratios),
             "inverse": common.spanned({case: 1 / r for case, r in ratios.items()}),
             "split": {name: [c for c, v in verdicts.items() if v == name] for name in ("faster", "slower", "level")},
         }
         form = next((f for f in ("faster", "slower", "level") if len(values["split"][f]) == len(ratios)), "mixed")
         yield Finding("width", f"width/{form}", values, tuple(rests), supported=form != "level")
+    for method, cases in tried(run).items():
+        if method not in judged and any(all(_by_width(found)) for found in cases.values()):
+            yield Finding("width", "width/apart", {"method": method}, supported=False)
 
 
-def waves(run: Run) -> Iterator[Finding]:
-    """Whether the grid of each method's fastest shape fills the card: blocks over those that it holds at once."""
-    facts = run.machine.get("facts", {})
-    if not facts.get("threads"):
-        return
-    for method, cases in _tried(run).items():
-        found, rests = {}, []
-        for case, rs in cases.items():
-            best = min(rs, key=lambda r: r.seconds)
-            count = waves_of(best, int(facts["threads"]), int(facts["cores"]))
-            if count is not None:
-                found[case] = count
-                rests.append(Datum(case, method, best.result.config, "waves", count))
-        if not found:
-            continue
-        low, high = min(found, key=lambda c: found[c]), max(found, key=lambda c: found[c])
-        values = {
-            "method": method,
-            "n": len(found),
-            "least": found[low],
-            "least_case": low,
-            "most": found[high],
-            "most_case": high,
-            "cores": facts["cores"],
-            "below": [c for c, w in found.items() if w < 1],
-        }
-        yield Finding("waves", "waves/below" if values["below"] else "waves/full", values, tuple(rests))
-
-
-def waves_of(r: Reading, threads: int, cores: int) -> float | None:
-    """How often the card is filled by a launch's grid; None where its occupancy is not known."""
-    share = _occupancy(r)
-    if not share:
-        return None
-    launch, blocks, block = r.result.launches[0], 1, 1
-    for side in launch["grid"]:
-        blocks *= side
-    for side in launch["block"]:
-        block *= side
-    return blocks / (max(round(share * threads / block), 1) * cores)
+def _by_width(found: Sequence[Reading]) -> tuple[list[Reading], list[Reading]]:
+    """Those whose blocks of threads are at least a warp wide, and narrower ones."""
+    threads = [(own, r) for r in found if (own := shape_of(r.result.config)) and own.kind == "threads"]
+    return [r for own, r in threads if own.first >= 32], [r for own, r in threads if own.first < 32]
 
 
 ENGLISH = {
@@ -295,53 +223,41 @@ ENGLISH = {
     "spreads.",
     "shape/left-out": "{method}: {left:names} left out of account: some shapes were skipped there.",
     "shape/cut": "{method}: some shapes were skipped on {left:names}, so that another may be faster there.",
-    "shape/none": "What the shape of a block does cannot be said: no method was timed in several.",
+    "shapes/all": "Where blocks differ in their shape alone, the slowest takes {span:span} the time of the fastest; "
+    "{shape} is the fastest, or level with it, in {k} of {n:count comparison}.",
+    "shapes/level": "Where blocks differ in their shape alone, none is faster than another in any of "
+    "{n:count comparison}: all are closer than their spreads.",
+    "shapes/apart": "What the shape of a block does cannot be said: configs of different shapes differ in other things "
+    "too.",
+    "shapes/none": "What the shape of a block does cannot be said: no method was timed in several.",
+    "defaults/best": "The default config is the fastest, or level with it, for {n:each method}.",
+    "defaults/some": "The default config is the fastest, or level with it, for {k} of {n:count method}; by how "
+    "much another beats it at most: {costs:ratios}.",
+    "defaults/beaten": "Another config beats the default for {n:each method}, at most by: {costs:ratios}.",
     "default/untimed": "{method}: whether the default config is well chosen cannot be said; it has no time.",
     "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
     "default/behind": "{method}: on {k} of {n:count case} another config beats the default, by up to {ratio:times} on "
     "{case} ({best} against {default}).",
-    "occupancy/faster": "{method}: configs with more occupancy are faster on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the "
-    "highest is {highest:percent} and takes {ratio:times} the time.",
-    "occupancy/slower": "{method}: configs with more occupancy are slower on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the "
-    "highest is {highest:percent} and takes {ratio:times} the time.",
-    "occupancy/neither": "{method}: on {n:each case} time does not follow occupancy by more than chance (Kendall's "
-    "tau {tau:.2f} on {case}, level {level:percent}); the fastest there has {best:percent}, the highest is "
-    "{highest:percent} and takes {ratio:times} the time.",
-    "occupancy/faster-top": "{method}: configs with more occupancy are faster on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has the highest, "
-    "{highest:percent}.",
-    "occupancy/slower-top": "{method}: configs with more occupancy are slower on {n:each case} (Kendall's tau of "
-    "occupancy and time {tau:.2f} on {case}, level {level:percent}); the fastest there has the highest, "
-    "{highest:percent}.",
-    "occupancy/neither-top": "{method}: on {n:each case} time does not follow occupancy by more than chance (Kendall's "
-    "tau {tau:.2f} on {case}, level {level:percent}); yet the fastest there has the highest, {highest:percent}.",
-    "occupancy/mixed": "{method}: whether time follows occupancy changes with the case: configs with more of it are "
-    "{split:split} (Kendall's tau, level {level:percent}).",
-    "occupancy/too-few": "{method}: whether time follows occupancy cannot be said: no case has {shapes} configs with "
-    "{shares} values of it.",
     "width/faster": "{method}: the best block of 32 columns or more beats the best narrower one on "
     "{n:each case}, by {span:span}.",
     "width/slower": "{method}: the best block narrower than 32 columns beats the best wider one on "
     "{n:each case}, by {inverse:span}.",
     "width/level": "{method}: blocks of 32 columns or more and narrower ones are level on {n:each case}.",
+    "width/apart": "{method}: whether blocks of 32 columns or more beat narrower ones cannot be said: they differ in "
+    "other things too.",
     "width/mixed": "{method}: blocks of 32 columns or more against narrower ones: {split:split}; the gain "
     "goes from {span:span}.",
-    "waves/full": "{method}: the grid of the fastest shape fills all {cores} multiprocessors {least:.1f} times or "
-    "more ({least_case} the least).",
-    "waves/below": "{method}: the grid of the fastest shape does not fill the {cores} multiprocessors once on "
-    "{below:names} ({least:.2f} of a wave on {least_case}).",
+    **occupancy.ENGLISH,
 }
 
 STUDY = Study(
     "block-size",
     "What does the shape of a block do to time and occupancy, and is the default well chosen?",
     parts,
-    (shapes, default, occupancy, wide, waves),
+    (overview, occupancy.overview, defaults, shapes, default, occupancy.rule, wide, occupancy.waves),
     ENGLISH,
     gpu_s=70.0,
     view="blocks",
-    answered_by=("best-shape", "occupancy", "default-config"),
+    answered_by=("shapes", "occupancies", "defaults"),
     suites=("blocks",),
 )

@@ -15,8 +15,8 @@ from convforge.studies.study import Part, Study
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "winograd*", "cudnn", "torch_conv2d")
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-DIRECT = ("direct", ("direct_",))
-PRODUCT = ("matrix product", ("im2col", "implicit_gemm"))
+DIRECT: common.Family = ("direct", lambda r: r.algorithm.startswith("direct_"))
+PRODUCT: common.Family = ("matrix product", lambda r: r.algorithm in ("im2col", "implicit_gemm"))
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -82,15 +82,15 @@ def rate(run: Run) -> Iterator[Finding]:
 
 
 _MOVES = "with the channels, from {few_rate:rate} at {few} to {many_rate:rate} at {many}"
-_GROWS = "{workload:workload}: the best rate grows " + _MOVES + " ({times:times})"
-_FALLS = "{workload:workload}: the best rate falls " + _MOVES
-_TOP = "; the highest is {top_rate:rate}, by {method} at {top}, {share:percent} of the FMA peak."
+_GROWS = "The best rate grows " + _MOVES + " ({times:times}"
+_FALLS = "The best rate falls " + _MOVES
+_TOP = "; the highest is {top_rate:rate}, by {method} at {top}, {share:percent} of the FMA peak ({workload:workload})."
 ENGLISH = {
-    "rate/grows": _GROWS + _TOP,
+    "rate/grows": _GROWS + ")" + _TOP,
     "rate/falls": _FALLS + _TOP,
-    "rate/grows-no-peak": _GROWS + ".",
-    "rate/falls-no-peak": _FALLS + ".",
-    "rate/level": "{workload:workload}: the best rate at {few} and at {many} channels is the same within the spreads.",
+    "rate/grows-no-peak": _GROWS + "; {workload:workload}).",
+    "rate/falls-no-peak": _FALLS + " ({workload:workload}).",
+    "rate/level": "The best rate at {few} and at {many} channels is the same within the spreads ({workload:workload}).",
     "channels/none": "What the channels do cannot be said: no two cases differ in them alone.",
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convforge.bench.records import Run
+from convforge.bench.records import Result, Run
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, by_case, fastest, order, stretches
 
@@ -208,17 +208,17 @@ def trend(one: Series, points: dict[int, tuple[Reading, Reading]], slow: str, fa
     return Finding(rule, f"trend/{form}", values, rests)
 
 
-Family = tuple[str, tuple[str, ...]]
+Family = tuple[str, Callable[[Result], bool]]
 
 
 def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
     """From where along a series the best method of one family is faster than the best of another.
 
-    A family is a name for sentences, and how its methods' names begin.
+    A family is a name for sentences, and which results are of it.
     """
     both: dict[int, tuple[Reading, Reading]] = {}
     for place, found in one.points.items():
-        own = [[r for r in found if r.result.algorithm.startswith(names)] for _, names in (before, after)]
+        own = [[r for r in found if holds(r.result)] for _, holds in (before, after)]
         if own[0] and own[1]:
             both[place] = (min(own[0], key=lambda r: r.seconds), min(own[1], key=lambda r: r.seconds))
     values: dict[str, Any] = {
@@ -328,51 +328,51 @@ ENGLISH = {
     "{tried:count case}.",
     "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
     "ahead/too-few": "Who is ahead cannot be said: on no case were two methods timed.",
-    "winners/one": "{workload:workload}: {method} is the fastest from {first} to {last}, by {least:times} to "
-    "{most:times}.",
-    "winners/mostly": "{workload:workload}: {method} is the fastest from {first} to {last}, by up to {most:times}, but "
-    "level with others at {level:names}.",
-    "winners/level": "{workload:workload}: no method is the fastest alone from {first} to {last}; {methods:names} is "
-    "level with the fastest at each of them.",
-    "winners/changes": "{workload:workload}: along the {axis:axis}, the fastest is {stretches:stretches}.",
-    "winners/too-few": "{workload:workload}: no crossover can be found; two methods were timed at fewer than two "
-    "places.",
+    "winners/one": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by {least:times} to "
+    "{most:times} ({workload:workload}).",
+    "winners/mostly": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by up to {most:times}, "
+    "but level with others at {level:names} ({workload:workload}).",
+    "winners/level": "No method is the fastest alone along the {axis:axis}, from {first} to {last}; {methods:names} is "
+    "level with the fastest at each of them ({workload:workload}).",
+    "winners/changes": "The fastest is {stretches:stretches}, along the {axis:axis} ({workload:workload}).",
+    "winners/too-few": "No crossover can be found; two methods were timed at fewer than two places "
+    "({workload:workload}).",
     "pair/all-faster": "{fast} is faster than {slow} on {n:all case}, by {span:span}.",
     "pair/all-slower": "{fast} is slower than {slow} on {n:all case}: it takes {inverse:span} the time.",
     "pair/all-level": "{fast} and {slow} are level on {n:all case}: closer than their spreads.",
     "pair/mixed": "{fast} against {slow}: {split:split}; the gain goes from {span:span}.",
     "pair/missing": "{fast} against {slow}: no case has times of both, so nothing can be said.",
-    "crossover/at": "{workload:workload}: the best {after:word} method overtakes the best {before:word} one between "
-    "{last_lost} and {crossover} ({crossover_gain:times} there, {last_gain:times} at {last}); at {first} it takes "
-    "{first_loss:times} the time.",
-    "crossover/at-last": "{workload:workload}: the best {after:word} method overtakes the best {before:word} one "
-    "between {last_lost} and {last}, the last {axis:axis} ({last_gain:times} there); at {first} it takes "
-    "{first_loss:times} the time.",
-    "crossover/always": "{workload:workload}: the best {after:word} method is faster than the best {before:word} one "
-    "at {n:each place}, {first_gain:times} at {first}, {last_gain:times} at {last}.",
-    "crossover/never-behind": "{workload:workload}: the best {after:word} method is faster than the best "
-    "{before:word} one at {won:names}, and level at {level:names}.",
-    "crossover/never": "{workload:workload}: the best {after:word} method is at none of {n:count place} faster than "
-    "the best {before:word} one; at {last_lost} it takes {last_loss:times} the time ({last_after} against "
-    "{last_before}).",
-    "crossover/level": "{workload:workload}: the best {after:word} and the best {before:word} method are level at "
-    "{n:each place}.",
-    "crossover/back": "{workload:workload}: the best {after:word} method is faster than the best {before:word} one up "
-    "to {last_won}, and slower from {first_lost} on ({last_loss:times} the time at {last_lost}).",
-    "crossover/scattered": "{workload:workload}: the best {after:word} method is faster than the best {before:word} "
-    "one at {won:names} and slower at {lost:names}: there is no one crossover.",
-    "crossover/too-few": "{workload:workload}: where {after:word} overtakes {before:word} cannot be said: fewer than "
-    "two places have both.",
-    "trend/grows": "{workload:workload}: the gain of {fast} over {slow} grows with the {axis:axis}, from "
-    "{first_gain:times} at {first} to {last_gain:times} at {last}.",
-    "trend/falls": "{workload:workload}: the gain of {fast} over {slow} falls with the {axis:axis}, from "
-    "{first_gain:times} at {first} to {last_gain:times} at {last}.",
-    "trend/no-order": "{workload:workload}: the gain of {fast} over {slow} goes up and down with the {axis:axis}, "
-    "between {least:times} and {most:times}.",
-    "trend/steady": "{workload:workload}: the gain of {fast} over {slow} does not move with the {axis:axis} by more "
-    "than the spreads, from {first} to {last}.",
-    "trend/too-few": "{workload:workload}: how the gain of {fast} over {slow} moves with the {axis:axis} cannot be "
-    "said from {n:count place}.",
+    "crossover/at": "The best {after:word} method overtakes the best {before:word} one at a {axis:axis} between "
+    "{last_lost} and {crossover} ({crossover_gain:times} at {crossover}, {last_gain:times} at {last}); at {first} it "
+    "takes {first_loss:times} the time ({workload:workload}).",
+    "crossover/at-last": "The best {after:word} method overtakes the best {before:word} one at a {axis:axis} between "
+    "{last_lost} and {last}, the last ({last_gain:times} at {last}); at {first} it takes {first_loss:times} the time "
+    "({workload:workload}).",
+    "crossover/always": "The best {after:word} method is faster than the best {before:word} one at {n:each place}, "
+    "{first_gain:times} at {first}, {last_gain:times} at {last} ({workload:workload}).",
+    "crossover/never-behind": "The best {after:word} method is faster than the best {before:word} one at {won:names}, "
+    "and level at {level:names} ({workload:workload}).",
+    "crossover/never": "The best {after:word} method is at none of {n:count place} faster than the best {before:word} "
+    "one; at {last_lost} it takes {last_loss:times} the time ({last_after} against {last_before}; "
+    "{workload:workload}).",
+    "crossover/level": "The best {after:word} and the best {before:word} method are level at {n:each place} "
+    "({workload:workload}).",
+    "crossover/back": "The best {after:word} method is faster than the best {before:word} one up to {last_won}, and "
+    "slower from {first_lost} on ({last_loss:times} the time at {last_lost}; {workload:workload}).",
+    "crossover/scattered": "The best {after:word} method is faster than the best {before:word} one at {won:names} and "
+    "slower at {lost:names}: there is no one crossover ({workload:workload}).",
+    "crossover/too-few": "Where {after:word} overtakes {before:word} cannot be said: fewer than two places have both "
+    "({workload:workload}).",
+    "trend/grows": "The gain of {fast} over {slow} grows with the {axis:axis}, from {first_gain:times} at {first} to "
+    "{last_gain:times} at {last} ({workload:workload}).",
+    "trend/falls": "The gain of {fast} over {slow} falls with the {axis:axis}, from {first_gain:times} at {first} to "
+    "{last_gain:times} at {last} ({workload:workload}).",
+    "trend/no-order": "The gain of {fast} over {slow} goes up and down with the {axis:axis}, between {least:times} "
+    "and {most:times} ({workload:workload}).",
+    "trend/steady": "The gain of {fast} over {slow} does not move with the {axis:axis} by more than the spreads, from "
+    "{first} to {last} ({workload:workload}).",
+    "trend/too-few": "How the gain of {fast} over {slow} moves with the {axis:axis} cannot be said from "
+    "{n:count place} ({workload:workload}).",
     "peak/low": "Everything stays under {low:percent} of the card's peak of {peak:rate}: the highest of {n:count time} "
     "is {top} on {top_case}, {top_rate:rate} or {top_share:percent}; the lowest has {lowest_share:percent}.",
     "peak/top": "{top} comes nearest to the peak of {peak:rate}: {top_rate:rate} or {top_share:percent} on {top_case}; "

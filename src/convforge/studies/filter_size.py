@@ -16,12 +16,8 @@ from convforge.studies.study import Part, Study
 METHODS = ("direct_*", "depthwise*", "fft*", "separable", "cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
 SIDES = (1, 3, 5, 7, 9, 11, 15, 21, 31, 47, 63)
 CPU_SIDES = (1, 3, 5, 7, 11, 15, 31, 63)
-# Families whose crossovers are asked for: name in a sentence -> beginnings of methods.
-FAMILIES = {
-    "direct": ("direct_", "depthwise"),
-    "FFT": ("fft",),
-    "separable": ("separable",),
-}
+# Families whose crossovers are asked for: name in a sentence -> the arithmetic of its methods, whoever made them.
+FAMILIES = {"strict": "strict", "FFT": "fft", "separable": "separable"}
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -47,7 +43,7 @@ def winners(run: Run) -> Iterator[Finding]:
 
 
 def crossovers(run: Run) -> Iterator[Finding]:
-    """From which filter the FFT, and separable passes, are faster than the best direct method."""
+    """From which filter the FFT, and separable passes, are faster than the best method of strict arithmetic."""
     found = series(readings(run, "conv2d"), "filter")
     for one in found:
         yield _crossover(one, "FFT")
@@ -57,17 +53,20 @@ def crossovers(run: Run) -> Iterator[Finding]:
 
 
 def _crossover(one: Series, family: str) -> Finding:
-    before, after = ("direct", FAMILIES["direct"]), (family, FAMILIES[family])
-    return common.crossover(one, before, after, f"crossover-{family.lower()}")
+    return common.crossover(one, _family("strict"), _family(family), f"crossover-{family.lower()}")
+
+
+def _family(name: str) -> common.Family:
+    return name, lambda result: result.precision == FAMILIES[name]
 
 
 def growth(run: Run) -> Iterator[Finding]:
     """By how much each family's time grows from the smallest filter to the largest, against the taps."""
     for one in series(readings(run, "conv2d"), "filter"):
-        for family, names in FAMILIES.items():
+        for family, precision in FAMILIES.items():
             best: dict[int, Reading] = {}
             for place, found in one.points.items():
-                own = [r for r in found if r.result.algorithm.startswith(names)]
+                own = [r for r in found if r.result.precision == precision]
                 if own:
                     best[place] = min(own, key=lambda r: r.seconds)
             if len(best) < 2:
@@ -90,14 +89,14 @@ def growth(run: Run) -> Iterator[Finding]:
 
 
 ENGLISH = {
-    "growth/taps": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
-    "{grown:times}, at least as much as the taps ({taps:times}).",
-    "growth/between": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows "
-    "by {grown:times}, more than the filter's side ({side:times}), less than its taps ({taps:times}).",
-    "growth/flat": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time grows by "
-    "{grown:times} ({small_s:time} to {large_s:time}), no more than the filter's side ({side:times}).",
-    "growth/none": "{workload:workload}: from {small}x{small} to {large}x{large} the best {family:word} time does not "
-    "grow ({small_s:time} to {large_s:time}).",
+    "growth/taps": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, at "
+    "least as much as the taps, {taps:times} ({workload:workload}).",
+    "growth/between": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times}, "
+    "more than the filter's side, {side:times}, and less than its taps, {taps:times} ({workload:workload}).",
+    "growth/flat": "From {small}x{small} to {large}x{large} the best {family:word} time grows to {grown:times} "
+    "({small_s:time} to {large_s:time}), no more than the filter's side, {side:times} ({workload:workload}).",
+    "growth/none": "From {small}x{small} to {large}x{large} the best {family:word} time does not grow ({small_s:time} "
+    "to {large_s:time}; {workload:workload}).",
 }
 
 STUDY = Study(

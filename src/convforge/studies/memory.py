@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,6 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 def _small(case: Case, size: int = 64) -> Case:
     """The case on a smaller picture."""
-    from dataclasses import replace
-
     assert isinstance(case.problem, Conv2dProblem)
     return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
 
@@ -61,7 +60,44 @@ def steps(run: Run) -> Iterator[Finding]:
     there = {r.method for r in found}
     for rule, (slow, fast) in STEPS.items():
         if {slow, fast} & there and (fast in there or device_backend(run) != "cpu") and rule_fits(rule, run):
-            yield from common.pair(found, slow, fast, rule)
+            for finding in common.pair(found, slow, fast, rule):
+                turns = _turns([r for r in found if r.method == fast], finding.values.get("split", {}))
+                mixed = finding.form == "pair/mixed" and turns
+                yield (
+                    replace(finding, form="steps/turns", values={**finding.values, "turns": turns})
+                    if mixed
+                    else finding
+                )
+
+
+def _turns(found: Sequence[Reading], split: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """By channels, between which square filters faster turns to slower; empty where cases differ in more than those.
+
+    Numbers of channels with the same turns stand together.
+    """
+    orders = {case: name for name, cases in split.items() for case in cases}
+    problems = {r.case: r.problem for r in found if r.case in orders}
+    places = {case: (p.c, p.r) for case, p in problems.items()}
+    square = all(p.r == p.s and p.groups == 1 for p in problems.values())
+    if not square or len({(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}) != 1:
+        return []
+    if len(set(places.values())) < len(orders):
+        return []
+    said: dict[int, list[dict[str, Any]]] = {}
+    for case, (channels, side) in sorted(places.items(), key=lambda pair: pair[1]):
+        runs = said.setdefault(channels, [])
+        if runs and runs[-1]["order"] == orders[case]:
+            runs[-1]["last"] = side
+        else:
+            runs.append({"order": orders[case], "first": side, "last": side})
+    turns: list[dict[str, Any]] = []
+    for channels, runs in said.items():
+        same = next((turn for turn in turns if turn["runs"] == runs), None)
+        if same is None:
+            turns.append({"channels": [channels], "runs": runs})
+        else:
+            same["channels"].append(channels)
+    return turns
 
 
 def rule_fits(rule: str, run: Run) -> bool:
@@ -122,11 +158,13 @@ def traffic(run: Run) -> Iterator[Finding]:
         "copy": best.copy_bytes_per_s,
         "share": 1 - best.copy_bytes_per_s / rates[case],
         "above": above,
-        "k": len(above),
+        "k": len([other for other in above if other != case]),
+        "others": len(found) - 1,
         "s": top.seconds,
     }
     rests = (*(r.datum() for r in found), Datum("", "", "", "copy_bytes_per_s", best.copy_bytes_per_s))
-    yield Finding("traffic", "traffic/cached" if above else "traffic/below", values, rests)
+    form = "below" if not above else "cached" if len(found) > 1 else "cached-alone"
+    yield Finding("traffic", f"traffic/{form}", values, rests)
 
 
 def requested(r: Reading) -> int:
@@ -176,12 +214,16 @@ def counters(run: Run) -> Iterator[Finding]:
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "asked": c.l1_bytes,
                   "moved": c.dram_bytes, "least": least, "times": c.dram_bytes / least}  # fmt: skip
         form = "hit-rates/counted" if c.dram_bytes >= least else "hit-rates/kept"
+        # What a kernel reads from shared memory passes no cache, so a hit rate tells nothing of it.
+        launches = results[c.case, method, c.config].launches
+        form += "-shared" if any(launch.get("scratch_bytes") for launch in launches) else ""
         yield Finding("hit-rates", form, values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):
         slow, fast = (by_method.get(name) for name in STEPS[rule])
-        if slow is not None and fast is not None and slow.case == fast.case and fast.l1_bytes:
+        if slow is not None and fast is not None and slow.case == fast.case and slow.l1_bytes and fast.l1_bytes:
             values = {"slow": slow.method, "fast": fast.method, "case": fast.case, "slow_bytes": slow.l1_bytes,
-                      "fast_bytes": fast.l1_bytes, "times": slow.l1_bytes / fast.l1_bytes}  # fmt: skip
+                      "fast_bytes": fast.l1_bytes, "times": slow.l1_bytes / fast.l1_bytes,
+                      "inverse": fast.l1_bytes / slow.l1_bytes}  # fmt: skip
             form = "fewer" if fast.l1_bytes < slow.l1_bytes else "more"
             rests = (*_counted(slow, "l1_bytes"), *_counted(fast, "l1_bytes"))
             yield Finding("asked-of-l1", f"asked/{form}", values, rests)
@@ -192,6 +234,7 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
 
 
 ENGLISH = {
+    "steps/turns": "{fast} against {slow}: {turns:turns}; the gain goes from {span:span}.",
     "claim/confirmed-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters is "
     "confirmed here: {least:times} to {most:times} on {n:count case}.",
     "claim/partly-5x5": "The claim that shared memory brings {low:.0f} to {high:.0f} times for 5x5 filters holds on "
@@ -203,7 +246,7 @@ ENGLISH = {
     "traffic/cached": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
     "{least:megabytes} that must move. In {s:time} that is {rate:bytes_rate}, above the {copy:bytes_rate} of a copy: "
     "so at least {share:percent} of it did not come from memory: a cache had it, or one read served several threads. "
-    "The same holds for {k} of {n:count case}.",
+    "The same holds for {k} of {others:count other case}.",
     "traffic/below": "Straight from the definition, {case} requests {requested:megabytes}, {times:.0f} times the "
     "{least:megabytes} that must move; at {rate:bytes_rate}, below the {copy:bytes_rate} of a copy, its time does not "
     "show whether caches served any of it.",
@@ -216,12 +259,20 @@ ENGLISH = {
     "output stands in the last cache when the kernel ends.",
     "hit-rates/not-counted": "Hit rates of the caches are not known: {reason:reason}; what is said of caches follows "
     "from bytes and times.",
-    "asked/fewer": "On {case}, {slow} requests {times:times} as many bytes from L1 as {fast}: {slow_bytes:megabytes} "
-    "against {fast_bytes:megabytes}.",
-    "asked/more": "On {case}, {fast} requests no fewer bytes from L1 than {slow}: {fast_bytes:megabytes} against "
-    "{slow_bytes:megabytes}.",
+    "asked/fewer": "On {case}, {slow} requests {times:times} as many bytes from L1 as {fast}, reads from shared memory "
+    "not counted: {slow_bytes:megabytes} against {fast_bytes:megabytes}.",
+    "asked/more": "On {case}, {fast} requests {inverse:times} as many bytes from L1 as {slow}, reads from shared "
+    "memory not counted: {fast_bytes:megabytes} against {slow_bytes:megabytes}.",
     "hit-rates/none": "Hit rates of the caches are not known: none of {n:count result} carries a profiler's "
     "counters; what is said of caches follows from bytes and times.",
+}
+ENGLISH["traffic/cached-alone"] = ENGLISH["traffic/cached"].removesuffix(
+    " The same holds for {k} of {others:count other case}."
+)
+ENGLISH |= {
+    f"{form}-shared": ENGLISH[form].removesuffix(".")
+    + "; what it reads from shared memory is not counted in the share of L1."
+    for form in ("hit-rates/counted", "hit-rates/kept")
 }
 ENGLISH |= {
     form.replace("5x5", "larger"): said.replace("5x5 filters", "filters larger than 5x5")

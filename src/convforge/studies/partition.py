@@ -35,7 +35,7 @@ def _same_block(row: Row) -> bool:
 def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
     """Case -> partition -> its reading, of cases with several; all with the block that the others have."""
     found: dict[str, dict[str, Reading]] = {}
-    every = readings(run, "conv2d", every_config=True, pick=lambda run, r: r.time)
+    every = readings(run, "conv2d", every_config=True)
     for case, rs in by_case(r for r in every if r.result.algorithm == METHOD).items():
         shapes = [(shape, r) for r in rs if (shape := shape_of(r.result.config)) is not None]
         blocks = {(shape.first, shape.second) for shape, _ in shapes if shape.partition}

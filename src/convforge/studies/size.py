@@ -196,50 +196,43 @@ def _call(run: Run, reading: Reading) -> Reading:
 
 _WITH = {"time": "without transfer", "transfer_time": "from host to host"}
 ENGLISH = {
-    "floor/flat": "{workload:workload}: from {first} to {last} pixels a side the fastest time grows by no more than "
-    "{flat:times} ({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: there a call "
-    "costs what it costs, whatever the size. From {last} to {next} it grows by {next_growth:times}.",
-    "floor/all": "{workload:workload}: over all sizes, {first} to {last}, the fastest time grows by no more than "
-    "{flat:times} ({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: no size is "
-    "large enough to show what pixels cost.",
-    "floor/none": "{workload:workload}: no floor is seen; already from {first} to {next} the time grows by "
-    "{next_growth:times}, more than {flat:times}.",
-    "floor/too-few": "{workload:workload}: what a call costs at least cannot be said from fewer than three sizes.",
-    "growth/in-step": "{workload:workload}: from {small} to {large} the fastest time grows as the pixels do, "
-    "within {within:percent}: {growth:times} for {pixels:times} ({small_s:time} to {large_s:time}).",
-    "growth/more": "{workload:workload}: from {small} to {large} the fastest time grows by {growth:times}, more than "
-    "the pixels ({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time}.",
-    "growth/less": "{workload:workload}: from {small} to {large} the fastest time grows by {growth:times}, less than "
-    "the pixels ({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time}.",
-    "transfer/most": "{workload:workload}: from host to host, at {n:each size} most of the time is spent outside the "
-    "call itself, on copies and on the host: {least:percent} at {least_size} to {most:percent} at {most_size}.",
-    "transfer/little": "{workload:workload}: from host to host, the call itself takes most of the time at {n:each "
-    "size}; copies and the host have {least:percent} at {least_size} to {most:percent} at {most_size}.",
-    "transfer/mixed": "{workload:workload}: from host to host, copies and the host take more than half of the time at "
-    "{above:names}, and not at {below:names}; they have {least:percent} ({least_size}) to {most:percent} "
-    "({most_size}).",
+    "floor/flat": "From {first} to {last} pixels a side the fastest time grows to no more than {flat:times} "
+    "({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: there a call costs what it "
+    "costs, whatever the size. From {last} to {next} it grows to {next_growth:times} ({workload:workload}).",
+    "floor/all": "Over all sizes, {first} to {last}, the fastest time grows to no more than {flat:times} "
+    "({first_s:time} to {last_s:time}, {growth:times}) for {pixels:.0f} times the pixels: no size is large enough to "
+    "show what pixels cost ({workload:workload}).",
+    "floor/none": "No floor is seen; already from {first} to {next} the time grows to {next_growth:times}, more than "
+    "{flat:times} ({workload:workload}).",
+    "floor/too-few": "What a call costs at least cannot be said from fewer than three sizes ({workload:workload}).",
+    "growth/in-step": "From {small} to {large} the fastest time grows as the pixels do, within {within:percent}: "
+    "{growth:times} for {pixels:times} ({small_s:time} to {large_s:time}; {workload:workload}).",
+    "growth/more": "From {small} to {large} the fastest time grows to {growth:times}, more than the pixels "
+    "({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time} ({workload:workload}).",
+    "growth/less": "From {small} to {large} the fastest time grows to {growth:times}, less than the pixels "
+    "({pixels:times}) by over {within:percent}: {small_s:time} to {large_s:time} ({workload:workload}).",
+    "transfer/most": "From host to host, at {n:each size} most of the time is spent outside the call itself, on "
+    "copies and on the host: {least:percent} at {least_size} to {most:percent} at {most_size} ({workload:workload}).",
+    "transfer/little": "From host to host, the call itself takes most of the time at {n:each size}; copies and the "
+    "host have {least:percent} at {least_size} to {most:percent} at {most_size} ({workload:workload}).",
+    "transfer/mixed": "From host to host, copies and the host take more than half of the time at {above:names}, and "
+    "not at {below:names}; they have {least:percent} ({least_size}) to {most:percent} ({most_size}; "
+    "{workload:workload}).",
     "transfer/none": "What transfer adds cannot be said: no time from host to host was taken.",
 }
 for _what, _said in _WITH.items():
+    _on = "{workload:workload}, " + _said + ")."
     ENGLISH |= {
-        f"worth/always-{_what}": "{workload:workload}, " + _said + ": the GPU is faster than its host at "
-        "{n:each size}, by {first_ratio:times} at {first} and {last_ratio:times} at {last} ({gpu} against {cpu}).",
-        f"worth/never-{_what}": "{workload:workload}, "
-        + _said
-        + ": the GPU is at no size faster than its host; it takes "
-        "{first_inverse:times} the time at {first} and {last_inverse:times} at {last} ({gpu} against {cpu}).",
-        f"worth/from-{_what}": "{workload:workload}, "
-        + _said
-        + ": the GPU is faster than its host from {crossover} on "
-        "({crossover_ratio:times}; {last_ratio:times} at {last}); at {first} it takes {first_inverse:times} the time.",
-        f"worth/scattered-{_what}": "{workload:workload}, "
-        + _said
-        + ": the GPU is faster than its host at {won:names} "
-        "of {sizes:names}: there is no one crossover.",
-        f"worth/missing-{_what}": "{workload:workload}, "
-        + _said
-        + ": whether the GPU is worth it cannot be said, as the "
-        "same was not timed on its host.",
+        f"worth/always-{_what}": "The GPU is faster than its host at {n:each size}, by {first_ratio:times} at {first} "
+        "and {last_ratio:times} at {last} ({gpu} against {cpu}; " + _on,
+        f"worth/never-{_what}": "The GPU is at no size faster than its host; it takes {first_inverse:times} the time "
+        "at {first} and {last_inverse:times} at {last} ({gpu} against {cpu}; " + _on,
+        f"worth/from-{_what}": "The GPU is faster than its host from {crossover} on ({crossover_ratio:times}; "
+        "{last_ratio:times} at {last}); at {first} it takes {first_inverse:times} the time (" + _on,
+        f"worth/scattered-{_what}": "The GPU is faster than its host at {won:names} of {sizes:names}: there is no one "
+        "crossover (" + _on,
+        f"worth/missing-{_what}": "Whether the GPU is worth it cannot be said, as the same was not timed on its host "
+        "(" + _on,
     }
 ENGLISH["worth/missing"] = "Whether a GPU is worth it cannot be said: it has no such times."
 

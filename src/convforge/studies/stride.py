@@ -88,6 +88,7 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
         "workload": one.workload,
         "stride": stride,
         "outputs": outputs,
+        "share": 1 / outputs,
         "bytes": nbytes,
         "gain": gain,
         "loss": 1 / gain,
@@ -180,27 +181,27 @@ ENGLISH = {
     "({example:workload}): {who:by_stride}.",
     "by-stride/too-few": "Whether the stride changes who is fastest cannot be said: no picture was timed at two "
     "strides by two methods.",
-    "saves/in-step": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs and is {gain:times} "
-    "faster ({whole_s:time} to {strided_s:time}): within the spreads it saves what it leaves out.",
-    "saves/as-bytes": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs but is only "
-    "{gain:times} faster ({whole_s:time} to {strided_s:time}), within the spreads as much as the bytes fall that "
-    "must be moved ({bytes:times}): the picture must still be read.",
-    "saves/part": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs and is {gain:times} "
-    "faster ({whole_s:time} to {strided_s:time}): less than the outputs fall, more than the bytes to move "
-    "({bytes:times}).",
-    "saves/less": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs but is only "
-    "{gain:times} faster ({whole_s:time} to {strided_s:time}), less than even the bytes to move fall "
-    "({bytes:times}): neither outputs nor bytes decide its time.",
-    "saves/level": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs, but its time is level "
-    "with that of stride 1 ({whole_s:time}, {strided_s:time}).",
-    "saves/slower": "{workload:workload}: stride {stride} leaves {outputs:times} fewer outputs and takes longer: "
-    "{whole_s:time} becomes {strided_s:time} ({loss:times}).",
-    "saves/too-few": "{workload:workload}: what a stride saves cannot be said, as strides 1 and above were not both "
-    "timed.",
-    "waste/some": "{workload:workload}: stride {stride} makes {idle:names} no faster than stride 1, though most "
-    "outputs are gone: a kernel that computes what it throws away looks so, or one that waits for bytes.",
-    "waste/none": "{workload:workload}: stride {stride} makes {n:each method} faster than stride 1, by "
-    "{least:times} ({least_method}) to {most:times} ({most_method}).",
+    "saves/in-step": "Stride {stride} leaves {share:percent} of the outputs and is {gain:times} as fast "
+    "({whole_s:time} to {strided_s:time}): within the spreads it saves what it leaves out ({workload:workload}).",
+    "saves/as-bytes": "Stride {stride} leaves {share:percent} of the outputs but is only {gain:times} as fast "
+    "({whole_s:time} to {strided_s:time}), within the spreads as much as the bytes fall that must be moved "
+    "({bytes:times}): the picture must still be read ({workload:workload}).",
+    "saves/part": "Stride {stride} leaves {share:percent} of the outputs and is {gain:times} as fast ({whole_s:time} "
+    "to {strided_s:time}): less than the outputs fall, {outputs:times}, and more than the bytes to move, {bytes:times} "
+    "({workload:workload}).",
+    "saves/less": "Stride {stride} leaves {share:percent} of the outputs but is only {gain:times} as fast "
+    "({whole_s:time} to {strided_s:time}), less than even the bytes to move fall ({bytes:times}): neither outputs nor "
+    "bytes decide its time ({workload:workload}).",
+    "saves/level": "Stride {stride} leaves {share:percent} of the outputs, but its time is level with that of stride "
+    "1 ({whole_s:time}, {strided_s:time}; {workload:workload}).",
+    "saves/slower": "Stride {stride} leaves {share:percent} of the outputs and takes longer: {whole_s:time} becomes "
+    "{strided_s:time} ({loss:times}; {workload:workload}).",
+    "saves/too-few": "What a stride saves cannot be said, as strides 1 and above were not both timed "
+    "({workload:workload}).",
+    "waste/some": "Stride {stride} makes {idle:names} no faster than stride 1, though most outputs are gone: a kernel "
+    "that computes what it throws away looks so, or one that waits for bytes ({workload:workload}).",
+    "waste/none": "Stride {stride} makes {n:each method} faster than stride 1: {least_method} by {least:times}, the "
+    "least, and {most_method} by {most:times}, the most ({workload:workload}).",
     "im2col/all": "At stride {stride} im2col is ahead of the best direct method on {n:all case}, by up to "
     "{most:times} ({most_case}).",
     "im2col/some": "At stride {stride} im2col is ahead of the best direct method on {won:names}, of {n:count case}, by "

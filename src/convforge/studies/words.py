@@ -204,6 +204,30 @@ class English(string.Formatter):
         """Where something is faster, slower and level."""
         return "; ".join(f"{order} on {self.say_names(cases)}" for order, cases in split.items() if cases)
 
+    def say_turns(self, turns: Sequence[Mapping[str, Any]]) -> str:
+        """By channels, with which square filters something is faster, slower and level."""
+        said = []
+        for turn in turns:
+            runs = [f"{run['order']} at {self._sides(run)}" for run in turn["runs"]]
+            word = "channel" if turn["channels"] == [1] else "channels"
+            said.append(f"with {self.say_names(turn['channels'])} {word} {', '.join(runs)}")
+        return "; ".join(said)
+
+    def _sides(self, run: Mapping[str, Any]) -> str:
+        first, last = (f"{run[end]}x{run[end]}" for end in ("first", "last"))
+        return first if first == last else f"{first} to {last}"
+
+    def say_related(self, related: Mapping[str, Sequence[str]]) -> str:
+        """What grows or falls with something, by the names of those of which that is so."""
+        said = {
+            "faster": gettext("a shorter time for {names}"),
+            "slower": gettext("a longer time for {names}"),
+            "neither": gettext("neither a shorter time nor a longer one for {names}"),
+            "mixed": gettext("a shorter time or a longer one, by the case, for {names}"),
+        }
+        found = [said[form].format(names=self.say_names(names)) for form, names in related.items() if names]
+        return gettext("; ").join(found)
+
     def say_groups(self, groups: Mapping[str, Sequence[str]]) -> str:
         """Names, and the cases of each."""
         return "; ".join(f"{name} on {self.say_names(cases)}" for name, cases in groups.items())
@@ -264,6 +288,18 @@ class Chinese(English):
     def say_split(self, split: Mapping[str, Sequence[str]]) -> str:
         orders = {"faster": "更快", "slower": "更慢", "level": "持平", "neither": "看不出关系"}
         return "；".join(f"在 {self.say_names(cases)} 上{orders[order]}" for order, cases in split.items() if cases)
+
+    def say_turns(self, turns: Sequence[Mapping[str, Any]]) -> str:
+        orders = {"faster": "更快", "slower": "更慢", "level": "持平"}
+        said = []
+        for turn in turns:
+            runs = [f"{self._sides(run)} 时{orders[run['order']]}" for run in turn["runs"]]
+            said.append(f"{self.say_names(turn['channels'])} 个通道，{'，'.join(runs)}")
+        return "；".join(said)
+
+    def _sides(self, run: Mapping[str, Any]) -> str:
+        first, last = (f"{run[end]}x{run[end]}" for end in ("first", "last"))
+        return first if first == last else f"{first} 到 {last}"
 
     def say_groups(self, groups: Mapping[str, Sequence[str]]) -> str:
         return "；".join(f"{self.say_names(cases)} 上为 {name}" for name, cases in groups.items())
