@@ -31,6 +31,7 @@ from convforge.report.theme import (
 from convforge.studies.partition import by_partition
 from convforge.studies.readings import Reading, Series, by_case, device_backend, readings, series
 from convforge.studies.timer import MISTAKEN
+from convforge.studies.tried import alike
 from convforge.studies.words import clock_name, workload_words
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
@@ -235,29 +236,29 @@ def _timed(name: str, r: Reading, timing: Timing) -> dict[str, Any]:
 
 
 def _blocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
-    """Each config's time over the fastest of its method and case, by the threads or elements of its block."""
+    """Each shape's time over the fastest of its method, by the threads or elements of its block.
+
+    Of configs that differ in their block alone; where a method has several such groups, of the largest.
+    """
     for operation in ("conv2d", "gemm"):
-        every = readings(chapter.shown.run, operation, every_config=True, pick=lambda run, r: r.time)
-        cases = by_case(r for r in every if r.result.ours and _is_whole(r))
-        if not cases:
-            continue
-        case = max(cases, key=lambda name: (len({r.method for r in cases[name]}), cases[name][0].result.flops))
-        rows = []
-        for method in dict.fromkeys(r.method for r in cases[case]):
-            own = [r for r in cases[case] if r.method == method]
-            shapes: dict[str, Reading] = {}
-            for r in sorted(own, key=lambda r: r.seconds):
-                shapes.setdefault(str(shape_of(r.result.config)), r)
-            if len(shapes) > 1:
-                rows += [_block_row(chapter, r, min(own, key=lambda r: r.seconds)) for r in shapes.values()]
+        groups: dict[str, dict[str, list[Reading]]] = {}
+        for one in alike(chapter.shown.run):
+            for case, found in one.cases.items():
+                own = [r for r in found if r.result.operation == operation and shape_of(r.result.config)]
+                if len(own) > max(1, len(groups.setdefault(case, {}).get(one.method, ()))):
+                    groups[case][one.method] = own
+        case = max(groups, key=lambda name: (len(groups[name]), _flops(groups[name])), default="")
+        rows = [
+            _block_row(chapter, r, min(own, key=lambda r: r.seconds))
+            for own in groups.get(case, {}).values()
+            for r in sorted(own, key=lambda r: r.seconds)
+        ]
         if rows:
             yield _block_panel(operation, case, rows, ink)
 
 
-def _is_whole(r: Reading) -> bool:
-    """Whether its config names a shape of block, whose threads compute an output or a tile: no other partition."""
-    shape = shape_of(r.result.config)
-    return shape is not None and not shape.partition
+def _flops(methods: Mapping[str, Sequence[Reading]]) -> int:
+    return max((r.result.flops for own in methods.values() for r in own), default=0)
 
 
 def _block_row(chapter: Chapter, r: Reading, best: Reading) -> dict[str, Any]:
