@@ -101,6 +101,23 @@ def test_a_wider_arithmetic_than_asked_for_does_not_compete(tmp_path: Path) -> N
     assert headline.figure == "0.50×"
 
 
+def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path: Path) -> None:
+    rows = [*two(1e-3, 8e-3, size=32), *two(1e-3, 4e-3, size=64), *two(2e-3, 1e-3, size=128)]
+    for method, precision, ours in (("opencv_filter2d_dft", "fft", False), ("fft", "fft", True)):
+        row = runs.result("opencv_filter2d", 1, 32, 1) | {"algorithm": method, "precision": precision, "ours": ours}
+        rows.append(row | {"time": row["time"] | {"samples": [0.5e-3] * 15}})
+    headline = summary.headline(shown(tmp_path, [runs.header(), *rows]))
+    assert "in the same run, both in strict arithmetic: ours is ahead." in headline.caption
+    assert any(s.startswith("Best: 4.00×") and "64×64" in s and "Worst: 0.50×" in s for s in headline.sentences)
+    assert any(
+        "a peer is faster than our best on 1 of 3 cases (opencv_filter2d_dft on 1), none of which is called the best, "
+        "and so is a method of ours on 1." in s
+        for s in headline.sentences
+    )
+    alone = summary.headline(shown(tmp_path, [runs.header(), *two(1e-3, 8e-3, size=32), *rows[-2:]]))
+    assert "opencv_filter2d_dft is faster there, 500 us" in alone.sentences[1]
+
+
 def test_a_final_decides(tmp_path: Path) -> None:
     rows = two(2e-3, 1e-3)
     final = runs.finalists("rgb_to_1_64_s1", ("direct_rows", "opencv_filter2d"), (1e-3, 3e-3), 0.01)

@@ -17,6 +17,7 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
+from convforge.measure.timer import tie
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
@@ -183,8 +184,8 @@ def headline(view: View) -> Headline:
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
-    caption = gettext("the speed of the best peer on {kind}, {over}, in the same run: {words}.")
-    said = caption.format(kind=first.family, over=_over(first), words=words)
+    caption = gettext("the speed of the best peer on {kind}, {over}, in the same run, {competing}: {words}.")
+    said = caption.format(kind=first.family, over=_over(first), competing=_competing(first.duels), words=words)
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
     return Headline(tone, numbers.ratio(first.mean), said, sentences)
@@ -212,6 +213,32 @@ def _kind(entry: Entry) -> str:
     if problem.c <= PICTURE_CHANNELS:
         return gettext("pictures of up to {n} channels").format(n=PICTURE_CHANNELS)
     return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
+
+
+def _competing(found: Iterable[Duel]) -> str:
+    """Which arithmetic competes."""
+    asked = {getattr(parse_problem(d.ours.result.problem), "precision", "strict") for d in found}
+    if asked == {"strict"}:
+        return gettext("both in strict arithmetic")
+    return gettext("both in the arithmetic that the case allows")
+
+
+def beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
+    """The fastest of ours, or of the peers, in an arithmetic that its case does not allow; None if not faster than d's.
+
+    Only what is faster by more than the spreads counts.
+    """
+    found = [
+        e
+        for e in view.timed
+        if e.result.case == d.ours.result.case
+        and e.result.ours is ours
+        and not allowed(e.result, parse_problem(e.result.problem))
+    ]
+    fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
+    if fastest is None or fastest.timing is None or d.ours.timing is None or tie(fastest.timing, d.ours.timing):
+        return None
+    return fastest if fastest.timing.median_s < d.ours.timing.median_s else None
 
 
 def _over(kind: Group) -> str:
@@ -270,16 +297,38 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
         peer_time=_time(top.peer),
         result=result.format(ratio=numbers.ratio(top.ratio)),
     )
+    if (other := beyond(view, top, ours=False)) is not None:
+        words = gettext("{peer} is faster there, {time}, in {arithmetic} arithmetic, which does not compete.")
+        yield words.format(peer=other.label, time=_time(other), arithmetic=arithmetic(other.result.precision))
     yield _correct(top.ours)
     if len(found) > 1:
         ahead, level, behind = _counts(found)
         counts = gettext("Ahead in {ahead}, level in {level}, behind in {behind} of {n} cases.")
         yield counts.format(ahead=ahead, level=level, behind=behind, n=len(found))
-        best, worst = max(found, key=lambda d: d.ratio), min(found, key=lambda d: d.ratio)
-        ends = gettext("Best: {best}. Worst: {worst}.")
-        yield ends.format(best=_range_end(view, best), worst=_range_end(view, worst))
+        yield from _ends(view, found)
     if single := len(view.verdicts) - len(found):
         yield gettext("Cases with no such comparison, not counted: {n}.").format(n=single)
+
+
+def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:
+    """The best and the worst case. Where a peer of another arithmetic wins, ours is best at nothing."""
+    others = {d.ours.result.case: e for d in found if (e := beyond(view, d, ours=False)) is not None}
+    mine = sum(beyond(view, d, ours=True) is not None for d in found)
+    won = [d for d in found if d.ours.result.case not in others]
+    worst = _range_end(view, min(found, key=lambda d: d.ratio))
+    if won:
+        ends = gettext("Best: {best}. Worst: {worst}.")
+        yield ends.format(best=_range_end(view, max(won, key=lambda d: d.ratio)), worst=worst)
+    else:
+        yield gettext("Worst: {worst}.").format(worst=worst)
+    if others:
+        names = Counter(e.label for e in others.values()).most_common()
+        words = gettext(
+            "Arithmetic that a case does not allow is not counted: with it a peer is faster than our best on {n} of "
+            "{all} cases ({peers}), none of which is called the best, and so is a method of ours on {mine}."
+        )
+        peers = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in names)
+        yield words.format(n=len(others), all=len(found), peers=peers, mine=mine)
 
 
 def _range_end(view: View, d: Duel) -> str:
