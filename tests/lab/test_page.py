@@ -12,7 +12,7 @@ from tests.lab import books
 from tests.studies.made_up import result, rgb, run
 
 from convforge.algorithms import find
-from convforge.bench.records import digest
+from convforge.bench.records import Result, digest
 from convforge.lab import bind, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
@@ -58,6 +58,31 @@ def test_a_chapter_on_changed_sources_says_so() -> None:
     text = render(bind({"size": fresh, "stride": changed}))
     assert text.count("times are of sources that have changed since") == 2, "at the answer, and in its chapter"
     assert "18 of 18 times are of sources that have changed since" in text
+
+
+def test_a_chapter_counts_as_stale_what_its_table_marks() -> None:
+    """Mistaken clocks too, which compete with nothing."""
+    clocks = [("clock=right", 1.0), ("clock=no_wait", 0.1)]
+    rows = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
+    current = result("direct_tiled", 1.0, rgb(64), case="a", digest=digest(find("conv2d", "cuda", "direct_tiled")))
+    text = render(bind({"timer": run(*rows, current)}))
+    assert "2 of 3 times are of sources that have changed since" in text
+    assert len(re.findall(r">~?\*[\d.]+</td>", text.split('id="study-timer-results"')[1].split("</table>")[0])) == 2
+    assert "Counted here are the times that are compared" not in text, "the one that competes is sound"
+    both = [replace(r, digest="of before") for r in books.pictures().results]
+    assert "Counted here are the times that are compared" in render(bind({"size": run(*both)}))
+
+
+def test_a_kernel_is_changed_where_one_of_the_times_beside_it_is() -> None:
+    def of(size: int, digest: str) -> Result:
+        return result("direct_tiled", 1e-3, rgb(size), case=f"rgb_{size}", digest=digest)
+
+    current = digest(find("conv2d", "cuda", "direct_tiled"))
+    large = [of(size, current) for size in (64, 128, 256, 512, 1024, 2048)]
+    (kernel,) = kernels(bind({"size": run(of(32, "of before"), *large)}))
+    assert (kernel.stale, len(kernel.measured.rows)) == (False, 6)
+    (kernel,) = kernels(bind({"size": run(of(32, "of before"), *large[1:])}))
+    assert kernel.stale
 
 
 def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:

@@ -8,7 +8,7 @@ from functools import cache
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, figures, glossary, stale_words, study_name, title_of
+from convforge.lab.words import Figure, answer, caution_words, figures, glossary, stale_words, study_name, title_of
 from convforge.language import gettext, in_language
 from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
@@ -24,7 +24,7 @@ from convforge.report.page import (
     text,
 )
 from convforge.report.panels import Panel
-from convforge.report.summary import cautions, gates, headline
+from convforge.report.summary import gates, headline
 from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
@@ -118,7 +118,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
         title=title or title_of(book),
         pages=pages,
         headline=headline(whole),
-        cautions=cautions(whole),
+        cautions=caution_words(book),
         sections=[_section(chapter, ink) for chapter in book.chapters],
         absent=[study_name(study.name) for study in book.absent],
         summary=tables.summary_table(whole),
@@ -152,7 +152,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         name=study_name(chapter.study.name),
         study=chapter.study,
         answer=answer(chapter),
-        stale=stale_words(chapter),
+        stale=stale_words(chapter.listed.timed),
         answers=tuple(_said(chapter.study, finding) for finding in chapter.answers),
         supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
         doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),

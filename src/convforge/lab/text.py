@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, stale_words
+from convforge.lab.words import answer, caution_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
-from convforge.report.summary import cautions, headline
+from convforge.report.summary import headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 from convforge.studies.timer import MISTAKEN
@@ -37,7 +37,7 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
     lines += [markdown_line((gettext("question"), gettext("answer"))), "|---|---|"]
     lines += [markdown_line((gettext(c.study.asks), escaped(answer(c)))) for c in book.chapters]
-    lines += ["", *_list(cautions(book.whole))]
+    lines += ["", *_list(caution_words(book))]
     for chapter in book.chapters:
         lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
     lines += _libraries(book)
@@ -55,7 +55,7 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     study = chapter.study
     yield from (f"## {gettext(study.asks)}", "")
     yield from (f"**{escaped(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
-    yield from (f"{stale}\n" for stale in [escaped(stale_words(chapter))] if stale)
+    yield from (f"{stale}\n" for stale in [escaped(stale_words(_listed(chapter)))] if stale)
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:
@@ -65,16 +65,19 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
 
 
 def _times(chapter: Chapter) -> Table:
-    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
     blocks = chapter.study.view == "blocks"
     columns = (
         Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
         Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
         *([tables.occupied()] if blocks else []),
     )  # fmt: skip
+    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in _listed(chapter)))
+
+
+def _listed(chapter: Chapter) -> list[Entry]:
+    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
     clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
-    entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
-    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in entries))
+    return [*(chapter.shown.timed if chapter.study.view == "blocks" else chapter.shown.best), *clocks]
 
 
 def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:

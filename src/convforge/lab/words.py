@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
 from convforge.report import numbers
 from convforge.report.machine import machine_name
+from convforge.report.records import Entry
+from convforge.report.summary import cautions
 from convforge.studies import Datum, Finding
 from convforge.studies.words import clock_name
 
@@ -39,13 +41,24 @@ def answer(chapter: Chapter) -> str:
     return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
 
 
-def stale_words(chapter: Chapter) -> str:
-    """That sources have changed since a chapter's times were taken; empty where none has."""
-    if not chapter.stale:
-        return ""
-    return gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.").format(
-        n=chapter.stale, of=len(chapter.shown.timed)
-    )
+def stale_words(listed: Sequence[Entry]) -> str:
+    """That sources have changed since some of the times that a table lists were taken; empty where none has."""
+    stale = sum(entry.stale for entry in listed)
+    words = gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.")
+    return words.format(n=stale, of=len(listed)) if stale else ""
+
+
+def caution_words(book: Book) -> list[str]:
+    """What a reader must know before trusting the numbers, and which times are counted there."""
+    found = cautions(book.whole)
+    if any(entry.stale or (entry.timing and entry.timing.noisy) for entry in book.whole.timed):
+        found.append(
+            gettext(
+                "Counted here are the times that are compared: of each method the fastest on a case, each case from "
+                "one study. A chapter counts every time that its table lists."
+            )
+        )
+    return found
 
 
 def glossary() -> list[tuple[str, str]]:
