@@ -141,11 +141,21 @@ def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: P
     assert summary.cautions(shown(tmp_path, lines)) == []
 
     text = " ".join(summary.cautions(shown(tmp_path, runs.records(moved=0.5, dirty=True))))
-    for words in ("did not hold still", "moved by 67 %", "1 result was wrong", "uncommitted changes", "noisy"):
+    for words in ("did not hold still", "moved by -50 %", "1 result was wrong", "uncommitted changes", "noisy"):
         assert words in text
     text = " ".join(summary.cautions(shown(tmp_path, runs.records(complete=False))))
     assert "did not finish" in text
     assert "not measured again" in text
+
+
+def test_a_machine_that_did_not_hold_still_makes_the_headline_doubtful(tmp_path: Path) -> None:
+    def lines(moved: float) -> list[Any]:
+        return [runs.header(), runs.ceilings("before"), *two(1e-3, 2e-3), runs.ceilings("after", moved)]
+
+    sound, doubtful = (summary.headline(shown(tmp_path, lines(moved))) for moved in (0.95, 0.8))
+    assert (sound.tone, doubtful.tone) == ("ahead", "unsure")
+    assert sound.caption.endswith("ours is ahead.")
+    assert doubtful.caption.endswith("ours is ahead. The machine did not hold still, so this is doubtful.")
 
 
 def test_a_digest_that_is_not_the_sources_is_stale(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.studies.readings import allowed
 
-Tone = Literal["ahead", "level", "behind", "alone"]
+Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
 # A geometric mean nearer to 1 than this is called level.
 LEVEL = 0.05
@@ -69,8 +69,8 @@ class Headline:
 
     Attributes
     ----------
-    tone : {"ahead", "level", "behind", "alone"}
-        "alone": nothing to compare with.
+    tone : {"ahead", "level", "behind", "alone", "unsure"}
+        "alone": nothing to compare with; "unsure": the machine did not hold still.
     figure : str
         The one number.
     caption : str
@@ -179,15 +179,18 @@ def headline(view: View) -> Headline:
         return _alone(view)
     first = max(found, key=lambda kind: len(kind.duels))
     tone: Tone = "ahead" if first.mean > 1 + LEVEL else "behind" if first.mean < 1 / (1 + LEVEL) else "level"
-    words = {
+    result = {
         "ahead": gettext("ours is ahead"),
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
     caption = gettext("the speed of the best peer on {kind}, {over}, in the same run, {competing}: {words}.")
-    said = caption.format(kind=first.family, over=_over(first), competing=_competing(first.duels), words=words)
+    said = caption.format(kind=first.family, over=_over(first), competing=_competing(first.duels), words=result)
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
+    if view.run.moved:
+        words = gettext("{caption} The machine did not hold still, so this is doubtful.")
+        tone, said = "unsure", words.format(caption=said)
     return Headline(tone, numbers.ratio(first.mean), said, sentences)
 
 
