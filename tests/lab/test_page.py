@@ -215,20 +215,45 @@ def test_made_up_studies_are_drawn() -> None:
     }  # fmt: skip
 
 
-def test_the_roofline_has_every_method_once() -> None:
+def test_the_roofline_has_every_method_of_its_arithmetic_once() -> None:
+    """The roof is float32's: what multiplies narrower factors has no place under it."""
     book = books.stored()
     chosen = nearest_to_roof(book)
     names = [entry.result.algorithm for entry in chosen]
     assert len(set(names)) == len(names)
-    assert set(names) == {e.result.algorithm for e in book.whole.best if e.gflops}
+    assert "cudnn_tf32" not in names
+    assert set(names) == {e.result.algorithm for e in book.whole.best if e.gflops and e.result.precision != "tf32"}
     for entry in chosen:
         same = [e for e in book.whole.best if e.result.algorithm == entry.result.algorithm and e.gflops]
         assert entry.timing is not None
         if entry.timing.cold:
             shares = [e.gflops / book.whole.roof(e) for e in same if e.timing.cold]  # type: ignore[union-attr, operator]
             assert entry.gflops / book.whole.roof(entry) == max(shares)  # type: ignore[operator]
-    assert roofline(book, ink_of(book, "light")) is not None
-    assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) is None
+    assert [panel.key for panel in roofline(book, ink_of(book, "light"))] == ["one-case", "roofline"]
+    assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) == []
+
+
+def test_methods_are_compared_under_the_roof_on_one_case() -> None:
+    rows = [r for r in books.pictures().results if r.case == "rgb_256_s1"]
+    quick = replace(rows[0], algorithm="cudnn_tf32", precision="tf32", ours=False)
+    book = bind({"size": run(*books.pictures().results, quick)})
+    (one, _) = roofline(book, ink_of(book, "light"))
+    assert {row["case"] for rows in one.data.values() for row in rows if "case" in row} == {"rgb_256_s1"}
+    assert names_in(one) == ["direct_tiled", "cudnn", "direct_naive"]
+    text = markdown(book, title="it", drawn={})
+    section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
+    # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
+    assert (
+        "On rgb_256_s1 (RGB picture to 1 channel, 3×3, 256×256, stride 1) the roof is 3375 GFLOP/s, set by" in section
+    )
+    assert "copy bandwidth. Of 3 methods that do the direct method's operations direct_tiled comes nearest" in section
+    assert "direct_naive comes least near" in section
+    assert "Left out, as their factors are narrower than float32: cudnn_tf32." in section
+    table = section.split("one case:")[1].split("Under the roof: each")[0]
+    assert [line.split(" | ")[0].strip("| ") for line in table.strip().splitlines()[2:]] == [
+        "direct_tiled", "cudnn", "direct_naive"
+    ]  # fmt: skip
+    assert "direct_naive comes least near" in render(book)
 
 
 def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:

@@ -6,7 +6,7 @@ Charts that the report has already (time by size, GFLOP/s by size, errors, the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.bench.block_tables import shape_of
@@ -15,8 +15,19 @@ from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.palette import looks, named_looks
-from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles, roofline_panel
+from convforge.report.panels import (
+    SECONDS_LABEL,
+    TIME_FIELDS,
+    Kind,
+    Panel,
+    one_case_panel,
+    panels,
+    point,
+    quartiles,
+    roofline_panel,
+)
 from convforge.report.records import Entry
+from convforge.report.summary import largest_case
 from convforge.report.tables import step_name
 from convforge.report.theme import (
     Datasets,
@@ -399,12 +410,26 @@ def _clock_names(chapter: Chapter) -> list[str]:
     return list(dict.fromkeys(clock_name(r.config) for r in chapter.run.results if r.precision == MISTAKEN))
 
 
-def roofline(book: Book, ink: Ink) -> Panel | None:
-    """Every method where it comes nearest to the roof, under the measured ceilings; None where none was measured."""
-    text = gettext(
+def roofline(book: Book, ink: Ink) -> list[Panel]:
+    """All methods on one case, and each where it comes nearest to the roof; none where no ceiling was measured."""
+    whole = book.whole
+    one = gettext("GFLOP/s of every method on the case that the headline tells of, beside the roof there")
+    nearest = gettext(
         "roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings"
     )
-    return roofline_panel(book.whole, nearest_to_roof(book), ink, text)
+    found = (
+        one_case_panel(whole, on_one_case(book), ink, one),
+        roofline_panel(whole, nearest_to_roof(book), ink, nearest),
+    )
+    titles = {"roofline": gettext("Each method on its own best case")}
+    return [replace(panel, title=titles.get(panel.key, panel.title)) for panel in found if panel is not None]
+
+
+def on_one_case(book: Book) -> list[Entry]:
+    """All that have a roof on the case that the headline tells of, the fastest first."""
+    case = largest_case(book.whole)
+    able = [e for e in book.whole.best if e.result.case == case and e.gflops and book.whole.roof(e)]
+    return sorted(able, key=lambda e: e.seconds or 0.0)
 
 
 def nearest_to_roof(book: Book) -> list[Entry]:

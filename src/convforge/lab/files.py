@@ -86,8 +86,7 @@ def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, s
     png = _has_glyphs(language())
     groups = {chapter.study.name: charts.chapter_panels(chapter, ink) for chapter in book.chapters}
     groups |= {name: found for name, found in charts.whole_panels(book, ink).items() if name != "errors"}
-    roofline = charts.roofline(book, ink)
-    groups |= {"roofline": [roofline]} if roofline is not None else {}
+    groups |= {"roofline": charts.roofline(book, ink)}
     folder.mkdir(parents=True, exist_ok=True)
     addresses: dict[str, list[tuple[str, str]]] = {}
     paths: list[Path] = []

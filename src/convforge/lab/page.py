@@ -8,7 +8,18 @@ from functools import cache
 
 from convforge.lab import charts, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, caution_words, figures, glossary, stale_words, study_name, title_of
+from convforge.lab.words import (
+    Figure,
+    answer,
+    caution_words,
+    figures,
+    glossary,
+    roofline_tables,
+    roofline_words,
+    stale_words,
+    study_name,
+    title_of,
+)
 from convforge.language import gettext, in_language
 from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
@@ -113,6 +124,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     whole, ink = book.whole, charts.ink_of(book, "page")
     shared = charts.whole_panels(book, ink)
     roofline = charts.roofline(book, ink)
+    one_case, nearest = roofline_tables(book)
     script, bundle = text("page.js"), chart_script()
     rendered: str = template("lab.html.j2").render(
         title=title or title_of(book),
@@ -125,9 +137,11 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
         ratios=Row("", _charts([p for p in shared["ratio"] if p.key != SINGLE], ink, hides=False)),
         singles=Row("", _charts([p for p in shared["ratio"] if p.key == SINGLE], ink, hides=False)),
         verdicts=tables.verdict_table(whole),
-        roofline=Row("", _charts([roofline] if roofline else [], ink), None),
-        roofline_table=tables.roofline_table(whole, charts.nearest_to_roof(book)),
-        roofline_legend=Legend("roof", _items([roofline] if roofline else [], ink)),
+        roofline=[
+            (Row("", _charts([panel], ink)), one_case if panel.key == "one-case" else nearest) for panel in roofline
+        ],
+        roofline_words=roofline_words(book),
+        roofline_legend=Legend("roof", _items(roofline, ink)),
         beside=[_beside(found) for found in published.beside(book)],
         kernels=[_source(kernel) for kernel in sources.kernels(book)],
         errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),

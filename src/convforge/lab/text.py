@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, caution_words, stale_words
+from convforge.lab.words import answer, caution_words, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
@@ -41,8 +41,7 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     for chapter in book.chapters:
         lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
     lines += _libraries(book)
-    if drawn.get("roofline"):
-        lines += [f"## {gettext('Roofline')}", "", *_pictures(drawn["roofline"])]
+    lines += _roofline(book, drawn.get("roofline", ()))
     lines += _published(book)
     lines += [f"## {gettext('Errors')}", "", *_table(tables.error_table(book.whole))]
     lines += [f"## {gettext('Machine')}", ""]
@@ -104,6 +103,13 @@ def _libraries(book: Book) -> Iterator[str]:
     table = tables.summary_table(book.whole)
     if table.rows:
         yield from (f"## {gettext('Against the libraries')}", "", *_table(table))
+
+
+def _roofline(book: Book, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if said := roofline_words(book):
+        yield from (f"## {gettext('Roofline')}", "", escaped(said), "", *_pictures(pictures))
+        for table in roofline_tables(book):
+            yield from (f"{table.caption}:", "", *_table(table))
 
 
 def _published(book: Book) -> Iterator[str]:

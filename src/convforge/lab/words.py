@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from convforge.lab import charts
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
-from convforge.report import numbers
+from convforge.report import numbers, tables
 from convforge.report.machine import machine_name
-from convforge.report.records import Entry
-from convforge.report.summary import cautions
+from convforge.report.records import NARROW, Entry
+from convforge.report.summary import cautions, where
+from convforge.report.table import Table
 from convforge.studies import Datum, Finding
 from convforge.studies.words import clock_name
 
@@ -59,6 +62,44 @@ def caution_words(book: Book) -> list[str]:
             )
         )
     return found
+
+
+def roofline_tables(book: Book) -> tuple[Table, Table]:
+    """The numbers behind the roofline: of all methods on one case, and of each where it comes nearest to the roof."""
+    on_one = gettext("Under the roof: all methods on one case")
+    nearest = gettext("Under the roof: each method on its own best case")
+    return (
+        tables.roofline_table(book.whole, charts.on_one_case(book), "roofline-one", on_one),
+        tables.roofline_table(book.whole, charts.nearest_to_roof(book), caption=nearest),
+    )
+
+
+def roofline_words(book: Book) -> str:
+    """Who comes how near to the roof on the case of the headline; empty where there is none, or no roof."""
+    found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
+    ceilings = whole.run.best_ceilings
+    if not found or ceilings is None:
+        return ""
+    first, last, limit = found[0], found[-1], whole.roof(found[0]) or math.inf
+    bound = gettext("the FMA peak") if 1e9 * limit >= ceilings.fma_flops_per_s else gettext("copy bandwidth")
+    words = gettext(
+        "On {case} ({where}) the roof is {roof} GFLOP/s, set by {bound}. Of {n} methods that do the direct method's "
+        "operations {first} comes nearest, {share} of it; {last} comes least near, {least}."
+    )
+    if len(found) == 1:
+        words = gettext(
+            "On {case} ({where}) the roof is {roof} GFLOP/s, set by {bound}; {first} reaches {share} of it."
+        )
+    said = words.format(
+        case=first.result.case, where=where(whole, first), roof=numbers.three(limit), bound=bound, n=len(found),
+        first=first.label, share=numbers.percent((first.gflops or 0.0) / limit),
+        last=last.label, least=numbers.percent((last.gflops or 0.0) / limit),
+    )  # fmt: skip
+    narrow = dict.fromkeys(e.result.algorithm for e in whole.best if e.result.precision in NARROW)
+    if narrow:
+        left = gettext("Left out, as their factors are narrower than float32: {methods}.")
+        said = " ".join([said, left.format(methods=gettext(", ").join(narrow))])
+    return said
 
 
 def glossary() -> list[tuple[str, str]]:

@@ -29,6 +29,9 @@ SERIES = 3
 # Classes whose methods do other operations than the direct method's: their GFLOP/s are nominal.
 NOMINAL = frozenset({"winograd", "fft", "separable"})
 
+# Classes whose products are of narrower factors than the FMA peak's, which is float32's: that roof is not theirs.
+NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -155,9 +158,9 @@ class View:
         return {entry.result.key: entry for entry in self.entries}
 
     def roof(self, entry: Entry) -> float | None:
-        """GFLOP/s that the ceilings allow at the entry's intensity; None where they were not measured."""
+        """GFLOP/s that the ceilings allow at the entry's intensity; None where none was measured, or is for it."""
         ceilings, intensity = self.run.best_ceilings, entry.intensity
-        if ceilings is None or intensity is None:
+        if ceilings is None or intensity is None or entry.result.precision in NARROW:
             return None
         return roof(ceilings, intensity)
 

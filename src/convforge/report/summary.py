@@ -268,14 +268,27 @@ def _of_kind(view: View, kind: Group) -> str:
                         behind=behind, peers=listed)  # fmt: skip
 
 
+def largest_case(view: View) -> str | None:
+    """The case that the headline tells of: the largest that ours and a peer were timed on, else that ours was."""
+    found = duels(view)
+    if found:
+        return max(found, key=_weight).ours.result.case
+    top = _largest_ours(view)
+    return None if top is None else top.result.case
+
+
+def _largest_ours(view: View) -> Entry | None:
+    ours = [view.entry(v.best_ours) for v in view.verdicts.values() if v.best_ours is not None]
+    return max(ours, key=lambda e: e.result.least_bytes, default=None)
+
+
 def _alone(view: View) -> Headline:
     """The headline where no case has both ours and a peer."""
-    ours = [view.entry(v.best_ours) for v in view.verdicts.values() if v.best_ours is not None]
-    if not ours:
+    top = _largest_ours(view)
+    if top is None:
         caption = gettext("No method of ours was timed in this run.")
         return Headline("alone", gettext("No time"), caption, (gettext("The reasons stand below."),))
-    top = max(ours, key=lambda e: e.result.least_bytes)
-    caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=_where(view, top))
+    caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=where(view, top))
     sentences = [gettext("Nothing is compared: no peer was timed on any case of ours in this run."), _correct(top)]
     return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, tuple(sentences))
 
@@ -293,7 +306,7 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
             "At the largest case, {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}."
         )
     yield compared.format(
-        where=_where(view, top.ours),
+        where=where(view, top.ours),
         ours=top.ours.label,
         time=_time_and_rate(top.ours),
         peer=top.peer.label,
@@ -338,10 +351,11 @@ def _range_end(view: View, d: Duel) -> str:
     words = gettext("{ratio} at {where}, against {peer}")
     if d.tone == "level":
         words = gettext("{ratio} (a tie) at {where}, against {peer}")
-    return words.format(ratio=numbers.ratio(d.ratio), where=_where(view, d.ours), peer=d.peer.label)
+    return words.format(ratio=numbers.ratio(d.ratio), where=where(view, d.ours), peer=d.peer.label)
 
 
-def _where(view: View, entry: Entry) -> str:
+def where(view: View, entry: Entry) -> str:
+    """A case in words: its problem, size and stride."""
     words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
     return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
 

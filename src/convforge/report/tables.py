@@ -9,7 +9,7 @@ from convforge.language import gettext, language
 from convforge.language.stored import stored
 from convforge.measure.timer import Timing
 from convforge.report import numbers
-from convforge.report.records import Entry, View, roof
+from convforge.report.records import Entry, View
 from convforge.report.summary import (
     Accuracy,
     Duel,
@@ -345,8 +345,8 @@ def case_table(view: View, operation: str) -> Table:
     )
 
 
-def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
-    """The numbers behind the roofline."""
+def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
+    """The numbers behind a chart under the roof."""
     columns = (
         Column(gettext("method")),
         Column(gettext("problem"), wide=True),
@@ -359,11 +359,9 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
         *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
         Column(gettext("counted")),
     )
-    ceilings = view.run.best_ceilings
     rows = []
     for e in entries:
-        intensity, rate = e.intensity, e.gflops
-        limit = None if ceilings is None or intensity is None else roof(ceilings, intensity)
+        intensity, rate, limit = e.intensity, e.gflops, view.roof(e)
         rows.append(
             (
                 Cell(e.label),
@@ -378,7 +376,7 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
                 Cell(gettext("nominal") if e.nominal else gettext("as done")),
             )
         )
-    return Table("roofline", gettext("Roofline"), columns, tuple(rows))
+    return Table(key, caption or gettext("Roofline"), columns, tuple(rows))
 
 
 def error_table(view: View) -> Table:
