@@ -10,6 +10,7 @@ from tests.report import runs
 
 from convforge.report import summary
 from convforge.report.records import View, load, view
+from convforge.report.tables import error_table
 
 
 def shown(tmp_path: Path, lines: list[Any]) -> View:
@@ -194,6 +195,22 @@ def test_errors_by_method_and_class(tmp_path: Path) -> None:
     assert found["direct_rows"].checked == 42
     assert [name for name, _ in summary.gates(view_)] == ["strict", "winograd", "fft"]
     assert "32 times" in dict(summary.gates(view_))["winograd"]
+
+
+def test_errors_of_two_types_stand_apart(tmp_path: Path) -> None:
+    rows = [runs.result("direct_rows", 1, size, 1) for size in (32, 64, 128)]
+    rows[1] |= {
+        "problem": "n1c3h64w64_k1r3s3_st1_p1_f16_nchw",
+        "error": {"rms": 2.1e-4, "max": 1.0, "bound_ratio": 0.27},
+    }
+    view_ = shown(tmp_path, [runs.header(), *rows])
+    found = {a.types: a for a in summary.accuracies(view_)}
+    assert {types: a.checked for types, a in found.items()} == {"float32": 2, "float16": 1}
+    assert found["float16"].largest_rms == 2.1e-4
+    assert (found["float32"].largest_rms or 1.0) < 1e-6
+    assert [row[-1].text for row in error_table(view_).rows if row[3].text == "float16"] == ["27 %"]
+    mixed = runs.result("direct_rows", 1, 64, 1) | {"problem": "n1c3h64w64_k1r3s3_st1_p1_u8-i8-u8-i32_nchw"}
+    assert [a.types for a in summary.accuracies(shown(tmp_path, [runs.header(), mixed]))] == ["uint8 × int8"]
 
 
 def test_an_error_that_is_not_a_number_is_missing_and_not_zero(tmp_path: Path) -> None:

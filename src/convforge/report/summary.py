@@ -18,7 +18,7 @@ from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
 from convforge.measure.timer import tie
-from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
@@ -125,11 +125,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Errors of one method in one class of arithmetic over all its checked cases; None where none is a number."""
+    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is a number."""
 
     method: str
     ours: bool
     precision: str
+    types: str
     checked: int
     largest_rms: float | None
     median_rms: float | None
@@ -424,14 +425,17 @@ def single_cases(operation: str) -> str:
 
 
 def accuracies(view: View) -> list[Accuracy]:
-    """Errors by method and class, ours first, in the order of the file."""
-    sorted_entries: dict[tuple[bool, str, str], list[Entry]] = {}
+    """Errors by method, class and type, ours first, in the order of the file."""
+    sorted_entries: dict[tuple[bool, str, str, str], list[Entry]] = {}
     for entry in view.entries:
-        if entry.result.error is not None:
-            key = (not entry.result.ours, entry.result.algorithm, entry.result.precision)
+        r = entry.result
+        if r.error is not None:
+            key = (not r.ours, r.algorithm, r.precision, _types(parse_problem(r.problem)))
             sorted_entries.setdefault(key, []).append(entry)
+    methods = list(dict.fromkeys(key[:3] for key in sorted_entries))
     found = []
-    for (peer, method, precision), members in sorted(sorted_entries.items(), key=lambda kv: kv[0][0]):
+    order = sorted(sorted_entries.items(), key=lambda kv: (kv[0][0], methods.index(kv[0][:3])))
+    for (peer, method, precision, types), members in order:
         errors = [e.result.error for e in members if e.result.error is not None]
         rms = [e.rms for e in errors if e.rms is not None]
         bound = [e.bound_ratio for e in errors if e.bound_ratio is not None]
@@ -440,6 +444,7 @@ def accuracies(view: View) -> list[Accuracy]:
                 method,
                 not peer,
                 precision,
+                types,
                 len(members),
                 max(rms, default=None),
                 statistics.median(rms) if rms else None,
@@ -447,6 +452,13 @@ def accuracies(view: View) -> list[Accuracy]:
             )
         )
     return found
+
+
+def _types(problem: Problem) -> str:
+    """The type of what a problem multiplies; of both factors where they differ."""
+    if not isinstance(problem, Conv2dProblem):
+        return problem.dtype
+    return problem.x_dtype if problem.x_dtype == problem.w_dtype else f"{problem.x_dtype} × {problem.w_dtype}"
 
 
 def gates(view: View) -> list[tuple[str, str]]:

@@ -380,18 +380,19 @@ def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", 
 
 
 def error_table(view: View) -> Table:
-    """A row for each method and class of arithmetic."""
+    """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
     columns = (
         Column(gettext("method")),
         Column(gettext("whose")),
         Column(gettext("arithmetic")),
+        Column(gettext("type")),
         Column(gettext("checked"), True),
         Column(gettext("RMS error, median"), True),
         Column(gettext("RMS error, largest"), True),
         Column(
             gettext("of the elementwise bound"),
             True,
-            gettext("largest error over its bound; above 1 the result is refused"),
+            gettext("largest error over its bound; above 100 % the result is refused"),
         ),
     )
     return Table("errors", gettext("Errors by method"), columns, tuple(_accuracy_row(a) for a in accuracies(view)))
@@ -399,11 +400,12 @@ def error_table(view: View) -> Table:
 
 def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
     broken = "behind" if a.largest_bound_ratio is not None and a.largest_bound_ratio > 1 else ""
-    bound = optional(a.largest_bound_ratio, numbers.fraction)
+    bound = optional(a.largest_bound_ratio, numbers.percent)
     return (
         Cell(a.method),
         Cell(whose(a.ours)),
         Cell(arithmetic(a.precision)),
+        Cell(a.types),
         Cell(str(a.checked), a.checked),
         optional(a.median_rms, numbers.tiny),
         optional(a.largest_rms, numbers.tiny),
