@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
 from tests.lab import books
-from tests.studies.made_up import result, rgb, run
+from tests.studies.made_up import LOUD, STILL, result, rgb, run
 
 from convforge.algorithms import find
 from convforge.bench.records import Result, digest
-from convforge.lab import bind, render
+from convforge.lab import bind, orders, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
@@ -21,6 +22,7 @@ from convforge.lab.text import markdown
 from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.report.tables import result_table
+from convforge.studies import Finding
 from convforge.studies.published import TABLES
 from convforge.studies.words import clock_name
 
@@ -92,7 +94,7 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
             assert " ".join(chapter.study.sentence(finding).split()) in said()
             assert f'<span class="rule">{finding.rule}</span>' in page()
             figures += len(finding.data)
-    figures += sum(len(f.data) for found in beside(books.stored()) for f in found.theirs)
+    figures += sum(len(f.data) for found in beside(books.stored()) for f in (*found.theirs, *found.orders))
     rows = re.findall(r'<tr><td>[^<]*</td><td>[^<]*</td><td class="n">[^<]+</td><td class="n">[^<]*</td></tr>', page())
     assert len(rows) == figures > 1000
 
@@ -164,6 +166,37 @@ def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> No
         for finding in found.theirs:
             said = html.escape(found.study.sentence(finding), quote=False)
             assert said in html.unescape(sound if finding.supported else doubtful)
+
+
+def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
+    """A: im2col takes 0.077 to 0.75 of direct_naive's time at each size; cuDNN's figures are doubtful."""
+
+    def of(size: int, method: str, seconds: float, shape: Sequence[float] = STILL) -> Result:
+        return result(method, seconds, rgb(size), case=f"rgb_to_1_{size}_s1", shape=shape)
+
+    def found(*rows: Result) -> dict[tuple[str, str], Finding]:
+        (a,) = [b for b in beside(bind({"size": run(*rows)})) if b.published.name == "A"]
+        return {(f.values["a"], f.values["b"]): f for f in a.orders}
+
+    slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
+    turned = found(*slower, *(of(s, "cudnn", 1e-6) for s in (128, 2048)))
+    assert orders.sentence(turned["im2col", "direct_naive"]) == (
+        "im2col is faster than direct_naive on 2 of 2 cases there, and their order is the other way round here on each "
+        "of 2 cases: on rgb_to_1_2048_s1, the largest, "
+        "direct_naive takes 1.68x the time of im2col there and 0.16x here."
+    )
+    assert turned["im2col", "direct_naive"].supported
+    assert turned["cudnn", "direct_naive"].form == "order/holds"
+    assert not turned["cudnn", "direct_naive"].supported
+    level = [of(512, "direct_naive", 1e-5, LOUD), of(512, "im2col", 1.1e-5, LOUD)]
+    mixed = found(*slower[:2], of(2048, "direct_naive", 9e-5), of(2048, "im2col", 1e-5), *level)
+    values = mixed["im2col", "direct_naive"].values
+    assert mixed["im2col", "direct_naive"].form == "order/mixed"
+    assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
+    (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
+    assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
+    text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
+    assert "the other way round here on each of 2 cases" in text
 
 
 def test_ours_beside_the_published_come_from_this_machine() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from convforge.bench.tables import csv_table
-from convforge.lab import charts, published
+from convforge.lab import charts, orders, published
 from convforge.lab.book import Book, Chapter, in_this_language
 from convforge.lab.page import render
 from convforge.lab.text import markdown
@@ -129,7 +129,8 @@ def to_table(book: Book) -> dict[str, Any]:
         "published": [
             {"name": found.published.name, "about": found.published.about,
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
-             "findings": _findings(found.study, found.theirs)}
+             "findings": _findings(found.study, found.theirs),
+             "orders": [f.to_table() | {"sentence": orders.sentence(f)} for f in found.orders]}
             for found in published.beside(book)
         ],
     }  # fmt: skip

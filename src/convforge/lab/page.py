@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from convforge.lab import charts, published, sources
+from convforge.lab import charts, orders, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
 from convforge.lab.words import (
     Figure,
@@ -78,6 +78,7 @@ class Beside:
     name: str
     about: str
     doubts: tuple[str, ...]
+    orders: tuple[Said, ...]
     supported: tuple[Said, ...]
     doubtful: tuple[Said, ...]
     table: Table
@@ -181,14 +182,20 @@ def _said(study: Study, finding: Finding) -> Said:
     return Said(study.sentence(finding), finding.rule, tuple(figures(finding)))
 
 
+def _said_order(finding: Finding) -> Said:
+    return Said(orders.sentence(finding), finding.rule, tuple(figures(finding)))
+
+
 def _beside(found: published.Beside) -> Beside:
     about = found.published
+    held = {s: tuple(_said_order(f) for f in found.orders if f.supported is s) for s in (True, False)}
     return Beside(
         about.name,
         gettext(about.about),
         published.doubt_words(about),
+        held[True],
         tuple(_said(found.study, finding) for finding in found.theirs if finding.supported),
-        tuple(_said(found.study, finding) for finding in found.theirs if not finding.supported),
+        (*held[False], *(_said(found.study, finding) for finding in found.theirs if not finding.supported)),
         found.table,
         found.matched,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from convforge.bench.cells import escaped, markdown_line
-from convforge.lab import published
+from convforge.lab import orders, published
 from convforge.lab.book import Book, Chapter
 from convforge.lab.words import answer, caution_words, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
@@ -99,6 +99,11 @@ def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:
     return [*said, ""] if said else []
 
 
+def _orders(findings: Iterable[Finding]) -> list[str]:
+    said = [f"- {escaped(orders.sentence(finding))} `{finding.rule}`" for finding in findings]
+    return [*said, ""] if said else []
+
+
 def _libraries(book: Book) -> Iterator[str]:
     table = tables.summary_table(book.whole)
     if table.rows:
@@ -118,13 +123,17 @@ def _published(book: Book) -> Iterator[str]:
         yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
         yield from _list(published.doubt_words(found.published))
         yield from (*_table(found.table, len(found.table.rows)), "")
+        held = [finding for finding in found.orders if finding.supported]
+        yield from (f"{gettext('Whether their order holds here')}:", "") if held else ()
+        yield from _orders(held)
         for supported, words in (
             (True, gettext("What follows from these figures, as they were published")),
             (False, gettext("What rests on the doubtful ones, or does not follow")),
         ):
             findings = [finding for finding in found.theirs if finding.supported is supported]
-            yield from (f"{words}:", "") if findings else ()
-            yield from _findings(found.study, findings)
+            doubtful = [finding for finding in found.orders if not (finding.supported or supported)]
+            yield from (f"{words}:", "") if findings or doubtful else ()
+            yield from (*_orders(doubtful), *_findings(found.study, findings))
 
 
 def _table(table: Table, most: int = MOST_ROWS) -> list[str]:

@@ -173,6 +173,7 @@ def _name_of(what: str) -> str:
     """What a figure is, in words; one that this version does not know by the name in the records."""
     known = {
         "time": gettext("time"),
+        "published_time": gettext("published time"),
         "transfer_time": gettext("host to host"),
         "expansion": gettext("expansion"),
         "product": gettext("product"),
