@@ -182,7 +182,7 @@ def test_other_operations_and_single_cases_make_a_page(tmp_path: Path) -> None:
     ]
     page = render(load([runs.write(tmp_path / "a.jsonl", [runs.header(), runs.ceilings("before"), *rows])])[0])
     text = Reader(page).text
-    for words in ("Single cases", "m96n80k64_f32", "max pooling", "single cases of conv2d"):
+    for words in ("Single cases", "m96n80k64_f32", "max pooling", "single cases: pictures of up to 4 channels"):
         assert words in text
 
 

@@ -10,7 +10,7 @@ from tests.report import runs
 
 from convforge.report import summary
 from convforge.report.records import View, load, view
-from convforge.report.tables import error_table
+from convforge.report.tables import error_table, summary_table
 
 
 def shown(tmp_path: Path, lines: list[Any]) -> View:
@@ -80,6 +80,29 @@ def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
     )
     most = shown(tmp_path, [runs.header(), *pictures[:2], *layers, *[row | {"case": "more"} for row in layers]])
     assert (summary.headline(most).tone, summary.headline(most).figure) == ("behind", "0.25×")
+
+
+def test_a_peer_that_is_the_only_one_on_most_cases_is_named(tmp_path: Path) -> None:
+    def caption(*others: int) -> str:
+        rows = [row for size in (32, 64, 128) for row in two(1e-3, 2e-3, size=size)]
+        rows += [runs.result("scipy_ndimage", 1, size, 1) for size in others]
+        return summary.headline(shown(tmp_path, [runs.header(), *rows])).caption
+
+    assert caption().startswith("the speed of opencv_filter2d, the only peer timed, on pictures")
+    assert "the best peer (opencv_filter2d, the only one timed on 2 of 3 cases) on pictures" in caption(32)
+    assert caption(32, 64).startswith("the speed of the best peer on pictures")
+
+
+def test_single_cases_stand_by_kind_and_the_largest_is_named(tmp_path: Path) -> None:
+    rows = [*two(1e-3, 4e-3, size=32), *two(1e-3, 2e-3, size=64)]
+    layers = two(4e-3, 1e-3, size=96)
+    for row in layers:
+        row |= {"case": "layer", "problem": "n1c64h56w56_k64r3s3_st1_p1_f32_nchw"}
+    found = shown(tmp_path, [runs.header(), *rows, *layers])
+    assert {row[0].text: (row[2].text, row[7].text) for row in summary_table(found).rows} == {
+        "single cases: pictures of up to 4 channels": ("2", "rgb_to_1_64_s1"),
+        "single cases: layers of more than 4 channels": ("1", "layer"),
+    }
 
 
 def test_without_peers_nothing_is_compared(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All duels of one family and stride, or of one kind of case, whose stride is empty.
+    """All duels of one family and stride, or of the single cases of one kind, whose stride is empty.
 
     Attributes
     ----------
@@ -185,8 +185,10 @@ def headline(view: View) -> Headline:
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
-    caption = gettext("the speed of the best peer on {kind}, {over}, in the same run, {competing}: {words}.")
-    said = caption.format(kind=first.family, over=_over(first), competing=_competing(first.duels), words=result)
+    caption = gettext("the speed of {peer} on {kind}, {over}, in the same run, {competing}: {words}.")
+    said = caption.format(
+        peer=_rival(view, first), kind=first.family, over=_over(first), competing=_competing(first.duels), words=result
+    )
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
     if view.run.moved:
@@ -217,6 +219,29 @@ def _kind(entry: Entry) -> str:
     if problem.c <= PICTURE_CHANNELS:
         return gettext("pictures of up to {n} channels").format(n=PICTURE_CHANNELS)
     return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
+
+
+def _rivals(view: View, kind: Group) -> dict[str, set[str]]:
+    """The peers that competed on each case of a kind."""
+    cases: dict[str, set[str]] = {d.ours.result.case: set() for d in kind.duels}
+    for e in view.timed:
+        r = e.result
+        if r.case in cases and not r.ours and allowed(r, parse_problem(r.problem)):
+            cases[r.case].add(r.algorithm)
+    return cases
+
+
+def _rival(view: View, kind: Group) -> str:
+    """The best peer; by its name where on most cases there is no other."""
+    cases = _rivals(view, kind).values()
+    [(name, alone)] = Counter(next(iter(names)) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
+    if 2 * alone <= len(cases):
+        return gettext("the best peer")
+    if alone == len(cases):
+        return gettext("{peer}, the only peer timed,").format(peer=name)
+    return gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)").format(
+        peer=name, n=alone, all=len(cases)
+    )
 
 
 def _competing(found: Iterable[Duel]) -> str:
@@ -253,13 +278,7 @@ def _over(kind: Group) -> str:
 
 def _of_kind(view: View, kind: Group) -> str:
     """One kind's mean and counts, and the peers that competed on its cases."""
-    cases = {d.ours.result.case for d in kind.duels}
-    peers = {
-        (e.result.algorithm, e.result.case)
-        for e in view.timed
-        if e.result.case in cases and not e.result.ours and allowed(e.result, parse_problem(e.result.problem))
-    }
-    each = Counter(name for name, _ in sorted(peers)).most_common()
+    each = Counter(name for names in _rivals(view, kind).values() for name in sorted(names)).most_common()
     listed = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in each)
     ahead, level, behind = kind.counts
     words = gettext(
@@ -401,10 +420,10 @@ def _counts(found: Iterable[Duel]) -> tuple[int, int, int]:
 
 
 def groups(view: View) -> list[Group]:
-    """Duels by family and stride; cases of families that are not drawn over size stand together by operation."""
+    """Duels by family and stride; cases of families that are not drawn over size stand together by kind."""
     sorted_duels: dict[tuple[str, str], list[Duel]] = {}
     for d in duels(view):
-        family = d.ours.family if view.is_series(d.ours) else single_cases(d.ours.result.operation)
+        family = d.ours.family if view.is_series(d.ours) else single_cases(_kind(d.ours))
         stride = d.ours.stride if view.is_series(d.ours) else ""
         sorted_duels.setdefault((family, stride), []).append(d)
     order = list(dict.fromkeys(family for family, _ in sorted_duels))
@@ -419,9 +438,9 @@ def _usual(members: Iterable[Duel]) -> str:
     return Counter(d.ours.label for d in members).most_common(1)[0][0]
 
 
-def single_cases(operation: str) -> str:
-    """Title of all cases of an operation that are not drawn over size."""
-    return gettext("single cases of {operation}").format(operation=operation)
+def single_cases(kind: str) -> str:
+    """Title of all cases of a kind that are not drawn over size."""
+    return gettext("single cases: {kind}").format(kind=kind)
 
 
 def accuracies(view: View) -> list[Accuracy]:

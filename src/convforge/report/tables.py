@@ -65,7 +65,7 @@ def status(name: str) -> str:
 
 
 def summary_table(view: View) -> Table:
-    """A row for each family and stride."""
+    """A row for each family and stride, and for the single cases of each kind."""
     columns = (
         Column(gettext("problem"), wide=True),
         Column(gettext("stride"), True),
@@ -78,7 +78,8 @@ def summary_table(view: View) -> Table:
         Column(gettext("lowest"), True, gettext("the case where ours does worst")),
         Column(gettext("ahead / level / behind"), True, gettext("level: closer than the spreads of the two")),
         Column(gettext("our best, most often")),
-        Column(gettext("at the largest case, ours / peer"), True),
+        Column(gettext("largest case")),
+        Column(gettext("ours / peer there"), True),
         Column(gettext("against")),
         Column(gettext("verdict there")),
     )
@@ -89,14 +90,16 @@ def summary_table(view: View) -> Table:
 def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
     ahead, level, behind = group.counts
     top, worst = group.largest, group.worst
+    lowest = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
     return (
         Cell(view.short(group.family)),
         Cell(group.stride or "–", _number(group.stride)),
         Cell(str(len(group.duels)), len(group.duels)),
         Cell(numbers.ratio(group.mean), group.mean, "strong"),
-        Cell(f"{numbers.ratio(worst.ratio)} ({worst.ours.size_text})", worst.ratio, worst.tone),
+        Cell(f"{numbers.ratio(worst.ratio)} ({lowest})", worst.ratio, worst.tone),
         Cell(f"{ahead} / {level} / {behind}", ahead - behind),
         Cell(group.usual),
+        Cell(top.ours.result.case),
         Cell(f"{_time(top.ours)} / {_time(top.peer)}", top.ours.seconds),
         Cell(top.peer.label),
         Cell(top.words, top.ratio, top.tone),
