@@ -145,8 +145,8 @@ def test_published_figures_stand_as_they_were_published() -> None:
     tables = {found.published.name: found for found in beside(books.stored())}
     assert set(tables) == set(TABLES)
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in tables["B"].table.rows}
-    assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00×"]
-    assert rows[("square_4096", "cublas")][:2] == ["22.1", "1.19×"]
+    assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00x"]
+    assert rows[("square_4096", "cublas")][:2] == ["22.1", "1.19x"]
     rates = {(row[0].text, row[1].text): row[2].text for row in tables["D"].table.rows}
     assert rates[("rgb_to_3_128_s1", "direct_naive")] == "9.42"
     for found in tables.values():
@@ -197,6 +197,26 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
     assert "the other way round here on each of 2 cases" in text
+
+
+def test_a_dash_stands_below_the_numbers_of_its_column() -> None:
+    table = page().split('<table id="published-published-A"')[1].split("</table>")[0]
+    row = next(row for row in table.split("<tr>") if "_host" in row)
+    assert row.count('<td class="n">–</td>') == 3, "two ratios and our time"
+    assert '<td class="ahead"' in page(), "a verdict is no number"
+
+
+def test_one_notation_of_sizes_and_ratios() -> None:
+    assert "×" not in page()
+
+
+def test_chinese_has_colons_and_brackets_of_its_own() -> None:
+    book = books.stored()
+    with in_language("zh"):
+        text = markdown(book, title="它", drawn={})
+        labels = [row[1].text for found in beside(book) for row in found.table.rows]
+    assert "direct_naive（主机）" in labels
+    assert re.findall(r"[\u4e00-\u9fff]: ?$|[\u4e00-\u9fff]: | （", text, flags=re.MULTILINE) == []
 
 
 def test_ours_beside_the_published_come_from_this_machine() -> None:
@@ -277,7 +297,7 @@ def test_methods_are_compared_under_the_roof_on_one_case() -> None:
     section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
     # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
     assert (
-        "On rgb_256_s1 (RGB picture to 1 channel, 3×3, 256×256, stride 1) the roof is 3375 GFLOP/s, set by" in section
+        "On rgb_256_s1 (RGB picture to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
     )
     assert "copy bandwidth. Of 3 methods that do the direct method's operations direct_tiled comes nearest" in section
     assert "direct_naive comes least near" in section

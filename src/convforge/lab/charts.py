@@ -147,7 +147,7 @@ def lines(
         y = alt.Y(f"{field}:Q", title=words, scale=scale, axis=alt.Axis(tickCount=6))
     else:
         domain = [min(values) / 1.3, max(values) * 1.3]
-        label = {"time": SECONDS_LABEL, "rate": "format(datum.value, ',')"}.get(kind, "format(datum.value, '~g') + '×'")
+        label = {"time": SECONDS_LABEL, "rate": "format(datum.value, ',')"}.get(kind, "format(datum.value, '~g') + 'x'")
         y = alt.Y(
             f"{field}:Q", title=words, scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr=label, values=log_ticks(domain)),
@@ -301,7 +301,7 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
     x = Axis(title, True).encoding(sorted({r["place"] for r in rows}))
     y = alt.Y(
         "ratio:Q", title=_values("ratio")[1], scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain)),
+        axis=alt.Axis(labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain)),
     )  # fmt: skip
     scales = method_scales(ink, list(dict.fromkeys(r["method"] for r in rows)))
     fields = ("method", "shape", "config", "time", "spread", "occupancy", "registers")
@@ -395,7 +395,7 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
             "ratio:Q", title=gettext("time shown ÷ the right time"),
             scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(
-                labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+                labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain), orient="top", titleAnchor="end"
             ),
         )  # fmt: skip
         y = alt.Y("method:N", sort=list(named), title=None, axis=alt.Axis(grid=True, labelLimit=190))

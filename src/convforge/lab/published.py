@@ -122,7 +122,7 @@ def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Itera
     more = [first.result.algorithm] if first is not None and first.result.algorithm not in names else []
     for name, r in zip([*names, *more], [*theirs, None], strict=False):
         own = here.get(name)
-        label = name + (" " + gettext("(host)") if r is not None and r.backend == "cpu" else "")
+        label = gettext("{method} (host)").format(method=name) if r is not None and r.backend == "cpu" else name
         yield (
             Cell(theirs[0].case),
             Cell(label, look="best" if own is not None and own is first else ""),

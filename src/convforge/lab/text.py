@@ -46,7 +46,7 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     lines += [f"## {gettext('Errors')}", "", *_table(tables.error_table(book.whole))]
     lines += [f"## {gettext('Machine')}", ""]
     for group in machine.facts(book.whole)[:2]:
-        lines += _list(f"{name}: {value}" for name, value in group.pairs)
+        lines += _list(_named(name, value) for name, value in group.pairs)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -58,7 +58,7 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:
-        yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
+        yield from _before(gettext("What the data does not support, and what to be wary of"))
         yield from _findings(study, chapter.doubtful)
     yield from _table(_times(chapter))
 
@@ -114,17 +114,18 @@ def _roofline(book: Book, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
     if said := roofline_words(book):
         yield from (f"## {gettext('Roofline')}", "", escaped(said), "", *_pictures(pictures))
         for table in roofline_tables(book):
-            yield from (f"{table.caption}:", "", *_table(table))
+            yield from (*_before(table.caption), *_table(table))
 
 
 def _published(book: Book) -> Iterator[str]:
     yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
-        yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
+        about = _named(found.published.name, gettext(found.published.about))
+        yield from (f"### {escaped(about)}", "")
         yield from _list(published.doubt_words(found.published))
         yield from (*_table(found.table, len(found.table.rows)), "")
         held = [finding for finding in found.orders if finding.supported]
-        yield from (f"{gettext('Whether their order holds here')}:", "") if held else ()
+        yield from _before(gettext("Whether their order holds here")) if held else ()
         yield from _orders(held)
         for supported, words in (
             (True, gettext("What follows from these figures, as they were published")),
@@ -132,7 +133,7 @@ def _published(book: Book) -> Iterator[str]:
         ):
             findings = [finding for finding in found.theirs if finding.supported is supported]
             doubtful = [finding for finding in found.orders if not (finding.supported or supported)]
-            yield from (f"{words}:", "") if findings or doubtful else ()
+            yield from _before(words) if findings or doubtful else ()
             yield from (*_orders(doubtful), *_findings(found.study, findings))
 
 
@@ -152,6 +153,15 @@ def _table(table: Table, most: int = MOST_ROWS) -> list[str]:
 
 def _pictures(pictures: Sequence[tuple[str, str]]) -> list[str]:
     return [f"![{escaped(caption)}]({address})\n" for caption, address in pictures]
+
+
+def _before(words: str) -> list[str]:
+    """Words above a list or a table."""
+    return [gettext("{words}:").format(words=words), ""]
+
+
+def _named(name: str, words: str) -> str:
+    return gettext("{name}: {words}").format(name=name, words=words)
 
 
 def _list(items: Iterable[str]) -> list[str]:

@@ -131,7 +131,7 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
                 text = gettext("time a call by size, {problem}, {stride}, a line a method")
             data = Datasets()
             chart = _series(data, shown, ink, chosen, sizes, kind, domain)
-            key = f"{kind}-{shown.series.index(family)}-{stride or 'all'}".replace("×", "x")
+            key = f"{kind}-{shown.series.index(family)}-{stride or 'all'}"
             yield family, Panel(key, title, text.format(problem=family, stride=title), chart, data)
 
 
@@ -198,7 +198,7 @@ def _ratio_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     y = alt.Y(
         "ratio:Q", title=gettext("time of the best peer ÷ ours"),
         scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain)),
+        axis=alt.Axis(labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain)),
     )  # fmt: skip
     for family in shown.series:
         members = [(d, r) for d, r in rows if d.ours.family == family and d.ours.size is not None]
@@ -276,7 +276,7 @@ def _ratio_cases(
         "ratio:Q", title=gettext("time of the best peer ÷ ours"),
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
         axis=alt.Axis(
-            labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+            labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain), orient="top", titleAnchor="end"
         ),
     )  # fmt: skip
     y = alt.Y("case:N", sort=None, title=None, axis=alt.Axis(grid=True, labelLimit=190))

@@ -477,7 +477,7 @@ def _types(problem: Problem) -> str:
     """The type of what a problem multiplies; of both factors where they differ."""
     if not isinstance(problem, Conv2dProblem):
         return problem.dtype
-    return problem.x_dtype if problem.x_dtype == problem.w_dtype else f"{problem.x_dtype} × {problem.w_dtype}"
+    return problem.x_dtype if problem.x_dtype == problem.w_dtype else f"{problem.x_dtype} x {problem.w_dtype}"
 
 
 def gates(view: View) -> list[tuple[str, str]]:

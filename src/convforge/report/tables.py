@@ -386,17 +386,17 @@ def error_table(view: View) -> Table:
     """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
     columns = (
         Column(gettext("method")),
-        Column(gettext("whose")),
-        Column(gettext("arithmetic")),
         Column(gettext("type")),
-        Column(gettext("checked"), True),
-        Column(gettext("RMS error, median"), True),
         Column(gettext("RMS error, largest"), True),
+        Column(gettext("RMS error, median"), True),
         Column(
             gettext("of the elementwise bound"),
             True,
             gettext("largest error over its bound; above 100 % the result is refused"),
         ),
+        Column(gettext("arithmetic")),
+        Column(gettext("checked"), True),
+        Column(gettext("whose")),
     )
     return Table("errors", gettext("Errors by method"), columns, tuple(_accuracy_row(a) for a in accuracies(view)))
 
@@ -406,13 +406,13 @@ def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
     bound = optional(a.largest_bound_ratio, numbers.percent)
     return (
         Cell(a.method),
-        Cell(whose(a.ours)),
-        Cell(arithmetic(a.precision)),
         Cell(a.types),
-        Cell(str(a.checked), a.checked),
-        optional(a.median_rms, numbers.tiny),
         optional(a.largest_rms, numbers.tiny),
+        optional(a.median_rms, numbers.tiny),
         Cell(bound.text, bound.sort, broken),
+        Cell(arithmetic(a.precision)),
+        Cell(str(a.checked), a.checked),
+        Cell(whose(a.ours)),
     )
 
 
@@ -474,5 +474,5 @@ def _number(text: str) -> float | None:
     """A stride to sort by: its first axis, then its second."""
     if not text:
         return None
-    first, _, second = text.partition("×")
+    first, _, second = text.partition("x")
     return float(first) + float(second or first) / 1e6
