@@ -19,6 +19,7 @@ from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_ro
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
 from convforge.lab.text import markdown
+from convforge.lab.words import glossary
 from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.report.tables import result_table
@@ -204,6 +205,18 @@ def test_a_dash_stands_below_the_numbers_of_its_column() -> None:
     row = next(row for row in table.split("<tr>") if "_host" in row)
     assert row.count('<td class="n">–</td>') == 3, "two ratios and our time"
     assert '<td class="ahead"' in page(), "a verdict is no number"
+
+
+def test_the_words_that_are_used_are_explained() -> None:
+    """And of configs and cases those alone that the book holds."""
+    text = markdown(books.stored(), title="it", drawn={}).split("## Names, units and words")[1].replace("\\", "")
+    for name in ("strict", "nominal", "full rank", "cold, hot", "Kendall's tau", "resident", "out_p, out_q, out_k"):
+        assert f"- {name}: " in text
+        assert f"<dt>{name}</dt>" in html.unescape(page())
+    assert "resnet50_res3_3x3_s2_nchw" in text
+    small = dict(glossary(bind({"size": books.pictures()})))
+    assert "strict" in small
+    assert not {"resident", "stages", "blur_512_7x7"} & set(small)
 
 
 def test_one_notation_of_sizes_and_ratios() -> None:

@@ -147,7 +147,7 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
         kernels=[_source(kernel) for kernel in sources.kernels(book)],
         errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),
         gates=gates(whole),
-        glossary=glossary(),
+        glossary=glossary(book),
         troubles=tables.trouble_table(whole),
         facts=machine.facts(whole)[:2],
         runs=_runs(book),

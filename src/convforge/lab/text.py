@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import orders, published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, caution_words, roofline_tables, roofline_words, stale_words
+from convforge.lab.words import answer, caution_words, glossary, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
@@ -47,6 +47,8 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     lines += [f"## {gettext('Machine')}", ""]
     for group in machine.facts(book.whole)[:2]:
         lines += _list(_named(name, value) for name, value in group.pairs)
+    lines += [f"## {gettext('Names, units and words')}", ""]
+    lines += _list(_named(name, words) for name, words in glossary(book))
     return "\n".join(lines).rstrip() + "\n"
 
 
