@@ -99,7 +99,7 @@ def test_single_cases_stand_by_kind_and_the_largest_is_named(tmp_path: Path) -> 
     for row in layers:
         row |= {"case": "layer", "problem": "n1c64h56w56_k64r3s3_st1_p1_f32_nchw"}
     found = shown(tmp_path, [runs.header(), *rows, *layers])
-    assert {row[0].text: (row[2].text, row[7].text) for row in summary_table(found).rows} == {
+    assert {row[0].text: (row[2].text, row[7].text.partition(": ")[0]) for row in summary_table(found).rows} == {
         "single cases: pictures of up to 4 channels": ("2", "rgb_to_1_64_s1"),
         "single cases: layers of more than 4 channels": ("1", "layer"),
     }

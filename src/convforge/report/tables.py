@@ -78,9 +78,7 @@ def summary_table(view: View) -> Table:
         Column(gettext("lowest"), True, gettext("the case where ours does worst")),
         Column(gettext("ahead / level / behind"), True, gettext("level: closer than the spreads of the two")),
         Column(gettext("our best, most often")),
-        Column(gettext("largest case")),
-        Column(gettext("ours / peer there"), True),
-        Column(gettext("against")),
+        Column(gettext("at the largest case, ours / peer"), wide=True),
         Column(gettext("verdict there")),
     )
     rows = tuple(_group_row(view, group) for group in groups(view))
@@ -90,6 +88,9 @@ def summary_table(view: View) -> Table:
 def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
     ahead, level, behind = group.counts
     top, worst = group.largest, group.worst
+    there = gettext("{case}: {time} / {peer_time} ({peer})").format(
+        case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
+    )
     lowest = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
     return (
         Cell(view.short(group.family)),
@@ -99,9 +100,7 @@ def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
         Cell(f"{numbers.ratio(worst.ratio)} ({lowest})", worst.ratio, worst.tone),
         Cell(f"{ahead} / {level} / {behind}", ahead - behind),
         Cell(group.usual),
-        Cell(top.ours.result.case),
-        Cell(f"{_time(top.ours)} / {_time(top.peer)}", top.ours.seconds),
-        Cell(top.peer.label),
+        Cell(there, top.ours.seconds),
         Cell(top.words, top.ratio, top.tone),
     )
 
