@@ -229,8 +229,10 @@ def test_printed_at_load_every_chart_is_there(driver: Any, folder: Path) -> None
 
 
 def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
+    """What is read goes along with its point, and away with it."""
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 
     def said() -> str:
         return str(page.execute_script("return document.getElementById('reading').textContent"))
@@ -269,6 +271,13 @@ def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
     keyed = hint()
     ActionChains(page).move_to_element(plot.find_element("css selector", ".read")).perform()
     assert hint() == keyed
+    plot.send_keys(Keys.HOME)
+    visible = "#vg-tooltip-element.visible"
+    assert page.find_elements("css selector", visible)
+    page.execute_script("scrollTo(0, document.documentElement.scrollHeight)")
+    WebDriverWait(page, 10).until(lambda d: not d.find_elements("css selector", visible))
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    WebDriverWait(page, 10).until(lambda d: d.find_elements("css selector", visible))
     plot.send_keys(Keys.ESCAPE)
     assert said() == ""
     assert not plot.find_elements("css selector", ".read")
@@ -304,3 +313,15 @@ def test_dark_and_light(page: Any) -> None:
 @pytest.mark.parametrize("width", [400, 1400])
 def test_the_page_never_scrolls_sideways(page: Any, width: int) -> None:
     assert width_of(page, width) == width
+
+
+@pytest.mark.parametrize("table", ["published-published-A", "all-errors"])
+def test_on_a_telephone_a_number_stands_beside_the_names(page: Any, table: str) -> None:
+    """Before anything is scrolled."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        right = "return document.querySelector(`#${arguments[0]} tbody td.n`).getBoundingClientRect().right"
+        assert page.execute_script(right, table) <= 390
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
 from tests.lab import books
-from tests.studies.made_up import result, rgb, run
+from tests.studies.made_up import LOUD, STILL, result, rgb, run
 
 from convforge.algorithms import find
-from convforge.bench.records import digest
-from convforge.lab import bind, render
+from convforge.bench.records import Result, digest
+from convforge.lab import bind, orders, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
 from convforge.lab.text import markdown
+from convforge.lab.words import glossary
 from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.report.tables import result_table
+from convforge.studies import Finding
 from convforge.studies.published import TABLES
 from convforge.studies.words import clock_name
 
@@ -60,6 +63,31 @@ def test_a_chapter_on_changed_sources_says_so() -> None:
     assert "18 of 18 times are of sources that have changed since" in text
 
 
+def test_a_chapter_counts_as_stale_what_its_table_marks() -> None:
+    """Mistaken clocks too, which compete with nothing."""
+    clocks = [("clock=right", 1.0), ("clock=no_wait", 0.1)]
+    rows = [result("direct_tiled", s, rgb(64), case="a", precision="mistaken", config=config) for config, s in clocks]
+    current = result("direct_tiled", 1.0, rgb(64), case="a", digest=digest(find("conv2d", "cuda", "direct_tiled")))
+    text = render(bind({"timer": run(*rows, current)}))
+    assert "2 of 3 times are of sources that have changed since" in text
+    assert len(re.findall(r">~?\*[\d.]+</td>", text.split('id="study-timer-results"')[1].split("</table>")[0])) == 2
+    assert "Counted here are the times that are compared" not in text, "the one that competes is sound"
+    both = [replace(r, digest="of before") for r in books.pictures().results]
+    assert "Counted here are the times that are compared" in render(bind({"size": run(*both)}))
+
+
+def test_a_kernel_is_changed_where_one_of_the_times_beside_it_is() -> None:
+    def of(size: int, digest: str) -> Result:
+        return result("direct_tiled", 1e-3, rgb(size), case=f"rgb_{size}", digest=digest)
+
+    current = digest(find("conv2d", "cuda", "direct_tiled"))
+    large = [of(size, current) for size in (64, 128, 256, 512, 1024, 2048)]
+    (kernel,) = kernels(bind({"size": run(of(32, "of before"), *large)}))
+    assert (kernel.stale, len(kernel.measured.rows)) == (False, 6)
+    (kernel,) = kernels(bind({"size": run(of(32, "of before"), *large[1:])}))
+    assert kernel.stale
+
+
 def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
     figures = 0
     for chapter in books.stored().chapters:
@@ -67,7 +95,7 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
             assert " ".join(chapter.study.sentence(finding).split()) in said()
             assert f'<span class="rule">{finding.rule}</span>' in page()
             figures += len(finding.data)
-    figures += sum(len(f.data) for found in beside(books.stored()) for f in found.theirs)
+    figures += sum(len(f.data) for found in beside(books.stored()) for f in (*found.theirs, *found.orders))
     rows = re.findall(r'<tr><td>[^<]*</td><td>[^<]*</td><td class="n">[^<]+</td><td class="n">[^<]*</td></tr>', page())
     assert len(rows) == figures > 1000
 
@@ -93,7 +121,7 @@ def test_the_table_of_blocks_shows_their_occupancy() -> None:
     section = page().split('<section class="chapter" id="study-block-size">')[1].split("</section>")[0]
     assert ">occupancy</th>" in section
     text = markdown(bind({"block-size": books.blocks()}), title="it", drawn={})
-    assert text.count("| 50 % |") == 4, "a row a config"
+    assert text.split("## Errors")[0].count("| 50 % |") == 4, "a row a config"
 
 
 def test_the_page_asks_no_network_for_anything() -> None:
@@ -118,8 +146,8 @@ def test_published_figures_stand_as_they_were_published() -> None:
     tables = {found.published.name: found for found in beside(books.stored())}
     assert set(tables) == set(TABLES)
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in tables["B"].table.rows}
-    assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00×"]
-    assert rows[("square_4096", "cublas")][:2] == ["22.1", "1.19×"]
+    assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00x"]
+    assert rows[("square_4096", "cublas")][:2] == ["22.1", "1.19x"]
     rates = {(row[0].text, row[1].text): row[2].text for row in tables["D"].table.rows}
     assert rates[("rgb_to_3_128_s1", "direct_naive")] == "9.42"
     for found in tables.values():
@@ -139,6 +167,69 @@ def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> No
         for finding in found.theirs:
             said = html.escape(found.study.sentence(finding), quote=False)
             assert said in html.unescape(sound if finding.supported else doubtful)
+
+
+def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
+    """A: im2col takes 0.077 to 0.75 of direct_naive's time at each size; cuDNN's figures are doubtful."""
+
+    def of(size: int, method: str, seconds: float, shape: Sequence[float] = STILL) -> Result:
+        return result(method, seconds, rgb(size), case=f"rgb_to_1_{size}_s1", shape=shape)
+
+    def found(*rows: Result) -> dict[tuple[str, str], Finding]:
+        (a,) = [b for b in beside(bind({"size": run(*rows)})) if b.published.name == "A"]
+        return {(f.values["a"], f.values["b"]): f for f in a.orders}
+
+    slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
+    turned = found(*slower, *(of(s, "cudnn", 1e-6) for s in (128, 2048)))
+    assert orders.sentence(turned["im2col", "direct_naive"]) == (
+        "im2col is faster than direct_naive on 2 of 2 cases there, and their order is the other way round here on each "
+        "of 2 cases: on rgb_to_1_2048_s1, the largest, "
+        "direct_naive takes 1.68x the time of im2col there and 0.16x here."
+    )
+    assert turned["im2col", "direct_naive"].supported
+    assert turned["cudnn", "direct_naive"].form == "order/holds"
+    assert not turned["cudnn", "direct_naive"].supported
+    level = [of(512, "direct_naive", 1e-5, LOUD), of(512, "im2col", 1.1e-5, LOUD)]
+    mixed = found(*slower[:2], of(2048, "direct_naive", 9e-5), of(2048, "im2col", 1e-5), *level)
+    values = mixed["im2col", "direct_naive"].values
+    assert mixed["im2col", "direct_naive"].form == "order/mixed"
+    assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
+    (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
+    assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
+    text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
+    assert "the other way round here on each of 2 cases" in text
+
+
+def test_a_dash_stands_below_the_numbers_of_its_column() -> None:
+    table = page().split('<table id="published-published-A"')[1].split("</table>")[0]
+    row = next(row for row in table.split("<tr>") if "_host" in row)
+    assert row.count('<td class="n">–</td>') == 3, "two ratios and our time"
+    assert '<td class="ahead"' in page(), "a verdict is no number"
+
+
+def test_the_words_that_are_used_are_explained() -> None:
+    """And of configs and cases those alone that the book holds."""
+    text = markdown(books.stored(), title="it", drawn={}).split("## Names, units and words")[1].replace("\\", "")
+    for name in ("strict", "nominal", "full rank", "cold, hot", "Kendall's tau", "resident", "out_p, out_q, out_k"):
+        assert f"- {name}: " in text
+        assert f"<dt>{name}</dt>" in html.unescape(page())
+    assert "resnet50_res3_3x3_s2_nchw" in text
+    small = dict(glossary(bind({"size": books.pictures()})))
+    assert "strict" in small
+    assert not {"resident", "stages", "blur_512_7x7"} & set(small)
+
+
+def test_one_notation_of_sizes_and_ratios() -> None:
+    assert "×" not in page()
+
+
+def test_chinese_has_colons_and_brackets_of_its_own() -> None:
+    book = books.stored()
+    with in_language("zh"):
+        text = markdown(book, title="它", drawn={})
+        labels = [row[1].text for found in beside(book) for row in found.table.rows]
+    assert "direct_naive（主机）" in labels
+    assert re.findall(r"[\u4e00-\u9fff]: ?$|[\u4e00-\u9fff]: | （", text, flags=re.MULTILINE) == []
 
 
 def test_ours_beside_the_published_come_from_this_machine() -> None:
@@ -190,20 +281,45 @@ def test_made_up_studies_are_drawn() -> None:
     }  # fmt: skip
 
 
-def test_the_roofline_has_every_method_once() -> None:
+def test_the_roofline_has_every_method_of_its_arithmetic_once() -> None:
+    """The roof is float32's: what multiplies narrower factors has no place under it."""
     book = books.stored()
     chosen = nearest_to_roof(book)
     names = [entry.result.algorithm for entry in chosen]
     assert len(set(names)) == len(names)
-    assert set(names) == {e.result.algorithm for e in book.whole.best if e.gflops}
+    assert "cudnn_tf32" not in names
+    assert set(names) == {e.result.algorithm for e in book.whole.best if e.gflops and e.result.precision != "tf32"}
     for entry in chosen:
         same = [e for e in book.whole.best if e.result.algorithm == entry.result.algorithm and e.gflops]
         assert entry.timing is not None
         if entry.timing.cold:
             shares = [e.gflops / book.whole.roof(e) for e in same if e.timing.cold]  # type: ignore[union-attr, operator]
             assert entry.gflops / book.whole.roof(entry) == max(shares)  # type: ignore[operator]
-    assert roofline(book, ink_of(book, "light")) is not None
-    assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) is None
+    assert [panel.key for panel in roofline(book, ink_of(book, "light"))] == ["one-case", "roofline"]
+    assert roofline(bind({"size": books.pictures(ceilings=())}), ink_of(book, "light")) == []
+
+
+def test_methods_are_compared_under_the_roof_on_one_case() -> None:
+    rows = [r for r in books.pictures().results if r.case == "rgb_256_s1"]
+    quick = replace(rows[0], algorithm="cudnn_tf32", precision="tf32", ours=False)
+    book = bind({"size": run(*books.pictures().results, quick)})
+    (one, _) = roofline(book, ink_of(book, "light"))
+    assert {row["case"] for rows in one.data.values() for row in rows if "case" in row} == {"rgb_256_s1"}
+    assert names_in(one) == ["direct_tiled", "cudnn", "direct_naive"]
+    text = markdown(book, title="it", drawn={})
+    section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
+    # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
+    assert (
+        "On rgb_256_s1 (RGB picture to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
+    )
+    assert "copy bandwidth. Of 3 methods that do the direct method's operations direct_tiled comes nearest" in section
+    assert "direct_naive comes least near" in section
+    assert "Left out, as their factors are narrower than float32: cudnn_tf32." in section
+    table = section.split("one case:")[1].split("Under the roof: each")[0]
+    assert [line.split(" | ")[0].strip("| ") for line in table.strip().splitlines()[2:]] == [
+        "direct_tiled", "cudnn", "direct_naive"
+    ]  # fmt: skip
+    assert "direct_naive comes least near" in render(book)
 
 
 def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:

@@ -18,6 +18,7 @@ from babel.messages.pofile import read_po, write_po
 from convforge import language
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
+from convforge.lab import orders
 from convforge.language.stored import PHRASES
 from convforge.problem.types import PRECISIONS
 from convforge.studies import STUDIES, channels, common, filter_size
@@ -66,6 +67,7 @@ def data() -> Iterator[tuple[str, Text]]:
 def sentences() -> Iterator[tuple[str, str]]:
     """The sentences of all studies: file, and the English one."""
     yield from (("studies/common.py", text) for text in common.ENGLISH.values())
+    yield from (("lab/orders.py", text) for text in orders.ENGLISH.values())
     for study in STUDIES.values():
         yield from ((_path(study.rules[0].__module__), text) for text in study.english.values())
 

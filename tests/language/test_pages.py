@@ -143,5 +143,5 @@ def test_families_stay_apart_in_chinese(tmp_path: Path) -> None:
         shown = view(run)
     families = [entry.family for entry in shown.entries]
     assert len(set(families)) == len(texts), families
-    assert families[0] == "RGB 图像到 1 通道，3×3，填充 1，float32，NCHW"
-    assert shown.entries[0].title == "RGB 图像到 1 通道，3×3"
+    assert families[0] == "RGB 图像到 1 通道，3x3，填充 1，float32，NCHW"
+    assert shown.entries[0].title == "RGB 图像到 1 通道，3x3"

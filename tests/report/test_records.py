@@ -16,7 +16,7 @@ def test_a_run_is_read_and_its_families_found(tmp_path: Path) -> None:
     assert not left_out
     found = view(shown[0])
     assert len(found.series) == 2
-    assert found.series[0] == "RGB picture to 1 channel, 3×3, padding 1, float32, NCHW"
+    assert found.series[0] == "RGB picture to 1 channel, 3x3, padding 1, float32, NCHW"
     assert found.methods[:2] == ("direct_naive", "direct_rows")
     assert found.methods[-1] == "scipy_ndimage"
     assert "separable" not in found.methods  # refused everywhere
@@ -57,7 +57,7 @@ def test_stride_and_size_alone_do_not_part_a_family(tmp_path: Path) -> None:
     shown, _ = load([runs.write(tmp_path / "a.jsonl", [runs.header(), *rows])])
     first, second = view(shown[0]).entries
     assert first.family == second.family
-    assert (second.size, second.size_text, second.stride) == (None, "32×80", "2×1")
+    assert (second.size, second.size_text, second.stride) == (None, "32x80", "2x1")
 
 
 def test_of_a_folder_the_newest_finished_run_of_each_kind_is_shown(tmp_path: Path) -> None:

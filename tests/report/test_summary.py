@@ -10,6 +10,7 @@ from tests.report import runs
 
 from convforge.report import summary
 from convforge.report.records import View, load, view
+from convforge.report.tables import error_table, summary_table
 
 
 def shown(tmp_path: Path, lines: list[Any]) -> View:
@@ -30,10 +31,10 @@ def two(ours: float, peer: float, width: float = 0.01, size: int = 64) -> list[d
 @pytest.mark.parametrize(
     ("ours", "peer", "width", "tone", "figure", "words"),
     [
-        (1e-3, 2e-3, 0.01, "ahead", "2.00×", "2.00× ahead"),
-        (2e-3, 1e-3, 0.01, "behind", "0.50×", "ours is behind, 0.50× of its speed"),
-        (1.00e-3, 1.01e-3, 0.05, "level", "1.01×", "a tie, closer than their spreads"),
-        (1e-3, 1.1e-3, 0.001, "ahead", "1.10×", "1.10× ahead"),
+        (1e-3, 2e-3, 0.01, "ahead", "2.00x", "2.00x ahead"),
+        (2e-3, 1e-3, 0.01, "behind", "0.50x", "ours is behind, 0.50x of its speed"),
+        (1.00e-3, 1.01e-3, 0.05, "level", "1.01x", "a tie, closer than their spreads"),
+        (1e-3, 1.1e-3, 0.001, "ahead", "1.10x", "1.10x ahead"),
     ],
 )
 def test_the_headline_says_what_the_times_say(
@@ -51,9 +52,9 @@ def test_the_mean_is_geometric_and_the_counts_add_up(tmp_path: Path) -> None:
     lines = [runs.header(), *two(1e-3, 4e-3, size=32), *two(4e-3, 1e-3, size=64), *two(1e-3, 1e-3, size=128)]
     found = shown(tmp_path, lines)
     headline = summary.headline(found)
-    assert (headline.tone, headline.figure) == ("level", "1.00×")
+    assert (headline.tone, headline.figure) == ("level", "1.00x")
     assert "Ahead in 1, level in 1, behind in 1 of 3 cases." in headline.sentences
-    assert any(s.startswith("Best: 4.00×") and "Worst: 0.25×" in s for s in headline.sentences)
+    assert any(s.startswith("Best: 4.00x") and "Worst: 0.25x" in s for s in headline.sentences)
     [group] = summary.groups(found)
     assert group.counts == (1, 1, 1)
     assert group.mean == pytest.approx(1.0)
@@ -71,14 +72,37 @@ def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
         "pictures of up to 4 channels": 4.0, "layers of more than 4 channels": 0.25
     }  # fmt: skip
     headline = summary.headline(found)
-    assert (headline.tone, headline.figure) == ("ahead", "4.00×")
+    assert (headline.tone, headline.figure) == ("ahead", "4.00x")
     assert "on pictures of up to 4 channels, geometric mean over 2 cases" in headline.caption
     assert headline.sentences[1] == (
-        "On layers of more than 4 channels: 0.25×, on the one case that both were timed on; ahead in 0, level in 0, "
+        "On layers of more than 4 channels: 0.25x, on the one case that both were timed on; ahead in 0, level in 0, "
         "behind in 1. Peers timed: opencv_filter2d on 1."
     )
     most = shown(tmp_path, [runs.header(), *pictures[:2], *layers, *[row | {"case": "more"} for row in layers]])
-    assert (summary.headline(most).tone, summary.headline(most).figure) == ("behind", "0.25×")
+    assert (summary.headline(most).tone, summary.headline(most).figure) == ("behind", "0.25x")
+
+
+def test_a_peer_that_is_the_only_one_on_most_cases_is_named(tmp_path: Path) -> None:
+    def caption(*others: int) -> str:
+        rows = [row for size in (32, 64, 128) for row in two(1e-3, 2e-3, size=size)]
+        rows += [runs.result("scipy_ndimage", 1, size, 1) for size in others]
+        return summary.headline(shown(tmp_path, [runs.header(), *rows])).caption
+
+    assert caption().startswith("the speed of opencv_filter2d, the only peer timed, on pictures")
+    assert "the best peer (opencv_filter2d, the only one timed on 2 of 3 cases) on pictures" in caption(32)
+    assert caption(32, 64).startswith("the speed of the best peer on pictures")
+
+
+def test_single_cases_stand_by_kind_and_the_largest_is_named(tmp_path: Path) -> None:
+    rows = [*two(1e-3, 4e-3, size=32), *two(1e-3, 2e-3, size=64)]
+    layers = two(4e-3, 1e-3, size=96)
+    for row in layers:
+        row |= {"case": "layer", "problem": "n1c64h56w56_k64r3s3_st1_p1_f32_nchw"}
+    found = shown(tmp_path, [runs.header(), *rows, *layers])
+    assert {row[0].text: (row[2].text, row[7].text.partition(": ")[0]) for row in summary_table(found).rows} == {
+        "single cases: pictures of up to 4 channels": ("2", "rgb_to_1_64_s1"),
+        "single cases: layers of more than 4 channels": ("1", "layer"),
+    }
 
 
 def test_without_peers_nothing_is_compared(tmp_path: Path) -> None:
@@ -98,13 +122,30 @@ def test_a_wider_arithmetic_than_asked_for_does_not_compete(tmp_path: Path) -> N
     quick = runs.result("winograd_f4", 1, 64, 1)
     quick["time"] = quick["time"] | {"samples": [1e-5] * 15}
     headline = summary.headline(shown(tmp_path, [runs.header(), *rows, quick]))
-    assert headline.figure == "0.50×"
+    assert headline.figure == "0.50x"
+
+
+def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path: Path) -> None:
+    rows = [*two(1e-3, 8e-3, size=32), *two(1e-3, 4e-3, size=64), *two(2e-3, 1e-3, size=128)]
+    for method, precision, ours in (("opencv_filter2d_dft", "fft", False), ("fft", "fft", True)):
+        row = runs.result("opencv_filter2d", 1, 32, 1) | {"algorithm": method, "precision": precision, "ours": ours}
+        rows.append(row | {"time": row["time"] | {"samples": [0.5e-3] * 15}})
+    headline = summary.headline(shown(tmp_path, [runs.header(), *rows]))
+    assert "in the same run, both in strict arithmetic: ours is ahead." in headline.caption
+    assert any(s.startswith("Best: 4.00x") and "64x64" in s and "Worst: 0.50x" in s for s in headline.sentences)
+    assert any(
+        "a peer is faster than our best on 1 of 3 cases (opencv_filter2d_dft on 1), none of which is called the best, "
+        "and so is a method of ours on 1." in s
+        for s in headline.sentences
+    )
+    alone = summary.headline(shown(tmp_path, [runs.header(), *two(1e-3, 8e-3, size=32), *rows[-2:]]))
+    assert "opencv_filter2d_dft is faster there, 500 us" in alone.sentences[1]
 
 
 def test_a_final_decides(tmp_path: Path) -> None:
     rows = two(2e-3, 1e-3)
     final = runs.finalists("rgb_to_1_64_s1", ("direct_rows", "opencv_filter2d"), (1e-3, 3e-3), 0.01)
-    assert summary.headline(shown(tmp_path, [runs.header(), *rows, final])).figure == "3.00×"
+    assert summary.headline(shown(tmp_path, [runs.header(), *rows, final])).figure == "3.00x"
 
 
 def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: Path) -> None:
@@ -124,11 +165,21 @@ def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: P
     assert summary.cautions(shown(tmp_path, lines)) == []
 
     text = " ".join(summary.cautions(shown(tmp_path, runs.records(moved=0.5, dirty=True))))
-    for words in ("did not hold still", "moved by 67 %", "1 result was wrong", "uncommitted changes", "noisy"):
+    for words in ("did not hold still", "moved by -50 %", "1 result was wrong", "uncommitted changes", "noisy"):
         assert words in text
     text = " ".join(summary.cautions(shown(tmp_path, runs.records(complete=False))))
     assert "did not finish" in text
     assert "not measured again" in text
+
+
+def test_a_machine_that_did_not_hold_still_makes_the_headline_doubtful(tmp_path: Path) -> None:
+    def lines(moved: float) -> list[Any]:
+        return [runs.header(), runs.ceilings("before"), *two(1e-3, 2e-3), runs.ceilings("after", moved)]
+
+    sound, doubtful = (summary.headline(shown(tmp_path, lines(moved))) for moved in (0.95, 0.8))
+    assert (sound.tone, doubtful.tone) == ("ahead", "unsure")
+    assert sound.caption.endswith("ours is ahead.")
+    assert doubtful.caption.endswith("ours is ahead. The machine did not hold still, so this is doubtful.")
 
 
 def test_a_digest_that_is_not_the_sources_is_stale(tmp_path: Path) -> None:
@@ -167,6 +218,22 @@ def test_errors_by_method_and_class(tmp_path: Path) -> None:
     assert found["direct_rows"].checked == 42
     assert [name for name, _ in summary.gates(view_)] == ["strict", "winograd", "fft"]
     assert "32 times" in dict(summary.gates(view_))["winograd"]
+
+
+def test_errors_of_two_types_stand_apart(tmp_path: Path) -> None:
+    rows = [runs.result("direct_rows", 1, size, 1) for size in (32, 64, 128)]
+    rows[1] |= {
+        "problem": "n1c3h64w64_k1r3s3_st1_p1_f16_nchw",
+        "error": {"rms": 2.1e-4, "max": 1.0, "bound_ratio": 0.27},
+    }
+    view_ = shown(tmp_path, [runs.header(), *rows])
+    found = {a.types: a for a in summary.accuracies(view_)}
+    assert {types: a.checked for types, a in found.items()} == {"float32": 2, "float16": 1}
+    assert found["float16"].largest_rms == 2.1e-4
+    assert (found["float32"].largest_rms or 1.0) < 1e-6
+    assert [row[4].text for row in error_table(view_).rows if row[1].text == "float16"] == ["27 %"]
+    mixed = runs.result("direct_rows", 1, 64, 1) | {"problem": "n1c3h64w64_k1r3s3_st1_p1_u8-i8-u8-i32_nchw"}
+    assert [a.types for a in summary.accuracies(shown(tmp_path, [runs.header(), mixed]))] == ["uint8 x int8"]
 
 
 def test_an_error_that_is_not_a_number_is_missing_and_not_zero(tmp_path: Path) -> None:

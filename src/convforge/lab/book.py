@@ -52,11 +52,6 @@ class Chapter:
         return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
 
     @cached_property
-    def stale(self) -> int:
-        """How many of its times are of sources that have changed since."""
-        return sum(entry.stale for entry in self.shown.timed)
-
-    @cached_property
     def supported(self) -> tuple[Finding, ...]:
         """What else the data supports."""
         return tuple(f for f in self.findings if f.supported and f not in self.answers)

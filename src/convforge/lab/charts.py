@@ -6,7 +6,7 @@ Charts that the report has already (time by size, GFLOP/s by size, errors, the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.bench.block_tables import shape_of
@@ -15,8 +15,19 @@ from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.palette import looks, named_looks
-from convforge.report.panels import SECONDS_LABEL, TIME_FIELDS, Kind, Panel, panels, point, quartiles, roofline_panel
+from convforge.report.panels import (
+    SECONDS_LABEL,
+    TIME_FIELDS,
+    Kind,
+    Panel,
+    one_case_panel,
+    panels,
+    point,
+    quartiles,
+    roofline_panel,
+)
 from convforge.report.records import Entry
+from convforge.report.summary import largest_case
 from convforge.report.tables import step_name
 from convforge.report.theme import (
     Datasets,
@@ -137,7 +148,7 @@ def lines(
         y = alt.Y(f"{field}:Q", title=words, scale=scale, axis=alt.Axis(tickCount=6))
     else:
         domain = [min(values) / 1.3, max(values) * 1.3]
-        label = {"time": SECONDS_LABEL, "rate": "format(datum.value, ',')"}.get(kind, "format(datum.value, '~g') + '×'")
+        label = {"time": SECONDS_LABEL, "rate": "format(datum.value, ',')"}.get(kind, "format(datum.value, '~g') + 'x'")
         y = alt.Y(
             f"{field}:Q", title=words, scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(labelExpr=label, values=log_ticks(domain)),
@@ -291,7 +302,7 @@ def _block_panel(operation: str, case: str, rows: Sequence[dict[str, Any]], ink:
     x = Axis(title, True).encoding(sorted({r["place"] for r in rows}))
     y = alt.Y(
         "ratio:Q", title=_values("ratio")[1], scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain)),
+        axis=alt.Axis(labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain)),
     )  # fmt: skip
     scales = method_scales(ink, list(dict.fromkeys(r["method"] for r in rows)))
     fields = ("method", "shape", "config", "time", "spread", "occupancy", "registers")
@@ -385,7 +396,7 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
             "ratio:Q", title=gettext("time shown ÷ the right time"),
             scale=alt.Scale(type="log", domain=domain, nice=False),
             axis=alt.Axis(
-                labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+                labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain), orient="top", titleAnchor="end"
             ),
         )  # fmt: skip
         y = alt.Y("method:N", sort=list(named), title=None, axis=alt.Axis(grid=True, labelLimit=190))
@@ -400,12 +411,26 @@ def _clock_names(chapter: Chapter) -> list[str]:
     return list(dict.fromkeys(clock_name(r.config) for r in chapter.run.results if r.precision == MISTAKEN))
 
 
-def roofline(book: Book, ink: Ink) -> Panel | None:
-    """Every method where it comes nearest to the roof, under the measured ceilings; None where none was measured."""
-    text = gettext(
+def roofline(book: Book, ink: Ink) -> list[Panel]:
+    """All methods on one case, and each where it comes nearest to the roof; none where no ceiling was measured."""
+    whole = book.whole
+    one = gettext("GFLOP/s of every method on the case that the headline tells of, beside the roof there")
+    nearest = gettext(
         "roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings"
     )
-    return roofline_panel(book.whole, nearest_to_roof(book), ink, text)
+    found = (
+        one_case_panel(whole, on_one_case(book), ink, one),
+        roofline_panel(whole, nearest_to_roof(book), ink, nearest),
+    )
+    titles = {"roofline": gettext("Each method on its own best case")}
+    return [replace(panel, title=titles.get(panel.key, panel.title)) for panel in found if panel is not None]
+
+
+def on_one_case(book: Book) -> list[Entry]:
+    """All that have a roof on the case that the headline tells of, the fastest first."""
+    case = largest_case(book.whole)
+    able = [e for e in book.whole.best if e.result.case == case and e.gflops and book.whole.roof(e)]
+    return sorted(able, key=lambda e: e.seconds or 0.0)
 
 
 def nearest_to_roof(book: Book) -> list[Entry]:

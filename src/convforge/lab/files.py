@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from convforge.bench.tables import csv_table
-from convforge.lab import charts, published
+from convforge.lab import charts, orders, published
 from convforge.lab.book import Book, Chapter, in_this_language
 from convforge.lab.page import render
 from convforge.lab.text import markdown
@@ -86,8 +86,7 @@ def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, s
     png = _has_glyphs(language())
     groups = {chapter.study.name: charts.chapter_panels(chapter, ink) for chapter in book.chapters}
     groups |= {name: found for name, found in charts.whole_panels(book, ink).items() if name != "errors"}
-    roofline = charts.roofline(book, ink)
-    groups |= {"roofline": [roofline]} if roofline is not None else {}
+    groups |= {"roofline": charts.roofline(book, ink)}
     folder.mkdir(parents=True, exist_ok=True)
     addresses: dict[str, list[tuple[str, str]]] = {}
     paths: list[Path] = []
@@ -130,7 +129,8 @@ def to_table(book: Book) -> dict[str, Any]:
         "published": [
             {"name": found.published.name, "about": found.published.about,
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
-             "findings": _findings(found.study, found.theirs)}
+             "findings": _findings(found.study, found.theirs),
+             "orders": [f.to_table() | {"sentence": orders.sentence(f)} for f in found.orders]}
             for found in published.beside(book)
         ],
     }  # fmt: skip

@@ -6,9 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from convforge.lab import charts, published, sources
+from convforge.lab import charts, orders, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
-from convforge.lab.words import Figure, answer, figures, glossary, stale_words, study_name, title_of
+from convforge.lab.words import (
+    Figure,
+    answer,
+    caution_words,
+    figures,
+    glossary,
+    roofline_tables,
+    roofline_words,
+    stale_words,
+    study_name,
+    title_of,
+)
 from convforge.language import gettext, in_language
 from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
@@ -24,7 +35,7 @@ from convforge.report.page import (
     text,
 )
 from convforge.report.panels import Panel
-from convforge.report.summary import cautions, gates, headline
+from convforge.report.summary import gates, headline
 from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study
@@ -67,6 +78,7 @@ class Beside:
     name: str
     about: str
     doubts: tuple[str, ...]
+    orders: tuple[Said, ...]
     supported: tuple[Said, ...]
     doubtful: tuple[Said, ...]
     table: Table
@@ -113,26 +125,29 @@ def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
     whole, ink = book.whole, charts.ink_of(book, "page")
     shared = charts.whole_panels(book, ink)
     roofline = charts.roofline(book, ink)
+    one_case, nearest = roofline_tables(book)
     script, bundle = text("page.js"), chart_script()
     rendered: str = template("lab.html.j2").render(
         title=title or title_of(book),
         pages=pages,
         headline=headline(whole),
-        cautions=cautions(whole),
+        cautions=caution_words(book),
         sections=[_section(chapter, ink) for chapter in book.chapters],
         absent=[study_name(study.name) for study in book.absent],
         summary=tables.summary_table(whole),
         ratios=Row("", _charts([p for p in shared["ratio"] if p.key != SINGLE], ink, hides=False)),
         singles=Row("", _charts([p for p in shared["ratio"] if p.key == SINGLE], ink, hides=False)),
         verdicts=tables.verdict_table(whole),
-        roofline=Row("", _charts([roofline] if roofline else [], ink), None),
-        roofline_table=tables.roofline_table(whole, charts.nearest_to_roof(book)),
-        roofline_legend=Legend("roof", _items([roofline] if roofline else [], ink)),
+        roofline=[
+            (Row("", _charts([panel], ink)), one_case if panel.key == "one-case" else nearest) for panel in roofline
+        ],
+        roofline_words=roofline_words(book),
+        roofline_legend=Legend("roof", _items(roofline, ink)),
         beside=[_beside(found) for found in published.beside(book)],
         kernels=[_source(kernel) for kernel in sources.kernels(book)],
         errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),
         gates=gates(whole),
-        glossary=glossary(),
+        glossary=glossary(book),
         troubles=tables.trouble_table(whole),
         facts=machine.facts(whole)[:2],
         runs=_runs(book),
@@ -152,7 +167,7 @@ def _section(chapter: Chapter, ink: Ink) -> Section:
         name=study_name(chapter.study.name),
         study=chapter.study,
         answer=answer(chapter),
-        stale=stale_words(chapter),
+        stale=stale_words(chapter.listed.timed),
         answers=tuple(_said(chapter.study, finding) for finding in chapter.answers),
         supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
         doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),
@@ -167,14 +182,20 @@ def _said(study: Study, finding: Finding) -> Said:
     return Said(study.sentence(finding), finding.rule, tuple(figures(finding)))
 
 
+def _said_order(finding: Finding) -> Said:
+    return Said(orders.sentence(finding), finding.rule, tuple(figures(finding)))
+
+
 def _beside(found: published.Beside) -> Beside:
     about = found.published
+    held = {s: tuple(_said_order(f) for f in found.orders if f.supported is s) for s in (True, False)}
     return Beside(
         about.name,
         gettext(about.about),
         published.doubt_words(about),
+        held[True],
         tuple(_said(found.study, finding) for finding in found.theirs if finding.supported),
-        tuple(_said(found.study, finding) for finding in found.theirs if not finding.supported),
+        (*held[False], *(_said(found.study, finding) for finding in found.theirs if not finding.supported)),
         found.table,
         found.matched,
     )

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from convforge.bench.records import Result
 from convforge.lab.book import Book
+from convforge.lab.orders import orders
 from convforge.language import gettext
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.report import numbers
 from convforge.report.records import Entry
-from convforge.report.table import Cell, Column, Table
+from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import STUDIES, Finding, Study
 from convforge.studies.published import TABLES, Published
 from convforge.studies.readings import device_backend
@@ -34,6 +35,8 @@ class Beside:
     table : Table
     theirs : tuple of Finding
         What rests on doubtful figures is not supported.
+    orders : tuple of Finding
+        Whether the order of each two of their methods holds here; see :mod:`convforge.lab.orders`.
     matched : int
         Cases that were timed here too.
     """
@@ -42,6 +45,7 @@ class Beside:
     study: Study
     table: Table
     theirs: tuple[Finding, ...]
+    orders: tuple[Finding, ...]
     matched: int
 
 
@@ -80,16 +84,18 @@ def _beside(book: Book, published: Published) -> Beside:
         ),
     )
     rows: list[tuple[Cell, ...]] = []
-    matched = 0
+    both: dict[str, tuple[list[Result], dict[str, Entry]]] = {}
     for published_rows in _cases(published):
         found = here.get(_shape(parse_problem(published_rows[0].problem)), {})
         if published_rows[0].backend != backend:
             found = {}
-        matched += bool(found)
+        both[published_rows[0].case] = published_rows, found
         rows += _rows(published_rows, found, rates=unit == "GFLOP/s")
     caption = gettext("Published table {name} beside this machine").format(name=published.name)
     table = Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True)
-    return Beside(published, study, table, tuple(published.findings(study)), matched)
+    doubted = {method for doubt in published.doubts for method in doubt.methods}
+    matched = sum(bool(found) for _, found in both.values())
+    return Beside(published, study, table, tuple(published.findings(study)), tuple(orders(both, doubted)), matched)
 
 
 def _cases(published: Published) -> list[list[Result]]:
@@ -102,20 +108,21 @@ def _cases(published: Published) -> list[list[Result]]:
 
 def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Iterator[tuple[Cell, ...]]:
     """A row a method of theirs, and one for the fastest here where they did not have it."""
-    flops, best = theirs[0].flops, min(_seconds(r) for r in theirs)
+    # One method alone has no fastest to be held against: the host's loop, for one.
+    flops, best = theirs[0].flops, min(_seconds(r) for r in theirs) if len(theirs) > 1 else None
     first = min(here.values(), key=lambda e: e.seconds or 0.0, default=None)
 
     def cells(seconds: float | None, fastest: float | None) -> tuple[Cell, Cell]:
-        if seconds is None or fastest is None:
+        if seconds is None:
             return Cell(numbers.MISSING), Cell(numbers.MISSING)
         value = flops / seconds / 1e9 if rates else 1e3 * seconds
-        return Cell(numbers.three(value), value), Cell(numbers.ratio(seconds / fastest), seconds / fastest)
+        return Cell(numbers.three(value), value), optional(fastest and seconds / fastest, numbers.ratio)
 
     names = [r.algorithm for r in theirs]
     more = [first.result.algorithm] if first is not None and first.result.algorithm not in names else []
     for name, r in zip([*names, *more], [*theirs, None], strict=False):
         own = here.get(name)
-        label = name + (" " + gettext("(host)") if r is not None and r.backend == "cpu" else "")
+        label = gettext("{method} (host)").format(method=name) if r is not None and r.backend == "cpu" else name
         yield (
             Cell(theirs[0].case),
             Cell(label, look="best" if own is not None and own is first else ""),

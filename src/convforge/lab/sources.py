@@ -29,7 +29,7 @@ class Kernel:
     measured : Table
         Its largest cases.
     stale : bool
-        The text is not that which was measured.
+        The text is not that of which all these times are.
     """
 
     name: str
@@ -49,9 +49,11 @@ def kernels(book: Book) -> list[Kernel]:
     for method in algorithms():
         entries = timed.get((method.operation, method.name))
         if method.ours and method.backend == backend and entries:
-            table = _measured(book.whole, method.name, entries)
+            # The largest first.
+            shown = sorted(entries, key=lambda e: (-e.result.least_bytes, -e.result.flops))[:MOST_CASES]
+            table = _measured(book.whole, method.name, shown)
             files = tuple(_files(method.sources))
-            stale = any(entry.stale for entry in entries)
+            stale = any(entry.stale for entry in shown)
             found.append(Kernel(method.name, method.summary, files, table, stale))
     return found
 
@@ -70,7 +72,6 @@ MOST_CASES = 6
 def _measured(view: View, name: str, entries: list[Entry]) -> Table:
     columns = (
         Column(gettext("case")),
-        Column(gettext("config"), wide=True),
         Column(gettext("time"), True),
         Column(gettext("spread"), True),
         Column("GFLOP/s", True),
@@ -80,10 +81,10 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
         Column(gettext("registers"), True, gettext("of a thread, in the launch that takes most")),
         tables.occupied(),
         Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
+        Column(gettext("config"), wide=True),
     )
-    chosen = sorted(entries, key=lambda e: (e.result.least_bytes, e.result.flops))[-MOST_CASES:]
     return Table(f"kernel-{name}", gettext("Times of {method}").format(method=name), columns,
-                 tuple(_row(view, entry) for entry in reversed(chosen)))  # fmt: skip
+                 tuple(_row(view, entry) for entry in entries))  # fmt: skip
 
 
 def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
@@ -97,7 +98,6 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
     behind = timing.median_s / best.median_s if best is not None else None
     return (
         Cell(r.case),
-        Cell(r.config or "–"),
         Cell(
             ("~" if timing.noisy else "") + ("*" if entry.stale else "") + numbers.seconds(timing.median_s),
             timing.median_s,
@@ -108,4 +108,5 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
         optional(launch.get("registers"), lambda n: f"{n:.0f}"),
         optional(entry.occupancy, numbers.percent),
         optional(behind, numbers.ratio),
+        Cell(r.config or "–"),
     )

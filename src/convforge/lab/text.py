@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from convforge.bench.cells import escaped, markdown_line
-from convforge.lab import published
+from convforge.lab import orders, published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, stale_words
+from convforge.lab.words import answer, caution_words, glossary, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
-from convforge.report.summary import cautions, headline
+from convforge.report.summary import headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 from convforge.studies.timer import MISTAKEN
@@ -37,17 +37,18 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
     lines += [f"## {gettext('The questions, and what the measurements answer')}", ""]
     lines += [markdown_line((gettext("question"), gettext("answer"))), "|---|---|"]
     lines += [markdown_line((gettext(c.study.asks), escaped(answer(c)))) for c in book.chapters]
-    lines += ["", *_list(cautions(book.whole))]
+    lines += ["", *_list(caution_words(book))]
     for chapter in book.chapters:
         lines += _chapter(chapter, drawn.get(chapter.study.name, ()))
     lines += _libraries(book)
-    if drawn.get("roofline"):
-        lines += [f"## {gettext('Roofline')}", "", *_pictures(drawn["roofline"])]
+    lines += _roofline(book, drawn.get("roofline", ()))
     lines += _published(book)
     lines += [f"## {gettext('Errors')}", "", *_table(tables.error_table(book.whole))]
     lines += [f"## {gettext('Machine')}", ""]
     for group in machine.facts(book.whole)[:2]:
-        lines += _list(f"{name}: {value}" for name, value in group.pairs)
+        lines += _list(_named(name, value) for name, value in group.pairs)
+    lines += [f"## {gettext('Names, units and words')}", ""]
+    lines += _list(_named(name, words) for name, words in glossary(book))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -55,26 +56,29 @@ def _chapter(chapter: Chapter, pictures: Sequence[tuple[str, str]]) -> Iterator[
     study = chapter.study
     yield from (f"## {gettext(study.asks)}", "")
     yield from (f"**{escaped(study.sentence(finding))}** `{finding.rule}`\n" for finding in chapter.answers)
-    yield from (f"{stale}\n" for stale in [escaped(stale_words(chapter))] if stale)
+    yield from (f"{stale}\n" for stale in [escaped(stale_words(_listed(chapter)))] if stale)
     yield from _pictures(pictures)
     yield from _findings(study, chapter.supported)
     if chapter.doubtful:
-        yield from (f"{gettext('What the data does not support, and what to be wary of')}:", "")
+        yield from _before(gettext("What the data does not support, and what to be wary of"))
         yield from _findings(study, chapter.doubtful)
     yield from _table(_times(chapter))
 
 
 def _times(chapter: Chapter) -> Table:
-    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
     blocks = chapter.study.view == "blocks"
     columns = (
         Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
         Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
         *([tables.occupied()] if blocks else []),
     )  # fmt: skip
+    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in _listed(chapter)))
+
+
+def _listed(chapter: Chapter) -> list[Entry]:
+    """Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them."""
     clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
-    entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
-    return Table("times", "", columns, tuple(_row(entry, blocks) for entry in entries))
+    return [*(chapter.shown.timed if chapter.study.view == "blocks" else chapter.shown.best), *clocks]
 
 
 def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
@@ -97,25 +101,42 @@ def _findings(study: Study, findings: Iterable[Finding]) -> list[str]:
     return [*said, ""] if said else []
 
 
+def _orders(findings: Iterable[Finding]) -> list[str]:
+    said = [f"- {escaped(orders.sentence(finding))} `{finding.rule}`" for finding in findings]
+    return [*said, ""] if said else []
+
+
 def _libraries(book: Book) -> Iterator[str]:
     table = tables.summary_table(book.whole)
     if table.rows:
         yield from (f"## {gettext('Against the libraries')}", "", *_table(table))
 
 
+def _roofline(book: Book, pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if said := roofline_words(book):
+        yield from (f"## {gettext('Roofline')}", "", escaped(said), "", *_pictures(pictures))
+        for table in roofline_tables(book):
+            yield from (*_before(table.caption), *_table(table))
+
+
 def _published(book: Book) -> Iterator[str]:
     yield from (f"## {gettext('Published tables, beside this machine')}", "")
     for found in published.beside(book):
-        yield from (f"### {found.published.name}: {escaped(gettext(found.published.about))}", "")
+        about = _named(found.published.name, gettext(found.published.about))
+        yield from (f"### {escaped(about)}", "")
         yield from _list(published.doubt_words(found.published))
         yield from (*_table(found.table, len(found.table.rows)), "")
+        held = [finding for finding in found.orders if finding.supported]
+        yield from _before(gettext("Whether their order holds here")) if held else ()
+        yield from _orders(held)
         for supported, words in (
             (True, gettext("What follows from these figures, as they were published")),
             (False, gettext("What rests on the doubtful ones, or does not follow")),
         ):
             findings = [finding for finding in found.theirs if finding.supported is supported]
-            yield from (f"{words}:", "") if findings else ()
-            yield from _findings(found.study, findings)
+            doubtful = [finding for finding in found.orders if not (finding.supported or supported)]
+            yield from _before(words) if findings or doubtful else ()
+            yield from (*_orders(doubtful), *_findings(found.study, findings))
 
 
 def _table(table: Table, most: int = MOST_ROWS) -> list[str]:
@@ -134,6 +155,15 @@ def _table(table: Table, most: int = MOST_ROWS) -> list[str]:
 
 def _pictures(pictures: Sequence[tuple[str, str]]) -> list[str]:
     return [f"![{escaped(caption)}]({address})\n" for caption, address in pictures]
+
+
+def _before(words: str) -> list[str]:
+    """Words above a list or a table."""
+    return [gettext("{words}:").format(words=words), ""]
+
+
+def _named(name: str, words: str) -> str:
+    return gettext("{name}: {words}").format(name=name, words=words)
 
 
 def _list(items: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.measure.copies import CPU_BLOCK, copying
 from convforge.measure.ring import last_level_cache
 
-# Two measurements that differ by more than this were not taken on the same machine state.
+# Where the second measurement differs from the first by more than this share of it, the machine's state has changed.
 MOVED = 0.10
 
 
@@ -76,15 +76,15 @@ def moved(before: Ceilings, after: Ceilings) -> str | None:
     Examples
     --------
     >>> moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9))
-    'the FMA peak moved by 35 % (100.0 to 70.0 GFLOP/s)'
+    'the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)'
     """
     pairs = (
         ("copy bandwidth", before.copy_bytes_per_s, after.copy_bytes_per_s, "GB/s"),
         ("the FMA peak", before.fma_flops_per_s, after.fma_flops_per_s, "GFLOP/s"),
     )
     said = [
-        f"{name} moved by {100 * 2 * abs(a - b) / (a + b):.0f} % ({a / 1e9:.1f} to {b / 1e9:.1f} {unit})"
+        f"{name} moved by {100 * (b / a - 1):+.0f} % ({a / 1e9:.1f} to {b / 1e9:.1f} {unit})"
         for name, a, b, unit in pairs
-        if 2 * abs(a - b) > MOVED * (a + b)
+        if abs(b - a) > MOVED * a
     ]
     return "; ".join(said) or None

@@ -194,14 +194,22 @@
     reading.textContent = "";
   }
 
+  // What a pointer would be told, beside the point; nothing while the point is scrolled out of the window.
+  function show(place, item) {
+    const box = item._svg.getBoundingClientRect();
+    const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
+    const seen = box.bottom > 0 && box.top < innerHeight;
+    charts.get(place).tooltip()(null, at, item, seen ? item.tooltip : null);
+  }
+
+  addEventListener("scroll", () => read.forEach((item, place) => show(place, item)), { passive: true });
+
   function tell(place, lines, item) {
     forget(place);
     read.set(place, item);
     item._svg.classList.add("read");
     item._svg.scrollIntoView({ block: "nearest", inline: "nearest" });
-    const box = item._svg.getBoundingClientRect();
-    const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
-    charts.get(place).tooltip()(null, at, item, item.tooltip);
+    show(place, item);
     const every = lines.flat();
     const words = Object.entries(item.tooltip).map(([name, value]) => `${name}: ${value}`);
     reading.textContent = `${words.join("; ")} (${every.indexOf(item) + 1}/${every.length})`;

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from convforge.language import gettext
 from convforge.report import numbers
-from convforge.report.records import Entry, View
+from convforge.report.records import NARROW, Entry, View
 from convforge.report.summary import Duel, arithmetic, duels
 from convforge.report.tables import status
 from convforge.report.theme import (
@@ -131,7 +131,7 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
                 text = gettext("time a call by size, {problem}, {stride}, a line a method")
             data = Datasets()
             chart = _series(data, shown, ink, chosen, sizes, kind, domain)
-            key = f"{kind}-{shown.series.index(family)}-{stride or 'all'}".replace("×", "x")
+            key = f"{kind}-{shown.series.index(family)}-{stride or 'all'}"
             yield family, Panel(key, title, text.format(problem=family, stride=title), chart, data)
 
 
@@ -198,7 +198,7 @@ def _ratio_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
     y = alt.Y(
         "ratio:Q", title=gettext("time of the best peer ÷ ours"),
         scale=alt.Scale(type="log", domain=domain, nice=False),
-        axis=alt.Axis(labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain)),
+        axis=alt.Axis(labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain)),
     )  # fmt: skip
     for family in shown.series:
         members = [(d, r) for d, r in rows if d.ours.family == family and d.ours.size is not None]
@@ -276,7 +276,7 @@ def _ratio_cases(
         "ratio:Q", title=gettext("time of the best peer ÷ ours"),
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
         axis=alt.Axis(
-            labelExpr="format(datum.value, '~g') + '×'", values=log_ticks(domain), orient="top", titleAnchor="end"
+            labelExpr="format(datum.value, '~g') + 'x'", values=log_ticks(domain), orient="top", titleAnchor="end"
         ),
     )  # fmt: skip
     y = alt.Y("case:N", sort=None, title=None, axis=alt.Axis(grid=True, labelLimit=190))
@@ -322,7 +322,7 @@ def _case_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:
 
 def roofline_entries(shown: View) -> list[Entry]:
     """What the roofline shows: of each family and stride the largest case, where caches hide least."""
-    able = [e for e in shown.best if e.gflops and e.intensity]
+    able = [e for e in shown.best if e.gflops and e.intensity and e.result.precision not in NARROW]
     largest: dict[tuple[str, str], int] = {}
     for e in able:
         key = (e.family, e.stride)
@@ -387,6 +387,35 @@ def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) ->
     points = method_points(data.chart(rows), method_scales(ink, names), fields).encode(x=x, y=y)
     chart = alt.layer(roof, *texts, shown_only(ink, alt.layer(points))).properties(height=340)
     return Panel("roofline", gettext("Roofline"), text, chart, data)
+
+
+def one_case_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) -> Panel | None:
+    """Results on one case, a row a method, and the roof there; None where there is no result, or no ceiling."""
+    import altair as alt
+
+    limits = [roof for e in chosen if (roof := shown.roof(e))]
+    if not limits:
+        return None
+    rows = [point(shown, e) | {"size": e.size_text, "problem": e.family} for e in chosen]
+    rows.sort(key=lambda r: -r["gflops"])
+    rates = [limits[0], *(r["gflops"] for r in rows)]
+    domain = [min(rates) / 1.4, max(rates) * 1.4]
+    x = alt.X(
+        "gflops:Q", title="GFLOP/s", scale=alt.Scale(type="log", domain=domain, nice=False),
+        axis=alt.Axis(format="~g", values=log_ticks(domain), orient="top", titleAnchor="end"),
+    )  # fmt: skip
+    names = [r["method"] for r in rows]
+    y = alt.Y("method:N", sort=names, title=None, axis=alt.Axis(grid=True, labelLimit=190))
+    data = Datasets()
+    words = [{"gflops": limits[0], "text": gettext("roof")}]
+    limit = data.chart(words).mark_rule(color=ink("ink"), strokeWidth=1.4).encode(x=x)
+    word = data.chart(words).mark_text(align="right", dx=-5, fontSize=11, color=ink("muted"))
+    fields = ("method", "problem", "size", "time", "rate", "of_the_roof", "note")
+    points = method_points(data.chart(rows), method_scales(ink, names), fields).encode(x=x, y=y)
+    height = 22 * len(rows)
+    layers = (limit, word.encode(x=x, y=alt.value(height - 8), text="text:N"), shown_only(ink, alt.layer(points)))
+    title = gettext("All methods on one case: {case}").format(case=chosen[0].result.case)
+    return Panel("one-case", title, text, alt.layer(*layers).properties(height=height), data)
 
 
 def _error_panels(shown: View, ink: Ink) -> Iterable[tuple[str, Panel]]:

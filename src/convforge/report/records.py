@@ -1,6 +1,6 @@
 """What the report makes of stored runs: which of them it shows, and each result beside what its problem says.
 
-A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3×3". Families with three
+A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
 or more sizes are drawn over size; every other case stands by itself.
 """
 
@@ -29,6 +29,9 @@ SERIES = 3
 # Classes whose methods do other operations than the direct method's: their GFLOP/s are nominal.
 NOMINAL = frozenset({"winograd", "fft", "separable"})
 
+# Classes whose products are of narrower factors than the FMA peak's, which is float32's: that roof is not theirs.
+NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -42,7 +45,7 @@ class Entry:
     title : str
         The same without padding, types and layout; several families may share it.
     stride : str
-        "2", "2×1"; empty where the operation has none.
+        "2", "2x1"; empty where the operation has none.
     size : int or None
         Height and width of a square picture in pixels, M of a square matrix product; None otherwise.
     size_text : str
@@ -155,9 +158,9 @@ class View:
         return {entry.result.key: entry for entry in self.entries}
 
     def roof(self, entry: Entry) -> float | None:
-        """GFLOP/s that the ceilings allow at the entry's intensity; None where they were not measured."""
+        """GFLOP/s that the ceilings allow at the entry's intensity; None where none was measured, or is for it."""
         ceilings, intensity = self.run.best_ceilings, entry.intensity
-        if ceilings is None or intensity is None:
+        if ceilings is None or intensity is None or entry.result.precision in NARROW:
             return None
         return roof(ceilings, intensity)
 
@@ -280,9 +283,9 @@ def _several(run: Run) -> set[str]:
 
 def _size(problem: Problem) -> tuple[int | None, str]:
     if isinstance(problem, Conv2dProblem | Pool2dProblem):
-        return (problem.h if problem.h == problem.w else None), f"{problem.h}×{problem.w}"
+        return (problem.h if problem.h == problem.w else None), f"{problem.h}x{problem.w}"
     if isinstance(problem, GemmProblem):
-        text = f"{problem.m}×{problem.n}×{problem.k}"
+        text = f"{problem.m}x{problem.n}x{problem.k}"
         return (problem.m if problem.m == problem.n == problem.k else None), text
     return problem.size, str(problem.size)
 
@@ -291,7 +294,7 @@ def _stride(problem: Problem) -> str:
     if not isinstance(problem, Conv2dProblem | Pool2dProblem):
         return ""
     a, b = problem.stride
-    return str(a) if a == b else f"{a}×{b}"
+    return str(a) if a == b else f"{a}x{b}"
 
 
 def _family(problem: Problem) -> tuple[str, str]:
@@ -302,7 +305,7 @@ def _family(problem: Problem) -> tuple[str, str]:
     rest, shown = _rest(str(problem))
     first = [_operands(problem)]
     if isinstance(problem, Conv2dProblem | Pool2dProblem):
-        first.append(f"{problem.r}×{problem.s}")
+        first.append(f"{problem.r}x{problem.s}")
     return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
 
 
@@ -316,7 +319,7 @@ def _operands(problem: Problem) -> str:
         return gettext("matrix product")
     if not isinstance(problem, Conv2dProblem | Pool2dProblem):
         return "ReLU"
-    batch = f"{problem.n} × " if problem.n != 1 else ""
+    batch = f"{problem.n} x " if problem.n != 1 else ""
     if isinstance(problem, Pool2dProblem):
         return gettext("max pooling {batch}{c} channels").format(batch=batch, c=problem.c)
     if problem.groups > 1 and problem.groups == problem.c:
@@ -345,7 +348,7 @@ def _rest(text: str) -> tuple[list[str], int]:
         if re.fullmatch(r"[pd][\dx]+|g\d+", token):
             if token[0] == "p" and shown is None:
                 shown = len(words)
-            words.append(kinds[token[0]].format(n=token[1:].replace("x", "×")))
+            words.append(kinds[token[0]].format(n=token[1:]))
         else:
             words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
     return words, len(words) if shown is None else shown

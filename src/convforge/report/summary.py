@@ -17,13 +17,14 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
-from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
+from convforge.measure.timer import tie
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.studies.readings import allowed
 
-Tone = Literal["ahead", "level", "behind", "alone"]
+Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
 # A geometric mean nearer to 1 than this is called level.
 LEVEL = 0.05
@@ -68,8 +69,8 @@ class Headline:
 
     Attributes
     ----------
-    tone : {"ahead", "level", "behind", "alone"}
-        "alone": nothing to compare with.
+    tone : {"ahead", "level", "behind", "alone", "unsure"}
+        "alone": nothing to compare with; "unsure": the machine did not hold still.
     figure : str
         The one number.
     caption : str
@@ -85,7 +86,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All duels of one family and stride, or of one kind of case, whose stride is empty.
+    """All duels of one family and stride, or of the single cases of one kind, whose stride is empty.
 
     Attributes
     ----------
@@ -124,11 +125,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Errors of one method in one class of arithmetic over all its checked cases; None where none is a number."""
+    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is a number."""
 
     method: str
     ours: bool
     precision: str
+    types: str
     checked: int
     largest_rms: float | None
     median_rms: float | None
@@ -178,15 +180,20 @@ def headline(view: View) -> Headline:
         return _alone(view)
     first = max(found, key=lambda kind: len(kind.duels))
     tone: Tone = "ahead" if first.mean > 1 + LEVEL else "behind" if first.mean < 1 / (1 + LEVEL) else "level"
-    words = {
+    result = {
         "ahead": gettext("ours is ahead"),
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
-    caption = gettext("the speed of the best peer on {kind}, {over}, in the same run: {words}.")
-    said = caption.format(kind=first.family, over=_over(first), words=words)
+    caption = gettext("the speed of {peer} on {kind}, {over}, in the same run, {competing}: {words}.")
+    said = caption.format(
+        peer=_rival(view, first), kind=first.family, over=_over(first), competing=_competing(first.duels), words=result
+    )
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
+    if view.run.moved:
+        words = gettext("{caption} The machine did not hold still, so this is doubtful.")
+        tone, said = "unsure", words.format(caption=said)
     return Headline(tone, numbers.ratio(first.mean), said, sentences)
 
 
@@ -214,6 +221,55 @@ def _kind(entry: Entry) -> str:
     return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
 
 
+def _rivals(view: View, kind: Group) -> dict[str, set[str]]:
+    """The peers that competed on each case of a kind."""
+    cases: dict[str, set[str]] = {d.ours.result.case: set() for d in kind.duels}
+    for e in view.timed:
+        r = e.result
+        if r.case in cases and not r.ours and allowed(r, parse_problem(r.problem)):
+            cases[r.case].add(r.algorithm)
+    return cases
+
+
+def _rival(view: View, kind: Group) -> str:
+    """The best peer; by its name where on most cases there is no other."""
+    cases = _rivals(view, kind).values()
+    [(name, alone)] = Counter(next(iter(names)) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
+    if 2 * alone <= len(cases):
+        return gettext("the best peer")
+    if alone == len(cases):
+        return gettext("{peer}, the only peer timed,").format(peer=name)
+    return gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)").format(
+        peer=name, n=alone, all=len(cases)
+    )
+
+
+def _competing(found: Iterable[Duel]) -> str:
+    """Which arithmetic competes."""
+    asked = {getattr(parse_problem(d.ours.result.problem), "precision", "strict") for d in found}
+    if asked == {"strict"}:
+        return gettext("both in strict arithmetic")
+    return gettext("both in the arithmetic that the case allows")
+
+
+def beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
+    """The fastest of ours, or of the peers, in an arithmetic that its case does not allow; None if not faster than d's.
+
+    Only what is faster by more than the spreads counts.
+    """
+    found = [
+        e
+        for e in view.timed
+        if e.result.case == d.ours.result.case
+        and e.result.ours is ours
+        and not allowed(e.result, parse_problem(e.result.problem))
+    ]
+    fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
+    if fastest is None or fastest.timing is None or d.ours.timing is None or tie(fastest.timing, d.ours.timing):
+        return None
+    return fastest if fastest.timing.median_s < d.ours.timing.median_s else None
+
+
 def _over(kind: Group) -> str:
     if len(kind.duels) == 1:
         return gettext("on the one case that both were timed on")
@@ -222,13 +278,7 @@ def _over(kind: Group) -> str:
 
 def _of_kind(view: View, kind: Group) -> str:
     """One kind's mean and counts, and the peers that competed on its cases."""
-    cases = {d.ours.result.case for d in kind.duels}
-    peers = {
-        (e.result.algorithm, e.result.case)
-        for e in view.timed
-        if e.result.case in cases and not e.result.ours and allowed(e.result, parse_problem(e.result.problem))
-    }
-    each = Counter(name for name, _ in sorted(peers)).most_common()
+    each = Counter(name for names in _rivals(view, kind).values() for name in sorted(names)).most_common()
     listed = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in each)
     ahead, level, behind = kind.counts
     words = gettext(
@@ -238,14 +288,27 @@ def _of_kind(view: View, kind: Group) -> str:
                         behind=behind, peers=listed)  # fmt: skip
 
 
+def largest_case(view: View) -> str | None:
+    """The case that the headline tells of: the largest that ours and a peer were timed on, else that ours was."""
+    found = duels(view)
+    if found:
+        return max(found, key=_weight).ours.result.case
+    top = _largest_ours(view)
+    return None if top is None else top.result.case
+
+
+def _largest_ours(view: View) -> Entry | None:
+    ours = [view.entry(v.best_ours) for v in view.verdicts.values() if v.best_ours is not None]
+    return max(ours, key=lambda e: e.result.least_bytes, default=None)
+
+
 def _alone(view: View) -> Headline:
     """The headline where no case has both ours and a peer."""
-    ours = [view.entry(v.best_ours) for v in view.verdicts.values() if v.best_ours is not None]
-    if not ours:
+    top = _largest_ours(view)
+    if top is None:
         caption = gettext("No method of ours was timed in this run.")
         return Headline("alone", gettext("No time"), caption, (gettext("The reasons stand below."),))
-    top = max(ours, key=lambda e: e.result.least_bytes)
-    caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=_where(view, top))
+    caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=where(view, top))
     sentences = [gettext("Nothing is compared: no peer was timed on any case of ours in this run."), _correct(top)]
     return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, tuple(sentences))
 
@@ -263,33 +326,56 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
             "At the largest case, {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}."
         )
     yield compared.format(
-        where=_where(view, top.ours),
+        where=where(view, top.ours),
         ours=top.ours.label,
         time=_time_and_rate(top.ours),
         peer=top.peer.label,
         peer_time=_time(top.peer),
         result=result.format(ratio=numbers.ratio(top.ratio)),
     )
+    if (other := beyond(view, top, ours=False)) is not None:
+        words = gettext("{peer} is faster there, {time}, in {arithmetic} arithmetic, which does not compete.")
+        yield words.format(peer=other.label, time=_time(other), arithmetic=arithmetic(other.result.precision))
     yield _correct(top.ours)
     if len(found) > 1:
         ahead, level, behind = _counts(found)
         counts = gettext("Ahead in {ahead}, level in {level}, behind in {behind} of {n} cases.")
         yield counts.format(ahead=ahead, level=level, behind=behind, n=len(found))
-        best, worst = max(found, key=lambda d: d.ratio), min(found, key=lambda d: d.ratio)
-        ends = gettext("Best: {best}. Worst: {worst}.")
-        yield ends.format(best=_range_end(view, best), worst=_range_end(view, worst))
+        yield from _ends(view, found)
     if single := len(view.verdicts) - len(found):
         yield gettext("Cases with no such comparison, not counted: {n}.").format(n=single)
+
+
+def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:
+    """The best and the worst case. Where a peer of another arithmetic wins, ours is best at nothing."""
+    others = {d.ours.result.case: e for d in found if (e := beyond(view, d, ours=False)) is not None}
+    mine = sum(beyond(view, d, ours=True) is not None for d in found)
+    won = [d for d in found if d.ours.result.case not in others]
+    worst = _range_end(view, min(found, key=lambda d: d.ratio))
+    if won:
+        ends = gettext("Best: {best}. Worst: {worst}.")
+        yield ends.format(best=_range_end(view, max(won, key=lambda d: d.ratio)), worst=worst)
+    else:
+        yield gettext("Worst: {worst}.").format(worst=worst)
+    if others:
+        names = Counter(e.label for e in others.values()).most_common()
+        words = gettext(
+            "Arithmetic that a case does not allow is not counted: with it a peer is faster than our best on {n} of "
+            "{all} cases ({peers}), none of which is called the best, and so is a method of ours on {mine}."
+        )
+        peers = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in names)
+        yield words.format(n=len(others), all=len(found), peers=peers, mine=mine)
 
 
 def _range_end(view: View, d: Duel) -> str:
     words = gettext("{ratio} at {where}, against {peer}")
     if d.tone == "level":
         words = gettext("{ratio} (a tie) at {where}, against {peer}")
-    return words.format(ratio=numbers.ratio(d.ratio), where=_where(view, d.ours), peer=d.peer.label)
+    return words.format(ratio=numbers.ratio(d.ratio), where=where(view, d.ours), peer=d.peer.label)
 
 
-def _where(view: View, entry: Entry) -> str:
+def where(view: View, entry: Entry) -> str:
+    """A case in words: its problem, size and stride."""
     words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
     return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
 
@@ -334,10 +420,10 @@ def _counts(found: Iterable[Duel]) -> tuple[int, int, int]:
 
 
 def groups(view: View) -> list[Group]:
-    """Duels by family and stride; cases of families that are not drawn over size stand together by operation."""
+    """Duels by family and stride; cases of families that are not drawn over size stand together by kind."""
     sorted_duels: dict[tuple[str, str], list[Duel]] = {}
     for d in duels(view):
-        family = d.ours.family if view.is_series(d.ours) else single_cases(d.ours.result.operation)
+        family = d.ours.family if view.is_series(d.ours) else single_cases(_kind(d.ours))
         stride = d.ours.stride if view.is_series(d.ours) else ""
         sorted_duels.setdefault((family, stride), []).append(d)
     order = list(dict.fromkeys(family for family, _ in sorted_duels))
@@ -352,20 +438,23 @@ def _usual(members: Iterable[Duel]) -> str:
     return Counter(d.ours.label for d in members).most_common(1)[0][0]
 
 
-def single_cases(operation: str) -> str:
-    """Title of all cases of an operation that are not drawn over size."""
-    return gettext("single cases of {operation}").format(operation=operation)
+def single_cases(kind: str) -> str:
+    """Title of all cases of a kind that are not drawn over size."""
+    return gettext("single cases: {kind}").format(kind=kind)
 
 
 def accuracies(view: View) -> list[Accuracy]:
-    """Errors by method and class, ours first, in the order of the file."""
-    sorted_entries: dict[tuple[bool, str, str], list[Entry]] = {}
+    """Errors by method, class and type, ours first, in the order of the file."""
+    sorted_entries: dict[tuple[bool, str, str, str], list[Entry]] = {}
     for entry in view.entries:
-        if entry.result.error is not None:
-            key = (not entry.result.ours, entry.result.algorithm, entry.result.precision)
+        r = entry.result
+        if r.error is not None:
+            key = (not r.ours, r.algorithm, r.precision, _types(parse_problem(r.problem)))
             sorted_entries.setdefault(key, []).append(entry)
+    methods = list(dict.fromkeys(key[:3] for key in sorted_entries))
     found = []
-    for (peer, method, precision), members in sorted(sorted_entries.items(), key=lambda kv: kv[0][0]):
+    order = sorted(sorted_entries.items(), key=lambda kv: (kv[0][0], methods.index(kv[0][:3])))
+    for (peer, method, precision, types), members in order:
         errors = [e.result.error for e in members if e.result.error is not None]
         rms = [e.rms for e in errors if e.rms is not None]
         bound = [e.bound_ratio for e in errors if e.bound_ratio is not None]
@@ -374,6 +463,7 @@ def accuracies(view: View) -> list[Accuracy]:
                 method,
                 not peer,
                 precision,
+                types,
                 len(members),
                 max(rms, default=None),
                 statistics.median(rms) if rms else None,
@@ -381,6 +471,13 @@ def accuracies(view: View) -> list[Accuracy]:
             )
         )
     return found
+
+
+def _types(problem: Problem) -> str:
+    """The type of what a problem multiplies; of both factors where they differ."""
+    if not isinstance(problem, Conv2dProblem):
+        return problem.dtype
+    return problem.x_dtype if problem.x_dtype == problem.w_dtype else f"{problem.x_dtype} x {problem.w_dtype}"
 
 
 def gates(view: View) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from convforge.language import gettext, language
 from convforge.language.stored import stored
 from convforge.measure.timer import Timing
 from convforge.report import numbers
-from convforge.report.records import Entry, View, roof
+from convforge.report.records import Entry, View
 from convforge.report.summary import (
     Accuracy,
     Duel,
@@ -65,7 +65,7 @@ def status(name: str) -> str:
 
 
 def summary_table(view: View) -> Table:
-    """A row for each family and stride."""
+    """A row for each family and stride, and for the single cases of each kind."""
     columns = (
         Column(gettext("problem"), wide=True),
         Column(gettext("stride"), True),
@@ -78,8 +78,7 @@ def summary_table(view: View) -> Table:
         Column(gettext("lowest"), True, gettext("the case where ours does worst")),
         Column(gettext("ahead / level / behind"), True, gettext("level: closer than the spreads of the two")),
         Column(gettext("our best, most often")),
-        Column(gettext("at the largest case, ours / peer"), True),
-        Column(gettext("against")),
+        Column(gettext("at the largest case, ours / peer"), wide=True),
         Column(gettext("verdict there")),
     )
     rows = tuple(_group_row(view, group) for group in groups(view))
@@ -89,16 +88,19 @@ def summary_table(view: View) -> Table:
 def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
     ahead, level, behind = group.counts
     top, worst = group.largest, group.worst
+    there = gettext("{case}: {time} / {peer_time} ({peer})").format(
+        case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
+    )
+    lowest = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
     return (
         Cell(view.short(group.family)),
         Cell(group.stride or "–", _number(group.stride)),
         Cell(str(len(group.duels)), len(group.duels)),
         Cell(numbers.ratio(group.mean), group.mean, "strong"),
-        Cell(f"{numbers.ratio(worst.ratio)} ({worst.ours.size_text})", worst.ratio, worst.tone),
+        Cell(f"{numbers.ratio(worst.ratio)} ({lowest})", worst.ratio, worst.tone),
         Cell(f"{ahead} / {level} / {behind}", ahead - behind),
         Cell(group.usual),
-        Cell(f"{_time(top.ours)} / {_time(top.peer)}", top.ours.seconds),
-        Cell(top.peer.label),
+        Cell(there, top.ours.seconds),
         Cell(top.words, top.ratio, top.tone),
     )
 
@@ -345,8 +347,8 @@ def case_table(view: View, operation: str) -> Table:
     )
 
 
-def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
-    """The numbers behind the roofline."""
+def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
+    """The numbers behind a chart under the roof."""
     columns = (
         Column(gettext("method")),
         Column(gettext("problem"), wide=True),
@@ -359,11 +361,9 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
         *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
         Column(gettext("counted")),
     )
-    ceilings = view.run.best_ceilings
     rows = []
     for e in entries:
-        intensity, rate = e.intensity, e.gflops
-        limit = None if ceilings is None or intensity is None else roof(ceilings, intensity)
+        intensity, rate, limit = e.intensity, e.gflops, view.roof(e)
         rows.append(
             (
                 Cell(e.label),
@@ -378,38 +378,40 @@ def roofline_table(view: View, entries: Sequence[Entry]) -> Table:
                 Cell(gettext("nominal") if e.nominal else gettext("as done")),
             )
         )
-    return Table("roofline", gettext("Roofline"), columns, tuple(rows))
+    return Table(key, caption or gettext("Roofline"), columns, tuple(rows))
 
 
 def error_table(view: View) -> Table:
-    """A row for each method and class of arithmetic."""
+    """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
     columns = (
         Column(gettext("method")),
-        Column(gettext("whose")),
-        Column(gettext("arithmetic")),
-        Column(gettext("checked"), True),
-        Column(gettext("RMS error, median"), True),
+        Column(gettext("type")),
         Column(gettext("RMS error, largest"), True),
+        Column(gettext("RMS error, median"), True),
         Column(
             gettext("of the elementwise bound"),
             True,
-            gettext("largest error over its bound; above 1 the result is refused"),
+            gettext("largest error over its bound; above 100 % the result is refused"),
         ),
+        Column(gettext("arithmetic")),
+        Column(gettext("checked"), True),
+        Column(gettext("whose")),
     )
     return Table("errors", gettext("Errors by method"), columns, tuple(_accuracy_row(a) for a in accuracies(view)))
 
 
 def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
     broken = "behind" if a.largest_bound_ratio is not None and a.largest_bound_ratio > 1 else ""
-    bound = optional(a.largest_bound_ratio, numbers.fraction)
+    bound = optional(a.largest_bound_ratio, numbers.percent)
     return (
         Cell(a.method),
-        Cell(whose(a.ours)),
+        Cell(a.types),
+        optional(a.largest_rms, numbers.tiny),
+        optional(a.median_rms, numbers.tiny),
+        Cell(bound.text, bound.sort, broken),
         Cell(arithmetic(a.precision)),
         Cell(str(a.checked), a.checked),
-        optional(a.median_rms, numbers.tiny),
-        optional(a.largest_rms, numbers.tiny),
-        Cell(bound.text, bound.sort, broken),
+        Cell(whose(a.ours)),
     )
 
 
@@ -471,5 +473,5 @@ def _number(text: str) -> float | None:
     """A stride to sort by: its first axis, then its second."""
     if not text:
         return None
-    first, _, second = text.partition("×")
+    first, _, second = text.partition("x")
     return float(first) + float(second or first) / 1e6
