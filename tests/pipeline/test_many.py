@@ -138,7 +138,7 @@ def test_an_iterable_that_fails_is_heard() -> None:
         ({"border": "mirror"}, ValueError, "'mirror'"),
         ({"cval": 2.0}, ValueError, "cval=2.0"),
         ({"stride": 0}, ValueError, "stride"),
-        ({"out_dtype": "complex64"}, ValueError, "complex64"),
+        ({"out_dtype": "complex64"}, TypeError, "complex64"),
         ({"algorithm": "direct_row"}, ValueError, "direct_rows"),
         ({"device": "tpu"}, ValueError, "tpu"),
         ({"workers": 0}, ValueError, "workers=0"),
