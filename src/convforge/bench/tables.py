@@ -260,7 +260,7 @@ def _notes(results: Iterable[Result]) -> Iterator[str]:
         yield f"{', '.join(algorithms)} {said}"
 
 
-def _short(text: str, most: int = 200) -> str:
+def _short(text: str, most: int = 260) -> str:
     """A reason in a line or two; the whole of it stands in the CSV."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
