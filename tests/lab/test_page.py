@@ -16,10 +16,10 @@ from convforge.algorithms import find
 from convforge.bench.records import Result, digest
 from convforge.lab import bind, orders, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
+from convforge.lab.glossary import glossary
 from convforge.lab.published import beside
 from convforge.lab.sources import kernels
 from convforge.lab.text import markdown
-from convforge.lab.words import glossary
 from convforge.language import in_language
 from convforge.report.charts import panel_spec
 from convforge.report.tables import result_table

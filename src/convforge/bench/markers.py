@@ -109,14 +109,14 @@ def table_of(spec: str, runs: Sequence[Run], sheets: Iterable[Sheet] = (), goals
         The marker has an unknown option or one that its view does not know, or no complete run fits it.
     """
     if spec == "goals":
-        return goals_markdown(goals, lambda of: _found(of, *_read(of)[::2], runs))
+        return goals_markdown(goals, lambda of: _found(of, runs))
     suite, view, chosen = _read(spec)
     if suite in KINDS:
         devices = chosen.pop("device", ())
         if chosen or view != "cases":
             raise ValueError(f"table {spec!r}: a sheet takes device= alone")
         return sheet_markdown(suite, sheets, devices)
-    run, results = _found(spec, suite, chosen, runs)
+    run, results = _found(spec, runs)
     return _VIEWS[view](run, results, **{name: chosen[name] for name in _SWITCHES if name in chosen})
 
 
@@ -145,8 +145,9 @@ def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
     return suite, view, chosen
 
 
-def _found(spec: str, suite: str, chosen: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
+def _found(spec: str, runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
     """The run that a marker's options name, and its results that they choose."""
+    suite, _, chosen = _read(spec)
     devices, named = chosen.get("device"), chosen.get("run")
     able = [run for run in runs if run.suite == suite and (not devices or run.device in devices)]
     able = [run for run in able if (run.run in named if named else run.complete)]

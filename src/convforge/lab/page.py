@@ -8,12 +8,12 @@ from functools import cache
 
 from convforge.lab import charts, orders, published, sources
 from convforge.lab.book import Book, Chapter, in_this_language
+from convforge.lab.glossary import glossary
 from convforge.lab.words import (
     Figure,
     answer,
     caution_words,
     figures,
-    glossary,
     roofline_tables,
     roofline_words,
     stale_words,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from convforge.bench.cells import escaped, markdown_line
 from convforge.lab import orders, published
 from convforge.lab.book import Book, Chapter
-from convforge.lab.words import answer, caution_words, glossary, roofline_tables, roofline_words, stale_words
+from convforge.lab.glossary import glossary
+from convforge.lab.words import answer, caution_words, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
 from convforge.report.records import Entry
