@@ -9,6 +9,7 @@ import pytest
 from tests.report import runs
 
 from convforge.report import summary
+from convforge.report.headline import headline as headline_of
 from convforge.report.records import View, load, view
 from convforge.report.tables import error_table, summary_table
 
@@ -40,7 +41,7 @@ def two(ours: float, peer: float, width: float = 0.01, size: int = 64) -> list[d
 def test_the_headline_says_what_the_times_say(
     tmp_path: Path, ours: float, peer: float, width: float, tone: str, figure: str, words: str
 ) -> None:
-    found = summary.headline(shown(tmp_path, [runs.header(), *two(ours, peer, width)]))
+    found = headline_of(shown(tmp_path, [runs.header(), *two(ours, peer, width)]))
     assert (found.tone, found.figure) == (tone, figure)
     assert words in found.sentences[0]
     assert "direct_rows" in found.sentences[0]
@@ -51,7 +52,7 @@ def test_the_headline_says_what_the_times_say(
 def test_the_mean_is_geometric_and_the_counts_add_up(tmp_path: Path) -> None:
     lines = [runs.header(), *two(1e-3, 4e-3, size=32), *two(4e-3, 1e-3, size=64), *two(1e-3, 1e-3, size=128)]
     found = shown(tmp_path, lines)
-    headline = summary.headline(found)
+    headline = headline_of(found)
     assert (headline.tone, headline.figure) == ("level", "1.00x")
     assert "Ahead in 1, level in 1, behind in 1 of 3 cases." in headline.sentences
     assert any(s.startswith("Best: 4.00x") and "Worst: 0.25x" in s for s in headline.sentences)
@@ -71,7 +72,7 @@ def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
     assert {kind.family: round(kind.mean, 9) for kind in summary.kinds(found)} == {
         "pictures of up to 4 channels": 4.0, "layers of more than 4 channels": 0.25
     }  # fmt: skip
-    headline = summary.headline(found)
+    headline = headline_of(found)
     assert (headline.tone, headline.figure) == ("ahead", "4.00x")
     assert "on pictures of up to 4 channels, geometric mean over 2 cases" in headline.caption
     assert headline.sentences[1] == (
@@ -79,14 +80,14 @@ def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
         "behind in 1. Peers timed: opencv_filter2d on 1."
     )
     most = shown(tmp_path, [runs.header(), *pictures[:2], *layers, *[row | {"case": "more"} for row in layers]])
-    assert (summary.headline(most).tone, summary.headline(most).figure) == ("behind", "0.25x")
+    assert (headline_of(most).tone, headline_of(most).figure) == ("behind", "0.25x")
 
 
 def test_a_peer_that_is_the_only_one_on_most_cases_is_named(tmp_path: Path) -> None:
     def caption(*others: int) -> str:
         rows = [row for size in (32, 64, 128) for row in two(1e-3, 2e-3, size=size)]
         rows += [runs.result("scipy_ndimage", 1, size, 1) for size in others]
-        return summary.headline(shown(tmp_path, [runs.header(), *rows])).caption
+        return headline_of(shown(tmp_path, [runs.header(), *rows])).caption
 
     assert caption().startswith("the speed of opencv_filter2d, the only peer timed, on pictures")
     assert "the best peer (opencv_filter2d, the only one timed on 2 of 3 cases) on pictures" in caption(32)
@@ -106,14 +107,14 @@ def test_single_cases_stand_by_kind_and_the_largest_is_named(tmp_path: Path) -> 
 
 
 def test_without_peers_nothing_is_compared(tmp_path: Path) -> None:
-    headline = summary.headline(shown(tmp_path, [runs.header(), runs.result("direct_rows", 1, 64, 1)]))
+    headline = headline_of(shown(tmp_path, [runs.header(), runs.result("direct_rows", 1, 64, 1)]))
     assert headline.tone == "alone"
     assert "no peer was timed" in headline.sentences[0]
 
 
 def test_without_times_the_headline_says_so(tmp_path: Path) -> None:
     found = shown(tmp_path, [runs.header(), runs.result("separable", 1, 64, 1)])
-    assert summary.headline(found).figure == "No time"
+    assert headline_of(found).figure == "No time"
     assert summary.groups(found) == []
 
 
@@ -121,7 +122,7 @@ def test_a_wider_arithmetic_than_asked_for_does_not_compete(tmp_path: Path) -> N
     rows = two(2e-3, 1e-3)
     quick = runs.result("winograd_f4", 1, 64, 1)
     quick["time"] = quick["time"] | {"samples": [1e-5] * 15}
-    headline = summary.headline(shown(tmp_path, [runs.header(), *rows, quick]))
+    headline = headline_of(shown(tmp_path, [runs.header(), *rows, quick]))
     assert headline.figure == "0.50x"
 
 
@@ -130,7 +131,7 @@ def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path:
     for method, precision, ours in (("opencv_filter2d_dft", "fft", False), ("fft", "fft", True)):
         row = runs.result("opencv_filter2d", 1, 32, 1) | {"algorithm": method, "precision": precision, "ours": ours}
         rows.append(row | {"time": row["time"] | {"samples": [0.5e-3] * 15}})
-    headline = summary.headline(shown(tmp_path, [runs.header(), *rows]))
+    headline = headline_of(shown(tmp_path, [runs.header(), *rows]))
     assert "in the same run, both in strict arithmetic: ours is ahead." in headline.caption
     assert any(s.startswith("Best: 4.00x") and "64x64" in s and "Worst: 0.50x" in s for s in headline.sentences)
     assert any(
@@ -138,14 +139,14 @@ def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path:
         "and so is a method of ours on 1." in s
         for s in headline.sentences
     )
-    alone = summary.headline(shown(tmp_path, [runs.header(), *two(1e-3, 8e-3, size=32), *rows[-2:]]))
+    alone = headline_of(shown(tmp_path, [runs.header(), *two(1e-3, 8e-3, size=32), *rows[-2:]]))
     assert "opencv_filter2d_dft is faster there, 500 us" in alone.sentences[1]
 
 
 def test_a_final_decides(tmp_path: Path) -> None:
     rows = two(2e-3, 1e-3)
     final = runs.finalists("rgb_to_1_64_s1", ("direct_rows", "opencv_filter2d"), (1e-3, 3e-3), 0.01)
-    assert summary.headline(shown(tmp_path, [runs.header(), *rows, final])).figure == "3.00x"
+    assert headline_of(shown(tmp_path, [runs.header(), *rows, final])).figure == "3.00x"
 
 
 def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_machine_that_did_not_hold_still_makes_the_headline_doubtful(tmp_path:
     def lines(moved: float) -> list[Any]:
         return [runs.header(), runs.ceilings("before"), *two(1e-3, 2e-3), runs.ceilings("after", moved)]
 
-    sound, doubtful = (summary.headline(shown(tmp_path, lines(moved))) for moved in (0.95, 0.8))
+    sound, doubtful = (headline_of(shown(tmp_path, lines(moved))) for moved in (0.95, 0.8))
     assert (sound.tone, doubtful.tone) == ("ahead", "unsure")
     assert sound.caption.endswith("ours is ahead.")
     assert doubtful.caption.endswith("ours is ahead. The machine did not hold still, so this is doubtful.")

@@ -14,6 +14,7 @@ from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
 from convforge.measure.timer import Timing
 from convforge.report import numbers
+from convforge.report.headline import largest_case
 from convforge.report.palette import looks, named_looks
 from convforge.report.panels import (
     SECONDS_LABEL,
@@ -27,7 +28,6 @@ from convforge.report.panels import (
     roofline_panel,
 )
 from convforge.report.records import Entry
-from convforge.report.summary import largest_case
 from convforge.report.tables import step_name
 from convforge.report.theme import (
     Datasets,

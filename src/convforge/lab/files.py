@@ -18,8 +18,8 @@ from convforge.lab.page import render
 from convforge.lab.text import markdown
 from convforge.lab.words import answer, title_of
 from convforge.language import LANGUAGES, in_language, language
+from convforge.report.headline import headline
 from convforge.report.page import write
-from convforge.report.summary import headline
 from convforge.report.theme import FONT, themed, unvalidated
 from convforge.studies import Finding, Study
 

@@ -23,6 +23,7 @@ from convforge.lab.words import (
 from convforge.language import gettext, in_language
 from convforge.report import machine, numbers, tables
 from convforge.report.charts import panel_spec
+from convforge.report.headline import headline
 from convforge.report.page import (
     OUTLINES,
     Chart,
@@ -35,7 +36,7 @@ from convforge.report.page import (
     text,
 )
 from convforge.report.panels import Panel
-from convforge.report.summary import gates, headline
+from convforge.report.summary import gates
 from convforge.report.table import Cell, Column, Table
 from convforge.report.theme import INKS, Ink, unvalidated
 from convforge.studies import Finding, Study

@@ -11,8 +11,8 @@ from convforge.lab.glossary import glossary
 from convforge.lab.words import answer, caution_words, roofline_tables, roofline_words, stale_words
 from convforge.language import gettext
 from convforge.report import machine, numbers, tables
+from convforge.report.headline import headline
 from convforge.report.records import Entry
-from convforge.report.summary import headline
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies import Finding, Study
 from convforge.studies.timer import MISTAKEN

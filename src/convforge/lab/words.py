@@ -10,9 +10,10 @@ from convforge.lab import charts
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
 from convforge.report import numbers, tables
+from convforge.report.headline import where
 from convforge.report.machine import machine_name
 from convforge.report.records import NARROW, Entry
-from convforge.report.summary import cautions, where
+from convforge.report.summary import cautions
 from convforge.report.table import Table
 from convforge.studies import Datum, Finding
 from convforge.studies.words import clock_name

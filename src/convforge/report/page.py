@@ -23,11 +23,12 @@ from convforge.language import gettext, in_language, ngettext
 from convforge.language import language as language_here
 from convforge.report import machine, tables
 from convforge.report.charts import panel_spec
+from convforge.report.headline import Headline, headline
 from convforge.report.palette import Look
 from convforge.report.panels import Kind, Panel, panels, roofline_entries
 from convforge.report.pictures import figures
 from convforge.report.records import View, view
-from convforge.report.summary import Headline, cautions, gates, headline
+from convforge.report.summary import cautions, gates
 from convforge.report.table import Table
 from convforge.report.theme import INKS, Ink, ink_of, unvalidated
 
