@@ -58,7 +58,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
-    direct.DirectSmall,
+    *(direct.DirectSmall, direct.DirectMma),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes),
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.tiled import VECTOR_BYTES
 from convforge.backends.maps import MOST_UNITS, BoxMap
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,27 @@ def slices_of(problem: Conv2dProblem) -> int:
 def groups_share_a_box(problem: Conv2dProblem) -> bool:
     """Whether the channels of several groups lie in one box."""
     return slices_of(problem) < problem.groups
+
+
+def outside_refusal(problem: Conv2dProblem) -> str | None:
+    """Why what stands outside the picture cannot be written among its pixels; None if it can."""
+    dtype, value = problem.x_dtype, problem.outside
+    if not is_filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
+        return None
+    if is_integer(dtype):
+        limits = np.iinfo(dtype)
+        held = float(value).is_integer() and limits.min <= value <= limits.max
+    elif dtype == "bfloat16":
+        held = np.float32(value) == value and int(np.float32(value).view(np.uint32)) % 2**16 == 0
+    else:
+        with np.errstate(over="ignore"):
+            held = float(np.dtype(dtype).type(value)) == value
+    return None if held else f"what stands outside the picture, {value}, is no number that {dtype} can hold"
+
+
+def is_filled(problem: Conv2dProblem) -> bool:
+    """Whether anything but zeros stands outside."""
+    return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
 
 
 def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, cast
-
-import numpy as np
 
 from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
@@ -21,10 +18,13 @@ from convforge.algorithms.direct.box import (
     box_of,
     chunk_of,
     groups_share_a_box,
+    is_filled,
+    outside_refusal,
     slices_of,
     tiles_of,
 )
-from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES, DirectTiled
+from convforge.algorithms.direct.fallback import tiled_instead
+from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -132,7 +132,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         row = problem.w * chunk_of(problem) * itemsize(problem.x_dtype)
         if row % VECTOR_BYTES:
             return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
-        if (reason := staging_refusal(problem) or _outside_refusal(problem)) is not None:
+        if (reason := staging_refusal(problem) or outside_refusal(problem)) is not None:
             return reason
         return None if _fitting(problem, facts) else config_refusal(problem, _config(problem, SHAPES[-1], facts), facts)
 
@@ -169,7 +169,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
-        fallback = _once(lambda: _tiled_plan(self.backend, problem, runtime))
+        fallback = tiled_instead(self.backend, problem, runtime)
 
         @lru_cache(maxsize=KEPT_MAPS)
         def map_of(where: int, strides: tuple[int, ...]) -> bytes | None:
@@ -223,27 +223,6 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     return None
 
 
-def _outside_refusal(problem: Conv2dProblem) -> str | None:
-    """Why what stands outside the picture cannot be written among its pixels; None if it can."""
-    dtype, value = problem.x_dtype, problem.outside
-    if not _filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
-        return None
-    if is_integer(dtype):
-        limits = np.iinfo(dtype)
-        held = float(value).is_integer() and limits.min <= value <= limits.max
-    elif dtype == "bfloat16":
-        held = np.float32(value) == value and int(np.float32(value).view(np.uint32)) % 2**16 == 0
-    else:
-        with np.errstate(over="ignore"):
-            held = float(np.dtype(dtype).type(value)) == value
-    return None if held else f"what stands outside the picture, {value}, is no number that {dtype} can hold"
-
-
-def _filled(problem: Conv2dProblem) -> bool:
-    """Whether anything but zeros stands outside."""
-    return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
-
-
 def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
     """Whether four products are one instruction: of bytes, in columns of neighbouring rows, without a zero point."""
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
@@ -256,7 +235,7 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
         STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // box.size,
-        LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=_filled(problem), STAGED_WEIGHTS=True,
+        LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem), STAGED_WEIGHTS=True,
         DOTS=_by_dots(problem, box),
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
@@ -280,27 +259,6 @@ def _padded(conv: Any) -> Any:
 def _struct(problem: Conv2dProblem) -> Any:
     rest = {"tiles": ctypes.c_int, "across": Divisor, "down": Divisor, "aligned_out": ctypes.c_int}
     return _padded(with_conv("Boxes", problem, filter=Filter, **rest))
-
-
-def _tiled_plan(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Plan:
-    """The plan of direct_tiled that takes the same prepared filters."""
-    method = DirectTiled(backend)
-    staged = [config for config in method.configs(problem, runtime.facts) if config.weights == "staged"]
-    return method.plan(problem, staged[0], runtime)
-
-
-def _once(make: Callable[[], Plan]) -> Callable[[], Plan]:
-    """Make it when it is first asked for, once for all threads."""
-    made: list[Plan] = []
-    lock = threading.Lock()
-
-    def get() -> Plan:
-        with lock:
-            if not made:
-                made.append(make())
-        return made[0]
-
-    return get
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:

@@ -3,6 +3,7 @@
 from convforge.algorithms.direct.box import BoxesConfig
 from convforge.algorithms.direct.boxes import DirectBoxes
 from convforge.algorithms.direct.constant import ConstantConfig, DirectConstant
+from convforge.algorithms.direct.mma import DirectMma, MmaConfig
 from convforge.algorithms.direct.naive import DirectNaive, NaiveConfig
 from convforge.algorithms.direct.shared import DirectShared, SharedConfig
 from convforge.algorithms.direct.small import DirectSmall, SmallConfig
@@ -13,10 +14,12 @@ __all__ = [
     "ConstantConfig",
     "DirectBoxes",
     "DirectConstant",
+    "DirectMma",
     "DirectNaive",
     "DirectShared",
     "DirectSmall",
     "DirectTiled",
+    "MmaConfig",
     "NaiveConfig",
     "SharedConfig",
     "SmallConfig",

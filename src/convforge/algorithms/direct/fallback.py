@@ -1,0 +1,27 @@
+"""What stands in for a method that reads pictures in vectors where a picture does not lie as they must."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from convforge.algorithms.contract import Plan
+from convforge.algorithms.direct.tiled import DirectTiled
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem
+
+
+def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:
+    """The plan of direct_tiled for the same problem and prepared filters: made when first asked for, once."""
+    made: list[Plan] = []
+    lock = threading.Lock()
+
+    def get() -> Plan:
+        with lock:
+            if not made:
+                method = DirectTiled(backend)
+                staged = [config for config in method.configs(problem, runtime.facts) if config.weights == "staged"]
+                made.append(method.plan(problem, staged[0], runtime))
+        return made[0]
+
+    return get

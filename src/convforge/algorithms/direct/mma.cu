@@ -1,0 +1,287 @@
+// direct_mma: filters of bytes as products of matrices, on tensor cores.
+//
+// Since direct_boxes: what limits it on bytes is instructions, a product of four bytes each. A tensor core multiplies
+//           16 x 32 bytes by 32 x 8 in one, so that a filter's whole row is one product for 128 outputs, however long
+//           it is, though most of its factors are zeros.
+// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the picture, all that OUTS bytes of outputs see of
+//           it; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
+//           sees it, and zeros elsewhere (a Toeplitz matrix); no channel sees another group's.
+// Sums      row i of the picture is row r of what output row i - r sees. So its products are added to R rows of sums;
+//           those of output row i - R + 1 are whole then, and each product leaves its sums a row further on.
+// Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h: a thread so has four neighbouring outputs.
+// Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. It needs no other warp.
+// Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
+// Grid      BLOCK's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
+//           pictures where channels lie side by side (CHUNK), take blocks of their own.
+// Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies.
+// Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
+// Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels; rows
+//           of whole 16 bytes.
+// Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
+#include "border.cuh"
+#include "device.cuh"
+#include "divide.cuh"
+#include "dots.cuh"
+#include "ends.cuh"
+#include "given.cuh"
+#include "mma.cuh"
+#include "settled.cuh"
+#include "vector.cuh"
+
+constexpr int THREADS = 32 * WARPS, SPAN = MMA_ROWS * OUTS * SETS, STEPS = WINDOW / MMA_BYTES;
+// A row in shared memory begins BEFORE bytes before the span, a multiple of 16; its first window SHIFT bytes before it,
+// a multiple of 4; the first pixel that an output sees LEAD bytes behind that.
+constexpr int BEFORE = (SHIFT + 15) / 16 * 16, SEEN = SPAN - OUTS + WINDOW - SHIFT;
+constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
+constexpr int NEEDED = SPAN + CHUNK * (S - 1);  // bytes that outputs of a span see
+constexpr int HALVES = 2, FRAGMENTS = R * STEPS * HALVES * 2, BRINGS = (GANG * COPIES + 31) / 32;
+
+// Whether sums are stored as bytes as they are, four at a time.
+constexpr bool HAS_EPILOGUE = SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
+constexpr bool SATURATES = sizeof(out_t) == 1 && !HAS_EPILOGUE;
+
+static_assert(STRIDE_H == 1 && STRIDE_W == 1 && DILATION_H == 1 && DILATION_W == 1, "windows are dense");
+static_assert(K == C && sizeof(x_t) == 1 && sizeof(w_t) == 1, "bytes of outputs stand where bytes of pixels do");
+static_assert(OUTS % CHUNK == 0 && OUTS % 4 == 0 && OUTS <= 16, "windows begin alike against the channels");
+static_assert(LEAD + OUTS + CHUNK * (S - 1) <= WINDOW && WINDOW % MMA_BYTES == 0, "windows hold what outputs see");
+static_assert(SHIFT % 4 == 0 && SPAN % 16 == 0, "words and copies must be aligned");
+
+struct Mma {
+    Conv conv;
+    Filter filter;
+    int rows;               // of outputs, of a warp
+    int units;              // spans of all strips of a plane
+    Divisor spans, blocks;  // of a row; of a plane
+    int aligned_out;        // whether rows of the output allow vectors of four elements
+};
+
+// What a warp computes: its plane of pixels, its first output, and its rows of pixels.
+struct Strip {
+    const x_t *plane;
+    int n, k;  // of the plane; k is 0 where channels lie side by side
+    int p, at;  // `at` in bytes along the row
+    int rows;
+};
+
+// Four bytes of the matrix of taps: of output o of a window, rows `from` to `from` + 3, filter row r.
+__device__ inline unsigned taps_word(const Filter &filter, int plane_k, int r, int o, int from) {
+    unsigned word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int e = from + i - LEAD, s = e / CHUNK - o / CHUNK, ch = e % CHUNK, k = o % CHUNK;
+        const bool sees = e >= 0 && o < OUTS && s >= 0 && s < S && (CHUNK == 1 || ch / C_GROUP == k / K_GROUP);
+        if (sees) word |= (given_tap(filter, plane_k + k, ch % C_GROUP, r, s) & 255u) << 8 * i;
+    }
+    return word;
+}
+
+// What a lane brings of GANG rows: their COPIES of 16 bytes are shared out.
+struct Source {
+    const x_t *from[BRINGS];  // in the gang that comes next, or in row 0 where rows stand for others
+    int row[BRINGS];          // of the strip's first gang
+    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the picture has there
+    index_t step;             // from row to row
+    int height, inner;        // whether all rows of the strip are rows of the picture
+};
+
+__device__ inline Source source_of(const Conv &conv, const Strip &strip, int lane) {
+    Source source;
+    const int first = strip.p - conv.top, last = first + (strip.rows + GANG - 1) / GANG * GANG - 1;
+    source.step = settled(static_cast<index_t>(conv.x_strides.h)), source.height = settled(conv.H);
+    source.inner = settled(static_cast<int>(first >= 0 && last < conv.H));
+#pragma unroll
+    for (int c = 0; c < BRINGS; c++) {
+        const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES), row = first + copy / COPIES;
+        const bool there = at >= 0 && at < conv.W * CHUNK && copy < GANG * COPIES;
+        source.row[c] = settled(row);
+        source.kind[c] = settled(copy >= GANG * COPIES ? 0 : there ? 2 : 1);
+        source.from[c] = settled(strip.plane + (there ? at + (source.inner ? row * source.step : 0) : 0));
+    }
+    return source;
+}
+
+// Bring the next gang of rows, which begins `down` rows below the strip's first.
+__device__ inline void bring(Source &source, unsigned char *target, int down) {
+#pragma unroll
+    for (int c = 0; c < BRINGS; c++) {
+        if (source.inner) {
+            if (source.kind[c] != 0) copy_async16(target + 16 * 32 * c, source.from[c], source.kind[c] == 2);
+            source.from[c] += GANG * source.step;
+        } else if (source.kind[c] != 0) {
+            const int h = inside(source.row[c] + down, source.height);
+            copy_async16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
+        }
+    }
+}
+
+// What stands outside the picture along a row, and is seen by outputs of the strip: the first `left` bytes and those
+// from `behind` on, of `seen`. Where they are few, and the row has what the border puts there, a lane copies one.
+struct Fill {
+    int needed;  // 0: none; 1: a byte a lane; 2: as many as there are
+    int seen, left, behind;
+    int from, to;  // of the lane, from a row's beginning
+};
+
+// Where in a row of shared memory lies what the border puts at byte e of those that are seen; -1 where it is not there.
+__device__ inline int held_of(const Conv &conv, const Strip &strip, int e) {
+    const int w = inside(strip.at / CHUNK - conv.left + e / CHUNK, conv.W);
+    const int held = w * CHUNK + e % CHUNK - strip.at + BEFORE;
+    return w >= 0 && held >= 0 && held < PITCH ? held : -1;
+}
+
+__device__ inline Fill fill_of(const Conv &conv, const Strip &strip, int lane) {
+    const int first = strip.at - conv.left * CHUNK, seen = min(NEEDED, (conv.Q + S - 1) * CHUNK - strip.at);
+    const int left = min(max(-first, 0), seen), behind = min(max(conv.W * CHUNK - first, left), seen);
+    const int count = left + seen - behind, e = lane < left ? lane : behind + lane - left;
+    const int from = lane < count ? held_of(conv, strip, e) : BEFORE;
+    const bool simple = count <= 32 && __all_sync(0xffffffffu, from >= 0);
+    return {settled(count <= 0 ? 0 : simple ? 1 : 2), seen, left, behind, settled(from),
+            settled(lane < count ? BEFORE - conv.left * CHUNK + e : -1)};
+}
+
+// Write it over a gang of rows, `down` rows below the strip's first.
+__device__ inline void fill_outside(const Conv &conv, const Strip &strip, const Fill &fill, unsigned char *slot,
+                                    int down, int lane) {
+    if (BORDER != CONSTANT && fill.needed == 1) {
+        if (fill.to >= 0)
+#pragma unroll
+            for (int row = 0; row < GANG; row++) slot[row * PITCH + fill.to] = slot[row * PITCH + fill.from];
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < GANG; i++) {
+        const int h = inside(strip.p - conv.top + down + i, conv.H);
+        const int gap = h < 0 ? 0 : fill.behind - fill.left, left = h < 0 ? fill.seen : fill.left;
+        unsigned char *const line = slot + i * PITCH;
+#pragma unroll 1
+        for (int j = lane; j < fill.seen - gap; j += 32) {
+            const int e = j < left ? j : j + gap, w = inside(strip.at / CHUNK - conv.left + e / CHUNK, conv.W);
+            x_t value = stored<x_t>::of(conv.outside);
+            const index_t row = h * static_cast<index_t>(conv.x_strides.h);
+            if (h >= 0 && w >= 0) value = strip.plane[row + w * CHUNK + e % CHUNK];
+            line[BEFORE - conv.left * CHUNK + e] = static_cast<unsigned char>(value);
+        }
+    }
+}
+
+// Store four outputs, from byte `at` of row p on, as a vector at `to`.
+__device__ inline void store_four(const Conv &conv, const Strip &strip, int p, int at, const int (&sums)[4],
+                                  out_t *to) {
+    Vector<out_t, 4> values;
+    if constexpr (SATURATES) {
+        values = saturated<out_t>(sums);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            values.at[e] = finished(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
+    }
+    store_vector(to, values);
+}
+
+// Store such of them as are there.
+__device__ inline void store_some(const Mma &args, const Strip &strip, int p, int at, const int (&sums)[4], out_t *to) {
+    const Conv &conv = args.conv;
+    if (args.aligned_out && at + 4 <= conv.Q * CHUNK) {
+        store_four(conv, strip, p, at, sums, to);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (at + e < conv.Q * CHUNK)
+            finish(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
+    __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
+    __shared__ unsigned words[FRAGMENTS][32];
+    const Conv &conv = args.conv;
+    const int lane = settled(static_cast<int>(threadIdx.x % 32)), warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
+    const int down = quotient(unit, args.spans), planes = C / CHUNK;
+    Strip strip = {nullptr, settled(plane / planes), settled(plane % planes), settled(down * args.rows),
+                   settled((unit - down * args.spans.by) * SPAN), 0};
+    strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
+    if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
+    Source source = source_of(conv, strip, lane);
+    unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
+    wait_for_earlier();
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i * GANG < strip.rows) bring(source, target + i * GANG * PITCH, i * GANG);
+        copy_async_commit();
+    }
+
+    // The matrices of taps, word by word as lanes hold them.
+    for (int i = threadIdx.x; i < FRAGMENTS * 32; i += THREADS) {
+        const int fragment = i / 32, half = fragment % 2, h = fragment / 2 % HALVES, step = fragment / 4 % STEPS;
+        const int column = i % 32 / 4, row = step * MMA_BYTES + 16 * half + 4 * (i % 4);
+        const int o = column / 2 * 4 + 2 * h + column % 2;
+        words[fragment][i % 32] = taps_word(args.filter, strip.k, fragment / (4 * STEPS), o, row);
+    }
+    __syncthreads();
+    unsigned taps[R][STEPS][HALVES][2];
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++) taps[i / (4 * STEPS)][i / 4 % STEPS][i / 2 % HALVES][i % 2] = words[i][lane];
+
+    // Where the thread's outputs lie: `at` along a row, in vectors at `to` where all four are there and aligned.
+    const int at = settled(strip.at + g * OUTS + 4 * t), above = settled(strip.p - conv.top);
+    const int whole = settled(static_cast<int>(args.aligned_out && strip.at + SPAN <= conv.Q * CHUNK));
+    const int stores = settled(4 * t < OUTS ? 1 : 0);  // of 12 outputs the last lane of four has none
+    const index_t step = conv.out_strides.h;
+    out_t *to = settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + at);
+    to -= (R - 1) * step;
+    const Fill fill = fill_of(conv, strip, lane);
+
+    int sums[SETS][HALVES][R][4] = {};
+    const unsigned char *const window = settled_shared(ring + BEFORE - SHIFT + g * OUTS + 4 * t);
+#pragma unroll 1
+    for (int i = 0, now = 0; i < strip.rows; i += GANG, now = now + 1 == STAGES ? 0 : now + 1) {
+        copy_async_wait<STAGES - 2>();
+        __syncwarp();  // the rows are there for all lanes, and all have read those before
+        const int next = i + (STAGES - 1) * GANG, ahead = now == 0 ? STAGES - 1 : now - 1;
+        if (next < strip.rows) bring(source, target + ahead * GANG * PITCH, next);
+        copy_async_commit();
+        if constexpr (FILLED) {
+            if (fill.needed || (BORDER == CONSTANT && (above + i < 0 || above + i + GANG > source.height))) {
+                fill_outside(conv, strip, fill, ring + now * GANG * PITCH, i, lane);
+                __syncwarp();
+            }
+        }
+#pragma unroll
+        for (int row = 0; row < GANG; row++) {
+#pragma unroll
+            for (int set = 0; set < SETS; set++)
+#pragma unroll
+                for (int m = 0; m < STEPS; m++) {
+                    const unsigned char *from =
+                        window + (now * GANG + row) * PITCH + set * MMA_ROWS * OUTS + m * MMA_BYTES;
+                    unsigned pixels[4];
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        pixels[j] = *reinterpret_cast<const unsigned *>(from + j % 2 * 8 * OUTS + j / 2 * 16);
+#pragma unroll
+                    for (int r = R - 1; r >= 0; r--)
+#pragma unroll
+                        for (int h = 0; h < HALVES; h++) {
+                            int before[4];  // of the same output row, until now
+#pragma unroll
+                            for (int e = 0; e < 4; e++)
+                                before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
+                            multiply_bytes<x_t, w_t>(sums[set][h][r], pixels, taps[r][m][h], before);
+                        }
+                }
+            const int out_row = i + row - (R - 1);
+            if (out_row >= 0 && i + row < strip.rows && stores) {
+#pragma unroll
+                for (int v = 0; v < 2 * SETS; v++) {
+                    const int set = v / 2, j = v % 2, further = (set * MMA_ROWS + 8 * j) * OUTS;
+                    const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
+                    const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
+                    if (whole) store_four(conv, strip, strip.p + out_row, at + further, four, to + further);
+                    else store_some(args, strip, strip.p + out_row, at + further, four, to + further);
+                }
+            }
+            to += step;
+        }
+    }
+}

@@ -1,0 +1,252 @@
+"""Host side of mma.cu: windows of bytes as rows of a matrix, and how many rows a warp takes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.direct.box import chunk_of, is_filled, outside_refusal
+from convforge.algorithms.direct.fallback import tiled_instead
+from convforge.algorithms.direct.tiled import MOST_REGISTERS
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# The first architecture whose tensor cores take 32 bytes of a row at once.
+FIRST_ARCHITECTURE = 80
+
+# Of a product: rows of the matrix of pixels, windows that is, and bytes of a row.
+WINDOWS, STEP = 16, 32
+
+# Bytes that an asynchronous copy brings; those of a thread's outputs.
+COPY, FOUR = 16, 4
+
+# Of shared memory that a block may have without asking for it at run time.
+STATIC_SHARED = 48 << 10
+
+# Registers beside sums and taps: pixels, places, the store.
+OTHER_REGISTERS = 24
+
+# Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
+# again.
+LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MmaConfig(Config):
+    """Block of :class:`DirectMma`, and how a picture is divided among warps.
+
+    Attributes
+    ----------
+    warps : int
+        Of a block; 1 to 32.
+    sets : int
+        Of 16 windows side by side, that a warp computes.
+    gang : int
+        Rows of pixels that a warp brings, and waits for, at once.
+    stages : int
+        Gangs that are there or under way; at least 2.
+    blocks : int
+        Blocks that share a multiprocessor; fewer where registers would spill.
+    waves : int
+        How often the grid is as many blocks as run at once: with more, strips are lower.
+    """
+
+    warps: int = 4
+    sets: int = 1
+    gang: int = 2
+    stages: int = 4
+    blocks: int = 5
+    waves: int = 1
+
+
+class DirectMma(DeviceConvolution[MmaConfig]):
+    """Filters of bytes as products of matrices: a tensor core multiplies windows by a Toeplitz matrix of taps.
+
+    A plan that is called with a picture whose rows do not begin at multiples of 16 bytes, or have gaps, hands it to the
+    plan of ``direct_tiled`` for the same problem, which is compiled when it is first needed.
+    """
+
+    name = "direct_mma"
+    summary = "filters of bytes as products of matrices, on tensor cores; sm_80 and later"
+    since = "direct_boxes"
+    sources = (
+        "algorithms/direct/mma.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "dots", "given", "mma", "settled", "vector")),
+        *DeviceConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+            return f"{facts.name} is {facts.architecture}; products of 32 bytes a row came with sm_{FIRST_ARCHITECTURE}"
+        reason = super().refuses(problem, facts) or _problem_refusal(problem)
+        return reason or config_refusal(problem, MmaConfig(), facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
+        """See :class:`Algorithm`. The default, then others of its fields, one by one."""
+        default = MmaConfig()
+        others = (
+            replace(default, sets=2), replace(default, gang=4, stages=3), replace(default, stages=3, blocks=4),
+            replace(default, waves=2),
+        )  # fmt: skip
+        return [c for c in (default, *others) if config_refusal(problem, c, facts) is None]
+
+    def plan(self, problem: Conv2dProblem, config: MmaConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := _problem_refusal(problem) or config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        fields = {"spans": Divisor, "blocks": Divisor, "aligned_out": ctypes.c_int}
+        struct = with_conv("Mma", problem, filter=Filter, rows=ctypes.c_int, units=ctypes.c_int, **fields)
+        kernel, resident = _compiled(problem, config, struct, runtime)
+        weights = StagedWeights(problem, runtime, kernel)
+        chunk, planes, spans = chunk_of(problem), _planes(problem), _spans(problem, config)
+        rows = _rows(problem, config, runtime.facts.cores * resident)
+        units = spans * -(-problem.p // rows) if rows else 0
+        blocks = -(-units // config.warps)
+        info = runtime.describe(kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True))
+        divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
+        run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
+        sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
+        fallback = tiled_instead(self.backend, problem, runtime)
+
+        def run(frame: Frame) -> None:
+            if not units * planes:
+                return
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            if not is_aligned(conv.x, conv.x_strides, {**sizes, "h": problem.h}, run_of, COPY, 1):
+                fallback().execute(frame)
+                return
+            args.filter = weights.filter(frame.prepared)
+            args.rows, args.units, args.spans, args.blocks = rows, units, *divisors
+            args.aligned_out = is_aligned(
+                conv.out, conv.out_strides, {**sizes, "h": problem.p}, run_of, FOUR, itemsize(problem.out_dtype)
+            )
+            runtime.launch(kernel, info, args, frame.stream)
+
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+
+
+def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
+        if getattr(config, name) < least:
+            return f"{name}={getattr(config, name)} must be at least {least}"
+    if config.warps > 32:
+        return f"a block has at most 32 warps; got {config.warps}"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        return f"sums and taps take {need} registers; {MOST_REGISTERS} are to be had"
+    together = config.warps * config.stages * config.gang * _pitch(problem, config) + 4 * 32 * _fragments(problem)
+    room = min(STATIC_SHARED, facts.shared_bytes // config.blocks)
+    if together > room:
+        return f"rows of pixels and taps take {together} bytes of shared memory; a block has {room}"
+    units = _planes(problem) * _spans(problem, config) * max(problem.p, 1)
+    if units * config.warps >= 2**LIMIT_BITS:
+        return f"{units} rows of spans are more than a launch counts"
+    return None
+
+
+def _problem_refusal(problem: Conv2dProblem) -> str | None:
+    """Why bytes of a problem's pixels cannot be a matrix; None if they can."""
+    if problem.acc_dtype != "int32" or any(
+        not is_integer(dtype) or itemsize(dtype) != 1 for dtype in (problem.x_dtype, problem.w_dtype)
+    ):
+        return f"products are of bytes; these are of {problem.x_dtype} and {problem.w_dtype} in {problem.acc_dtype}"
+    if problem.stride != (1, 1) or problem.dilation != (1, 1):
+        return f"windows must be dense; these have stride {problem.stride} and dilation {problem.dilation}"
+    if problem.epilogue.x_zero_point:
+        return f"pixels are multiplied as they are, and these have the zero point {problem.epilogue.x_zero_point}"
+    if problem.k != problem.c:
+        return f"an output must stand where its pixel does: K={problem.k} must equal C={problem.c}"
+    chunk = chunk_of(problem)
+    if problem.x_layout != problem.out_layout and problem.c > 1:
+        return f"outputs must lie as pixels do: {problem.x_layout} and {problem.out_layout}"
+    if chunk == 1 and problem.groups != problem.c:
+        return "in NCHW every filter must see one channel alone"
+    if _outs(chunk) is None:
+        return f"C={chunk} channels side by side divide neither 16 bytes nor 12"
+    if (row := problem.w * chunk) % COPY:
+        return f"a row of pixels has {row} bytes; copies move multiples of {COPY}"
+    return staging_refusal(problem) or outside_refusal(problem)
+
+
+def _outs(chunk: int) -> int | None:
+    """Bytes of outputs of a window: all windows begin with the same channel."""
+    return next((outs for outs in (16, 12) if outs % chunk == 0), None)
+
+
+def _shift(problem: Conv2dProblem) -> int:
+    """Bytes from the beginning of a window to its first output: whole words."""
+    return -(-problem.padding[2] * chunk_of(problem) // FOUR) * FOUR
+
+
+def _window(problem: Conv2dProblem) -> int:
+    """Bytes of a window, in whole steps."""
+    chunk = chunk_of(problem)
+    lead = _shift(problem) - problem.padding[2] * chunk
+    return -(-(lead + (_outs(chunk) or 0) + chunk * (problem.s - 1)) // STEP) * STEP
+
+
+def _span(problem: Conv2dProblem, config: MmaConfig) -> int:
+    """Bytes of outputs of a warp along a row."""
+    return WINDOWS * (_outs(chunk_of(problem)) or 0) * config.sets
+
+
+def _spans(problem: Conv2dProblem, config: MmaConfig) -> int:
+    return -(-problem.q * chunk_of(problem) // _span(problem, config))
+
+
+def _planes(problem: Conv2dProblem) -> int:
+    return problem.n * problem.c // chunk_of(problem)
+
+
+def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
+    """Bytes of a row in shared memory: PITCH of mma.cu."""
+    shift = _shift(problem)
+    seen = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
+    return -(-(-(-shift // COPY) * COPY + seen) // COPY) * COPY
+
+
+def _fragments(problem: Conv2dProblem) -> int:
+    """Words of taps of a thread."""
+    return problem.r * _window(problem) // STEP * 4
+
+
+def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
+    return _fragments(problem) + config.sets * 8 * problem.r + OTHER_REGISTERS
+
+
+def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
+    """Rows of outputs of a strip: as many strips as fill the multiprocessors `waves` times, of blocks at once."""
+    planes, spans = _planes(problem), _spans(problem, config)
+    if not planes * spans * problem.p:
+        return 0
+    strips = max(at_once * config.waves // planes * config.warps // spans, 1)
+    return min(max(-(-problem.p // strips), LEAST_ROWS * (problem.r - 1), 1), problem.p)
+
+
+def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
+    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
+    chunk, shift = chunk_of(problem), _shift(problem)
+    prelude = constants(
+        WARPS=config.warps, SETS=config.sets, GANG=config.gang, STAGES=config.stages, CHUNK=chunk,
+        OUTS=_outs(chunk) or 0, SHIFT=shift, LEAD=shift - problem.padding[2] * chunk, WINDOW=_window(problem),
+        FILLED=is_filled(problem),
+    )  # fmt: skip
+    for blocks in range(config.blocks, 0, -1):
+        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
+        kernel = runtime.compile(KernelSource("algorithms/direct/mma.cu", "direct_mma", lines, struct, "Mma"))
+        if blocks == 1 or not runtime.describe(kernel, LaunchInfo("direct_mma", (1,), (32 * config.warps,))).spills:
+            break
+    return kernel, blocks
