@@ -44,6 +44,14 @@ def takes(algorithm: Any, text: str) -> bool:
         pixel = problem.c if problem.x_layout == "NHWC" else 1
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         return pixel <= 4 and problem.w * pixel * itemsize(problem.x_dtype) % 16 == 0 and taps <= 8192
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_mma":
+        pixel = problem.c if problem.x_layout == "NHWC" else 1
+        alone = problem.groups == problem.c or pixel == problem.c
+        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
+        dense = problem.stride == problem.dilation == (1, 1) and problem.w * pixel % 16 == 0
+        beside = problem.k == problem.c and (problem.x_layout == problem.out_layout or problem.c == 1)
+        side_by_side = 16 % pixel == 0 or 12 % pixel == 0
+        return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         planes = problem.n * problem.groups * -(-problem.k_per_group // 4)

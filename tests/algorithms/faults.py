@@ -6,7 +6,7 @@ divides, with P and Q unequal. A kernel has one for each of its barriers.
 What nobody can notice is not in the table: a read beyond an input array whose value reaches no output. The emulator
 checks arrays in shared and local memory, and the check has guards around what is written; inputs have none. So
 gemm_shared may read beyond A's last row, whose sums are not stored, and implicit_gemm beyond its last column. Nor does
-the emulator see the device halves of device.cuh and bulk.cuh, which are PTX; what it makes of a kernel that uses boxes
+the emulator see the device halves of device.cuh, bulk.cuh and mma.cuh, which are PTX; what it makes of a kernel that uses boxes
 wrongly is tested by itself (tests/backends/test_emulator_faults.py). Nor does it see that the rounds of factor.cu need
 a barrier: its warps run one after the other, which is but another order of rotations.
 """
@@ -23,6 +23,7 @@ from convforge.algorithms.depthwise.device import ChannelsConfig, PlanesConfig
 from convforge.algorithms.direct.device import (
     BoxesConfig,
     ConstantConfig,
+    MmaConfig,
     NaiveConfig,
     SharedConfig,
     SmallConfig,
@@ -48,6 +49,9 @@ STAGED = replace(TILED, config=TiledConfig(32, 2, 2, 2, 2, weights="staged"))
 TILED_BYTES = Run("direct_tiled", "n1c2h9w800_k2r3s3_p1_u8-f32-f32-f32_nchw", TiledConfig(32, 1, 2, 8, 2))
 SMALL = Run("direct_small", PLAIN, SmallConfig(32, 1, 3))
 # A block takes several tiles of one picture and of the next; rows of tiles end within a tile.
+MMA = Run("direct_mma", "n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", MmaConfig(2, 1, 2, 2, 2))
+MMA_PLANES = Run("direct_mma", "n2c2h21w48_k2r4s3_p2x1_g2_u8-i8-i32-i32_nchw", MmaConfig(2, 1, 2, 2, 2))
+MMA_STRIPS = Run("direct_mma", "n1c1h80w80_k1r5s5_p2_replicate_u8-i8-u8-i32_nchw", MmaConfig(2, 1, 2, 2, 2, 9))
 BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
 BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
 # Bytes: words of four rows, of which a window needs one, or several.
@@ -269,6 +273,57 @@ FAULTS = [
         ("first picture for all", "place(conv.x_strides, n,", "place(conv.x_strides, 0,"),
         ("taps beyond the first share left out", "SHARE = (TAPS + THREADS - 1) / THREADS", "SHARE = 1"),
         ("transposed filter", "i / S % R, i % S);", "i % S, i / S % R);"),
+    ),
+    *of_file("direct/mma.cu", MMA,
+        ("no wait for the rows", "copy_async_wait<STAGES - 2>();", ""),
+        ("a wait for too few rows", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();"),
+        ("no barrier after the matrices are there", f"{SYNC}\n    unsigned taps", "unsigned taps"),
+        ("no barrier after the border is there",
+         "fill_outside(conv, strip, fill, ring + now * GANG * PITCH, i, lane);\n                __syncwarp();",
+         "fill_outside(conv, strip, fill, ring + now * GANG * PITCH, i, lane);"),
+        ("taps of the next output", "s = e / CHUNK - o / CHUNK", "s = e / CHUNK - o / CHUNK - 1"),
+        ("windows not shifted by the padding", "e = from + i - LEAD", "e = from + i"),
+        ("taps of another channel", "(CHUNK == 1 || ch / C_GROUP == k / K_GROUP)", "true"),
+        ("halves of the columns swapped", "o = column / 2 * 4 + 2 * h + column % 2",
+         "o = column / 2 * 4 + 2 * (1 - h) + column % 2"),
+        ("sums that stay where they are", "sums[set][h][max(r - 1, 0)][e] : 0;", "sums[set][h][r][e] : 0;"),
+        ("the second step for the first", "m > 0 ? sums[set][h][r][e] :", "",
+         _with(MMA, "n1c1h21w80_k1r3s23_p1x11_u8-i8-u8-i32_nchw")),
+        ("no border above", "source.inner = settled(static_cast<int>(first >= 0 && last < conv.H));",
+         "source.inner = settled(static_cast<int>(last < conv.H));", MMA_STRIPS),
+        ("no border below", "(first >= 0 && last < conv.H)", "(first >= 0)", MMA_STRIPS),
+        ("columns beyond the picture", "there = at >= 0 && at < conv.W * CHUNK && copy", "there = at >= 0 && copy",
+         MMA_PLANES),
+        ("the first row for all of a gang", "row = first + copy / COPIES;", "row = first;"),
+        ("no border on the right", "lane < left ? lane : behind + lane - left;", "lane;"),
+        ("no border at all", "count <= 0 ? 0 : simple ? 1 : 2", "0"),
+        ("the value outside for what the border repeats", "if (h >= 0 && w >= 0) value", "if (false) value",
+         _with(MMA, "n1c3h21w80_k3r5s5_p2_circular_g3_u8-i8-u8-i32_nhwc")),
+        ("one row of a gang left as it is", "for (int row = 0; row < GANG; row++) slot[row",
+         "for (int row = 0; row < 1; row++) slot[row"),
+        ("sums wrap round", "values = saturated<out_t>(sums);",
+         "for (int e = 0; e < 4; e++) values.at[e] = static_cast<out_t>(sums[e]);"),
+        ("the last outputs of a row stored whole", "if (args.aligned_out && at + 4 <= conv.Q * CHUNK) {",
+         "if (args.aligned_out) {", MMA_PLANES),
+        ("no check at the end of a row", "if (at + e < conv.Q * CHUNK)\n            finish", "finish",
+         _with(MMA_PLANES, "n1c1h21w48_k1r3s4_p1_u8-i8-i32-i32_nchw")),
+        ("no check at a strip's last row", "i + row < strip.rows && stores", "stores"),
+        ("outputs before they are whole", "if (out_row >= 0 &&", "if ("),
+        ("the first picture for all", "place(conv.x_strides, strip.n, strip.k, 0, 0)",
+         "place(conv.x_strides, 0, strip.k, 0, 0)"),
+        ("the first plane's filter for all", "taps_word(args.filter, strip.k,",
+         "taps_word(args.filter, 0,", MMA_PLANES),
+        ("the first plane for all", "place(conv.x_strides, strip.n, strip.k, 0, 0)",
+         "place(conv.x_strides, strip.n, 0, 0, 0)", MMA_PLANES),
+        ("windows of the first eight for all", "j % 2 * 8 * OUTS + j / 2 * 16", "j / 2 * 16"),
+    ),
+    *of_file("include/device/mma.cuh", MMA,
+        ("rows of another half", "a[2 * half + j]", "a[j]"),
+        ("columns of the first for all", "4 * (2 * t + j) + quarter", "4 * (2 * t) + quarter"),
+        ("signs of taps for the pixels'", "static_cast<A>(rows[i / 2] >> bit)", "static_cast<B>(rows[i / 2] >> bit)"),
+        ("signs of pixels for the taps'", "static_cast<B>(columns[i % 2] >> bit)",
+         "static_cast<A>(columns[i % 2] >> bit)"),
+        ("sums thrown away", "found[4] = {sums[0], sums[1], sums[2], sums[3]}", "found[4] = {}"),
     ),
     *of_file("direct/boxes.cu", BOXES,
         ("no wait for the box", "await_bytes(bars + now, parity);", ""),

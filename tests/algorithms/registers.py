@@ -122,6 +122,17 @@ OWN = {
             "n1c3h256w256_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c3h256w256_k1r3s3_p1_f64_nchw_+bias+relu",
         ),
     ),
+    "direct_mma": (
+        (
+            "n1c3h4096w4096_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc",
+            "n1c1h4000w4000_k1r7s7_p3_replicate_u8-i8-u8-i32_nchw",
+        ),
+        (
+            "n1c3h4096w4096_k3r3s3_p1_reflect_g3_u8-i8-u8-i32_nhwc", "n1c4h4096w4096_k4r5s5_p2_g4_u8-i8-u8-i32_nhwc",
+            "n1c1h4000w4000_k1r15s15_p7_u8-i8-u8-i32_nchw",
+            "n1c3h4096w4096_k3r3s3_p1_g3_u8-i8-u8-i32_nchw_+scale:channel+bias+relu",
+        ),
+    ),
     "separable": (
         (
             "n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-separable",
@@ -139,7 +150,7 @@ OWN = {
 }  # fmt: skip
 
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
-FIRST_ARCHITECTURE = {"direct_boxes": 90}
+FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.

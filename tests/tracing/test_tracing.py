@@ -42,6 +42,7 @@ LADDERS = [
      "block_m=32,block_n=64,block_k=16,warp_m=16,warp_n=32,thread_m=4,thread_n=4,stages=4"),
 ]  # fmt: skip
 OTHERS = [
+    ("direct_mma", "n1c1h9w48_k1r3s3_p1_u8-i8-u8-i32_nchw", "warps=1,stages=2"),
     ("direct_small", "n1c2h13w21_k2r3s3_st1_p1_f32_nchw", "block_x=8,block_y=4"),
     ("im2col", "n1c3h6w8_k4r3s3_st1_p1_f32_nchw", ""),
     ("implicit_gemm", "n1c3h6w8_k4r3s3_st1_p1_f32_nchw", ""),

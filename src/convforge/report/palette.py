@@ -70,6 +70,7 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "direct_tiled": (_PINK, "triangle-down"),
     "direct_boxes": (_CRIMSON, "diamond"),
     "direct_small": (_OLIVE, "cross"),
+    "direct_mma": (_TEAL, "triangle-down"),
     "depthwise": (_OLIVE, "circle"),
     "depthwise_channels": (_OLIVE, "diamond"),
     "depthwise_planes": (_OLIVE, "square"),

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.box import chunk_of, is_filled, outside_refusal
+from convforge.algorithms.direct.box import chunk_of, is_filled
 from convforge.algorithms.direct.fallback import tiled_instead
-from convforge.algorithms.direct.tiled import MOST_REGISTERS
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -33,8 +32,8 @@ COPY, FOUR = 16, 4
 # Of shared memory that a block may have without asking for it at run time.
 STATIC_SHARED = 48 << 10
 
-# Registers beside sums and taps: pixels, places, the store.
-OTHER_REGISTERS = 24
+# Registers of a thread that sums and taps may take, so that none spill: a filter of 15 rows.
+MOST_REGISTERS = 180
 
 # Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
 # again.
@@ -178,7 +177,7 @@ def _problem_refusal(problem: Conv2dProblem) -> str | None:
         return f"C={chunk} channels side by side divide neither 16 bytes nor 12"
     if (row := problem.w * chunk) % COPY:
         return f"a row of pixels has {row} bytes; copies move multiples of {COPY}"
-    return staging_refusal(problem) or outside_refusal(problem)
+    return staging_refusal(problem)
 
 
 def _outs(chunk: int) -> int | None:
@@ -224,7 +223,8 @@ def _fragments(problem: Conv2dProblem) -> int:
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
-    return _fragments(problem) + config.sets * 8 * problem.r + OTHER_REGISTERS
+    """Of taps and sums."""
+    return _fragments(problem) + config.sets * 8 * problem.r
 
 
 def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
