@@ -2,7 +2,7 @@
 
 ``make registers`` writes the record anew: after a change of a kernel, a default config or NVRTC. What has changed is
 then seen in the diff. The record covers the default config of every method on the problems below, on a card of each
-architecture; no GPU is needed.
+architecture, those between two of BRACKETS on a problem a method; no GPU is needed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ CARDS = {
 }
 # The architectures that NVRTC 13 no longer compiles for.
 OLD = ("sm_61", "sm_70")
+
+# The architectures that have all of EVERYWHERE: the oldest, the first with asynchronous copies, the first with boxes, the
+# newest. Those between them have what one of these has, and a compiler's time is long: of them the first problem of
+# each method, which is every kernel once.
+BRACKETS = ("sm_61", "sm_80", "sm_90", "sm_120")
 
 # On every architecture: a picture in both layouts and a layer; a large product and a small one.
 EVERYWHERE = {
@@ -239,6 +244,8 @@ def is_for(method: str, architecture: str) -> bool:
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
     """What a method is compiled for."""
     everywhere, once = OWN.get(method.name, (EVERYWHERE[method.operation], ONCE[method.operation]))
+    if architecture not in BRACKETS:
+        return everywhere[:1]
     return everywhere + (once if architecture == "sm_90" else ())
 
 
