@@ -97,7 +97,7 @@ def small(words: list[str]) -> list[str]:
     gpu = _take(rest, "--device") not in (None, "cpu", "emulator")
     if command in ("bench", "study"):
         rest = [word for word in rest if word not in ("--transfer", "--heavy", "--all-configs", "--quick")]
-        rest += [] if "--from" in rest or "--list" in rest else ["--quick", "--budget", "5s"]
+        rest += [] if "--from" in rest or "--list" in rest else ["--quick", "--budget", "2s"]
     if command == "bench":
         suite = rest[0]
         if _take(rest, "--sizes") is not None or suite in ("images", "gemm", "smoke"):
@@ -210,10 +210,10 @@ def test_lines_are_read_as_a_shell_reads_them() -> None:
     "given, run",
     [
         ("bench images --sizes 512,2048 --methods direct_naive,cudnn --transfer --device cuda",
-         "bench images --methods direct_naive --sizes 32 --quick --budget 5s --out out"),
+         "bench images --methods direct_naive --sizes 32 --quick --budget 2s --out out"),
         ("check a.cu --device cuda --json", "check a.cu --json --device emulator --no-time"),
         ("explain n1c3h4096w4096_k1r3s3", "explain n1c3h64w64_k1r3s3"),
-        ("study gemm --device cuda", "study gemm --quick --budget 5s"),
+        ("study gemm --device cuda", "study gemm --quick --budget 2s"),
         ("doctor", "doctor"),
     ],
 )  # fmt: skip
