@@ -78,4 +78,4 @@ $(VENV)/.gpu: pyproject.toml | $(VENV)/.made
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet --editable '.[dev,docs]'
-	touch $@
+	touch $(VENV)/.dev $@
