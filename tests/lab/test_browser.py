@@ -110,8 +110,7 @@ def test_a_legend_hides_a_method_in_its_chapter_alone(page: Any) -> None:
     size, stride = points("study-size"), points("study-stride")
     button = page.find_element("css selector", "#study-size .legend button[data-method='cudnn']")
     page.execute_script("arguments[0].click()", button)
-    # Nine sizes to one channel and to three.
-    WebDriverWait(page, 10).until(lambda _: points("study-size") == size - 2 * 9)
+    WebDriverWait(page, 10).until(lambda _: points("study-size") == size - 9)  # of nine sizes
     assert points("study-stride") == stride
     page.execute_script("arguments[0].click()", button)
     WebDriverWait(page, 10).until(lambda _: points("study-size") == size)
@@ -250,7 +249,7 @@ def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
     first, shown = said(), hint()
     assert "method: direct_naive" in first
     assert "size: 32;" in first
-    assert "(1/72)" in first
+    assert "(1/90)" in first
     words = first.rpartition(" (")[0].replace("; ", " ").replace(": ", " ")
     assert shown == words
     plot.send_keys(Keys.END)
@@ -261,10 +260,10 @@ def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
     assert "method: direct_naive" not in said()
     seen = set()
     plot.send_keys(Keys.ARROW_UP, Keys.HOME)
-    for _ in range(72):
+    for _ in range(90):
         seen.add(said())
         plot.send_keys(Keys.ARROW_RIGHT)
-    assert len(seen) == 72, "one key reaches them all"
+    assert len(seen) == 90, "one key reaches them all"
     marked = plot.find_elements("css selector", ".read")
     assert len(marked) == 1
     plot.send_keys(Keys.HOME)
@@ -283,7 +282,7 @@ def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
     assert not plot.find_elements("css selector", ".read")
 
 
-@pytest.mark.parametrize("chapter, count", [("breakdown", 16), ("timer", 6), ("accuracy", 83)])
+@pytest.mark.parametrize("chapter, count", [("breakdown", 36), ("timer", 6), ("accuracy", 83)])
 def test_bars_and_marks_are_read_too(page: Any, chapter: str, count: int) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -128,6 +128,7 @@ def test_the_best_stored_is_among_the_few_that_the_model_puts_first() -> None:
     for run in runs():
         for one in choices_of(run, run.results):
             results = [r for r in run.results if r.case == one.case and r.ours and r.time is not None]
+            assert {r.backend for r in results} == {"cuda"}
             problem = parse_problem(results[0].problem)
             able = [r for r in results if r.precision in ("strict", getattr(problem, "precision", "strict"))]
             best = min(able, key=lambda r: run.timing(r).median_s)  # type: ignore[union-attr]

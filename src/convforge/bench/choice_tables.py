@@ -99,13 +99,17 @@ def choice_markdown(run: Run, results: Sequence[Result]) -> str:
 
 
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
-    """What is chosen of each case that two methods of ours were timed on, in the precision that it asks for."""
+    """What is chosen of each case that two methods of ours were timed on, in the precision that it asks for.
+
+    Cases that a run on a GPU timed on the CPU beside it are no question to the GPU's choices.
+    """
     facts = DeviceFacts.from_table(run.machine["facts"])
     found = []
     for case in dict.fromkeys(r.case for r in results):
         problem = parse_problem(next(r.problem for r in results if r.case == case))
         asked = getattr(problem, "precision", "strict")
         able = [r for r in results if r.case == case and r.ours and r.precision in ("strict", asked)]
+        able = [r for r in able if r.backend == facts.backend]
         times = {(r.algorithm, r.config): t for r in able if (t := run.timing(r)) is not None}
         if len({algorithm for algorithm, _ in times}) > 1:
             found.append(_chosen(case, problem, facts, Recorded(able, times), times))
