@@ -78,7 +78,9 @@ PARTS: dict[str, dict[str, Part]] = {
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),
-        "pictures": Part(methods="direct_boxes,direct_tiled,direct_mma,depthwise_*,cudnn,torch_conv2d,cupy_ndimage,npp_filter"),
+        "pictures": Part(
+            methods="direct_boxes,direct_tiled,direct_mma,depthwise_*,cudnn,torch_conv2d,cupy_ndimage,npp_filter"
+        ),
     },
 }
 BUDGETS = {"cpu": "4m", "cuda": "7m"}

@@ -6,9 +6,9 @@ divides, with P and Q unequal. A kernel has one for each of its barriers.
 What nobody can notice is not in the table: a read beyond an input array whose value reaches no output. The emulator
 checks arrays in shared and local memory, and the check has guards around what is written; inputs have none. So
 gemm_shared may read beyond A's last row, whose sums are not stored, and implicit_gemm beyond its last column. Nor does
-the emulator see the device halves of device.cuh, bulk.cuh and mma.cuh, which are PTX; what it makes of a kernel that uses boxes
-wrongly is tested by itself (tests/backends/test_emulator_faults.py). Nor does it see that the rounds of factor.cu need
-a barrier: its warps run one after the other, which is but another order of rotations.
+the emulator see the device halves of device.cuh, bulk.cuh and mma.cuh, which are PTX; what it makes of a kernel that
+uses boxes wrongly is tested by itself (tests/backends/test_emulator_faults.py). Nor does it see that the rounds of
+factor.cu need a barrier: its warps run one after the other, which is but another order of rotations.
 """
 
 from __future__ import annotations

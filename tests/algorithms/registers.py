@@ -55,8 +55,8 @@ CARDS = {
 # The architectures that NVRTC 13 no longer compiles for.
 OLD = ("sm_61", "sm_70")
 
-# The architectures that have all of EVERYWHERE: the oldest, the first with asynchronous copies, the first with boxes, the
-# newest. Those between them have what one of these has, and a compiler's time is long: of them the first problem of
+# The architectures that have all of EVERYWHERE: the oldest, the first with asynchronous copies, the first with boxes,
+# the newest. Those between them have what one of these has, and a compiler's time is long: of them the first problem of
 # each method, which is every kernel once.
 BRACKETS = ("sm_61", "sm_80", "sm_90", "sm_120")
 

@@ -162,7 +162,7 @@ for _where, _said in _PLACES.items():
         f"expansion/most-{_where}": _said
         + " the expansion takes most of im2col's time on {n:each layer}: {span:shares} of its steps.",
         f"expansion/less-{_where}": _said
-        + " the expansion takes {span:shares} of the time of im2col's steps: on {n:each layer} the product takes more.",
+        + " the expansion takes {span:shares} of the time of im2col's steps, less than half on {n:each layer}.",
         f"expansion/mixed-{_where}": _said
         + " the expansion takes more than half of im2col's time on {above:names}, of "
         "{n:count layer}: {span:shares} of its steps.",
