@@ -51,7 +51,6 @@ SMALL = Run("direct_small", PLAIN, SmallConfig(32, 1, 3))
 # A block takes several tiles of one picture and of the next; rows of tiles end within a tile.
 MMA = Run("direct_mma", "n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", MmaConfig(2, 1, 2, 2, 2))
 MMA_PLANES = Run("direct_mma", "n2c2h21w48_k2r4s3_p2x1_g2_u8-i8-i32-i32_nchw", MmaConfig(2, 1, 2, 2, 2))
-MMA_STRIPS = Run("direct_mma", "n1c1h80w80_k1r5s5_p2_replicate_u8-i8-u8-i32_nchw", MmaConfig(2, 1, 2, 2, 2, 9))
 BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
 BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
 # Bytes: words of four rows, of which a window needs one, or several.
@@ -289,12 +288,11 @@ FAULTS = [
         ("sums that stay where they are", "sums[set][h][max(r - 1, 0)][e] : 0;", "sums[set][h][r][e] : 0;"),
         ("the second step for the first", "m > 0 ? sums[set][h][r][e] :", "",
          _with(MMA, "n1c1h21w80_k1r3s23_p1x11_u8-i8-u8-i32_nchw")),
-        ("no border above", "source.inner = settled(static_cast<int>(first >= 0 && last < conv.H));",
-         "source.inner = settled(static_cast<int>(last < conv.H));", MMA_STRIPS),
-        ("no border below", "(first >= 0 && last < conv.H)", "(first >= 0)", MMA_STRIPS),
+        ("no border above and below", "h = inside(source.row[c] + down, source.height);",
+         "h = source.row[c] + down < source.height ? source.row[c] + down : -1;"),
         ("columns beyond the picture", "there = at >= 0 && at < conv.W * CHUNK && copy", "there = at >= 0 && copy",
          MMA_PLANES),
-        ("the first row for all of a gang", "row = first + copy / COPIES;", "row = first;"),
+        ("one row brought for all of a gang", "strip.p - conv.top + copy / COPIES", "strip.p - conv.top"),
         ("no border on the right", "lane < left ? lane : behind + lane - left;", "lane;"),
         ("no border at all", "count <= 0 ? 0 : simple ? 1 : 2", "0"),
         ("the value outside for what the border repeats", "if (h >= 0 && w >= 0) value", "if (false) value",
@@ -308,14 +306,15 @@ FAULTS = [
         ("no check at the end of a row", "if (at + e < conv.Q * CHUNK)\n            finish", "finish",
          _with(MMA_PLANES, "n1c1h21w48_k1r3s4_p1_u8-i8-i32-i32_nchw")),
         ("no check at a strip's last row", "i + row < strip.rows && stores", "stores"),
-        ("outputs before they are whole", "if (out_row >= 0 &&", "if ("),
+        ("outputs before they are whole", "ready = out_row >= 0 &&", "ready ="),
         ("the first picture for all", "place(conv.x_strides, strip.n, strip.k, 0, 0)",
          "place(conv.x_strides, 0, strip.k, 0, 0)"),
         ("the first plane's filter for all", "taps_word(args.filter, strip.k,",
          "taps_word(args.filter, 0,", MMA_PLANES),
         ("the first plane for all", "place(conv.x_strides, strip.n, strip.k, 0, 0)",
          "place(conv.x_strides, strip.n, 0, 0, 0)", MMA_PLANES),
-        ("windows of the first eight for all", "j % 2 * 8 * OUTS + j / 2 * 16", "j / 2 * 16"),
+        ("the first row of a gang for all", "at = row * PITCH +", "at ="),
+        ("windows of the first eight for all", "(set * MMA_ROWS + j % 2 * 8) * OUTS", "set * MMA_ROWS * OUTS"),
     ),
     *of_file("include/device/mma.cuh", MMA,
         ("rows of another half", "a[2 * half + j]", "a[j]"),

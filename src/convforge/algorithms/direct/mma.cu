@@ -3,8 +3,8 @@
 // Since direct_boxes: what limits it on bytes is instructions, a product of four bytes each. A tensor core multiplies
 //           16 x 32 bytes by 32 x 8 in one, so that a filter's whole row is one product for 128 outputs, however long
 //           it is, though most of its factors are zeros.
-// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the picture, all that OUTS bytes of outputs see of
-//           it; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
+// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the picture: all of it that OUTS bytes of outputs
+//           see; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
 //           sees it, and zeros elsewhere (a Toeplitz matrix); no channel sees another group's.
 // Sums      row i of the picture is row r of what output row i - r sees. So its products are added to R rows of sums;
 //           those of output row i - R + 1 are whole then, and each product leaves its sums a row further on.
@@ -77,40 +77,34 @@ __device__ inline unsigned taps_word(const Filter &filter, int plane_k, int r, i
 
 // What a lane brings of GANG rows: their COPIES of 16 bytes are shared out.
 struct Source {
-    const x_t *from[BRINGS];  // in the gang that comes next, or in row 0 where rows stand for others
+    const x_t *from[BRINGS];  // in row 0
     int row[BRINGS];          // of the strip's first gang
     int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the picture has there
     index_t step;             // from row to row
-    int height, inner;        // whether all rows of the strip are rows of the picture
+    int height;
 };
 
 __device__ inline Source source_of(const Conv &conv, const Strip &strip, int lane) {
     Source source;
-    const int first = strip.p - conv.top, last = first + (strip.rows + GANG - 1) / GANG * GANG - 1;
     source.step = settled(static_cast<index_t>(conv.x_strides.h)), source.height = settled(conv.H);
-    source.inner = settled(static_cast<int>(first >= 0 && last < conv.H));
 #pragma unroll
     for (int c = 0; c < BRINGS; c++) {
-        const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES), row = first + copy / COPIES;
+        const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES);
         const bool there = at >= 0 && at < conv.W * CHUNK && copy < GANG * COPIES;
-        source.row[c] = settled(row);
+        source.row[c] = settled(strip.p - conv.top + copy / COPIES);
         source.kind[c] = settled(copy >= GANG * COPIES ? 0 : there ? 2 : 1);
-        source.from[c] = settled(strip.plane + (there ? at + (source.inner ? row * source.step : 0) : 0));
+        source.from[c] = settled(strip.plane + (there ? at : 0));
     }
     return source;
 }
 
-// Bring the next gang of rows, which begins `down` rows below the strip's first.
-__device__ inline void bring(Source &source, unsigned char *target, int down) {
+// Bring the gang of rows that begins `down` rows below the strip's first.
+__device__ inline void bring(const Source &source, unsigned char *target, int down) {
 #pragma unroll
     for (int c = 0; c < BRINGS; c++) {
-        if (source.inner) {
-            if (source.kind[c] != 0) copy_async16(target + 16 * 32 * c, source.from[c], source.kind[c] == 2);
-            source.from[c] += GANG * source.step;
-        } else if (source.kind[c] != 0) {
-            const int h = inside(source.row[c] + down, source.height);
+        const int h = inside(source.row[c] + down, source.height);
+        if (source.kind[c] != 0)
             copy_async16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
-        }
     }
 }
 
@@ -202,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
                    settled((unit - down * args.spans.by) * SPAN), 0};
     strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
     if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
-    Source source = source_of(conv, strip, lane);
+    const Source source = source_of(conv, strip, lane);
     unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
     wait_for_earlier();
 #pragma unroll
@@ -247,39 +241,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
                 __syncwarp();
             }
         }
+        // All rows are read before the first is multiplied: what one waits for, the next has behind it.
+        unsigned pixels[GANG][SETS][STEPS][4];
+#pragma unroll
+        for (int v = 0; v < GANG * SETS * STEPS * 4; v++) {
+            const int row = v / (4 * STEPS * SETS), set = v / (4 * STEPS) % SETS, m = v / 4 % STEPS, j = v % 4;
+            const int at = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * OUTS + m * MMA_BYTES + j / 2 * 16;
+            pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now * GANG * PITCH + at);
+        }
 #pragma unroll
         for (int row = 0; row < GANG; row++) {
 #pragma unroll
             for (int set = 0; set < SETS; set++)
 #pragma unroll
-                for (int m = 0; m < STEPS; m++) {
-                    const unsigned char *from =
-                        window + (now * GANG + row) * PITCH + set * MMA_ROWS * OUTS + m * MMA_BYTES;
-                    unsigned pixels[4];
+                for (int v = 0; v < STEPS * R * HALVES; v++) {
+                    const int m = v / (R * HALVES), r = R - 1 - v / HALVES % R, h = v % HALVES;
+                    int before[4];  // of the same output row, until now
 #pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        pixels[j] = *reinterpret_cast<const unsigned *>(from + j % 2 * 8 * OUTS + j / 2 * 16);
-#pragma unroll
-                    for (int r = R - 1; r >= 0; r--)
-#pragma unroll
-                        for (int h = 0; h < HALVES; h++) {
-                            int before[4];  // of the same output row, until now
-#pragma unroll
-                            for (int e = 0; e < 4; e++)
-                                before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
-                            multiply_bytes<x_t, w_t>(sums[set][h][r], pixels, taps[r][m][h], before);
-                        }
+                    for (int e = 0; e < 4; e++)
+                        before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
+                    multiply_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
                 }
             const int out_row = i + row - (R - 1);
-            if (out_row >= 0 && i + row < strip.rows && stores) {
+            const bool ready = out_row >= 0 && i + row < strip.rows && stores;
+            const auto store = [&](auto one) {
 #pragma unroll
                 for (int v = 0; v < 2 * SETS; v++) {
                     const int set = v / 2, j = v % 2, further = (set * MMA_ROWS + 8 * j) * OUTS;
                     const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
                     const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
-                    if (whole) store_four(conv, strip, strip.p + out_row, at + further, four, to + further);
-                    else store_some(args, strip, strip.p + out_row, at + further, four, to + further);
+                    one(strip.p + out_row, at + further, four, to + further);
                 }
+            };
+            if (whole) {  // asked once for all of them: branches cost a warp more than products here
+                if (ready)
+                    store([&](int p, int first, const int (&four)[4], out_t *vector) {
+                        store_four(conv, strip, p, first, four, vector);
+                    });
+            } else if (ready) {
+                store([&](int p, int first, const int (&four)[4], out_t *vector) {
+                    store_some(args, strip, p, first, four, vector);
+                });
             }
             to += step;
         }
