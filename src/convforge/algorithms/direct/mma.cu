@@ -11,7 +11,7 @@
 // Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h: a thread so has four neighbouring outputs.
 // Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. It needs no other warp.
 // Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
-// Grid      BLOCK's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
+// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
 //           pictures where channels lie side by side (CHUNK), take blocks of their own.
 // Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies.
 // Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
