@@ -313,7 +313,7 @@ FAULTS = [
          "taps_word(args.filter, 0,", MMA_PLANES),
         ("the first plane for all", "place(conv.x_strides, strip.n, strip.k, 0, 0)",
          "place(conv.x_strides, strip.n, 0, 0, 0)", MMA_PLANES),
-        ("the first row of a gang for all", "at = row * PITCH +", "at ="),
+        ("the first row of a gang for all", "word = row * PITCH +", "word ="),
         ("windows of the first eight for all", "(set * MMA_ROWS + j % 2 * 8) * OUTS", "set * MMA_ROWS * OUTS"),
     ),
     *of_file("include/device/mma.cuh", MMA,

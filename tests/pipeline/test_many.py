@@ -22,7 +22,7 @@ DEVICES = [
 
 
 def pictures() -> list[Any]:
-    """Arrays of several sizes and numbers of axes, of two types, as each is kernels to compile; some alike."""
+    """Arrays of several sizes, types and numbers of axes; some alike."""
     pixels = RANDOM.integers(0, 256, (30, 41, 3), dtype=np.uint8)
     return [
         pixels,
@@ -30,7 +30,7 @@ def pictures() -> list[Any]:
         pixels[:17, ::2],
         RANDOM.random((25, 19)).astype(np.float32),
         np.stack([pixels, pixels // 2]),
-        RANDOM.random((12, 33, 1)).astype(np.float32),
+        RANDOM.integers(0, 2**16, (12, 33, 1), dtype=np.uint16),
         pixels // 3,
     ]
 
@@ -94,7 +94,7 @@ def test_pictures_are_drawn_as_results_are_taken() -> None:
         nonlocal drawn
         while True:
             drawn += 1
-            yield np.full((6, 7), drawn, np.float32)
+            yield np.full((6, 7), drawn, np.int32)
 
     results = convforge.filter_many(endless(), "identity", workers=2)
     assert drawn == 0, "nothing begins before the first result is asked for"

@@ -246,8 +246,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
 #pragma unroll
         for (int v = 0; v < GANG * SETS * STEPS * 4; v++) {
             const int row = v / (4 * STEPS * SETS), set = v / (4 * STEPS) % SETS, m = v / 4 % STEPS, j = v % 4;
-            const int at = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * OUTS + m * MMA_BYTES + j / 2 * 16;
-            pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now * GANG * PITCH + at);
+            const int word = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * OUTS + m * MMA_BYTES + j / 2 * 16;
+            pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now * GANG * PITCH + word);
         }
 #pragma unroll
         for (int row = 0; row < GANG; row++) {
