@@ -192,6 +192,10 @@ def test_models_slower_and_wrong_ones_are_named(tmp_path: Path) -> None:
     assert text.count("torch.compile: no Triton") == 4
     text = sheet_markdown("models", [sheet(tmp_path, "models", rows[:2], factor=2.0, floor=1e-5)])
     assert "None of 2 is slower than PyTorch at the same setting by more than 3 %. All outputs keep" in text
+    unsteady = row("E", 1060.0)
+    unsteady["times"] = {"eager": timing(1000.0, 0.2), "convforge": timing(1060.0, 0.2)}
+    text = sheet_markdown("models", [sheet(tmp_path, "models", [unsteady], factor=2.0, floor=1e-5)])
+    assert "Slower by more than that, but no more than the spreads of both: E, batch 1, strict." in text
 
 
 # Measured, on the CPU.

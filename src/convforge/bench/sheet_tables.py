@@ -202,7 +202,7 @@ def _is_stale(row: Mapping[str, Any]) -> bool:
 
 def models_markdown(sheet: Sheet) -> str:
     """A row a model, batch and setting."""
-    rows, slower, wrong, compared = [], [], [], 0
+    rows, slower, unsure, wrong, compared = [], [], [], [], 0
     for row in sheet.rows:
         name = f"{row['model']}, batch {row['batch']}, {row['setting']}"
         times = {by: Timing.from_table(table) for by, table in row["times"].items()}
@@ -212,8 +212,8 @@ def models_markdown(sheet: Sheet) -> str:
             wrong.append(name)
         if ratio is not None and eager is not None and ours is not None:
             compared += 1
-            if ratio > SLOWER and not tie(ours, eager):
-                slower.append(name)
+            if ratio > SLOWER:
+                (unsure if tie(ours, eager) else slower).append(name)
         cells = (
             row["model"], str(row["batch"]), row["setting"], *(_ms(times.get(by)) for by in ("eager", "compiled")),
             _ms(ours), "" if ratio is None else f"{ratio:.3f}x", f"{row['ours_layers']} of {row['layers']}",
@@ -228,6 +228,8 @@ def models_markdown(sheet: Sheet) -> str:
     table = Table(columns, tuple(rows), tuple(dict.fromkeys(notes)), lead=3)
     said = [f"Slower than PyTorch at the same setting by more than 3 %: {some(slower)}." if slower else
             f"None of {compared} is slower than PyTorch at the same setting by more than 3 %."]  # fmt: skip
+    if unsure:
+        said.append(f"Slower by more than that, but no more than the spreads of both: {some(unsure)}.")
     said.append(f"Wrong, and so without a time: {some(wrong)}." if wrong else "All outputs keep to the bound.")
     return _shown(sheet, " ".join(said), table, MODELS.format(**sheet.settings))
 
