@@ -202,7 +202,9 @@ def _is_stale(row: Mapping[str, Any]) -> bool:
 
 def models_markdown(sheet: Sheet) -> str:
     """A row a model, batch and setting."""
-    rows, slower, unsure, wrong, compared = [], [], [], [], 0
+    rows, wrong, compared = [], [], 0
+    slower: list[str] = []
+    unsure: list[str] = []
     for row in sheet.rows:
         name = f"{row['model']}, batch {row['batch']}, {row['setting']}"
         times = {by: Timing.from_table(table) for by, table in row["times"].items()}
