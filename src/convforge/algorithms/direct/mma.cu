@@ -34,6 +34,7 @@ constexpr int THREADS = 32 * WARPS, SPAN = MMA_ROWS * OUTS * SETS, STEPS = WINDO
 constexpr int BEFORE = (SHIFT + 15) / 16 * 16, SEEN = SPAN - OUTS + WINDOW - SHIFT;
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
 constexpr int NEEDED = SPAN + CHUNK * (S - 1);  // bytes that outputs of a span see
+constexpr int AHEAD = (STAGES - 1) * GANG;     // rows from the one that is multiplied to the one that is brought
 constexpr int HALVES = 2, FRAGMENTS = R * STEPS * HALVES * 2, BRINGS = (GANG * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
@@ -108,6 +109,13 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
     }
 }
 
+// Bring one of rows that the picture has, from where its first row's bytes are.
+__device__ inline void bring_inner(const Source &source, unsigned char *target, const x_t *const (&from)[BRINGS]) {
+#pragma unroll
+    for (int c = 0; c < BRINGS; c++)
+        if (source.kind[c] != 0) copy_async16(target + 16 * 32 * c, from[c], source.kind[c] == 2);
+}
+
 // What stands outside the picture along a row, and is seen by outputs of the strip: the first `left` bytes and those
 // from `behind` on, of `seen`. Where they are few, and the row has what the border puts there, a lane copies one.
 struct Fill {
@@ -175,6 +183,7 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
 // Store such of them as are there.
 __device__ inline void store_some(const Mma &args, const Strip &strip, int p, int at, const int (&sums)[4], out_t *to) {
     const Conv &conv = args.conv;
+    at = settled(at);  // what few strips ask is not worked out before the loop
     if (args.aligned_out && at + 4 <= conv.Q * CHUNK) {
         store_four(conv, strip, p, at, sums, to);
         return;
@@ -185,23 +194,29 @@ __device__ inline void store_some(const Mma &args, const Strip &strip, int p, in
             finish(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
 }
 
+// Whether a gang is an inner one: see `inner_from`.
+template <bool VALUE>
+struct Inner {
+    static constexpr bool value = VALUE;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
     __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
     __shared__ unsigned words[FRAGMENTS][32];
     const Conv &conv = args.conv;
-    const int lane = settled(static_cast<int>(threadIdx.x % 32)), warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // so that branches on it are known to be one
     const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
     const int down = quotient(unit, args.spans), planes = C / CHUNK;
-    Strip strip = {nullptr, settled(plane / planes), settled(plane % planes), settled(down * args.rows),
-                   settled((unit - down * args.spans.by) * SPAN), 0};
+    Strip strip = {nullptr, plane / planes, plane % planes, down * args.rows, (unit - down * args.spans.by) * SPAN, 0};
     strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
     if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
     const Source source = source_of(conv, strip, lane);
     unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
     wait_for_earlier();
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) {
-        if (i * GANG < strip.rows) bring(source, target + i * GANG * PITCH, i * GANG);
+    for (int i = 0; i < AHEAD; i += GANG) {
+        if (i < strip.rows) bring(source, target + i * PITCH, i);
         copy_async_commit();
     }
 
@@ -218,26 +233,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     for (int i = 0; i < FRAGMENTS; i++) taps[i / (4 * STEPS)][i / 4 % STEPS][i / 2 % HALVES][i % 2] = words[i][lane];
 
     // Where the thread's outputs lie: `at` along a row, in vectors at `to` where all four are there and aligned.
-    const int at = settled(strip.at + g * OUTS + 4 * t), above = settled(strip.p - conv.top);
-    const int whole = settled(static_cast<int>(args.aligned_out && strip.at + SPAN <= conv.Q * CHUNK));
-    const int stores = settled(4 * t < OUTS ? 1 : 0);  // of 12 outputs the last lane of four has none
-    const index_t step = conv.out_strides.h;
-    out_t *to = settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + at);
+    const int at = strip.at + g * OUTS + 4 * t, width = conv.Q * CHUNK, above = strip.p - conv.top;
+    const bool mine = 4 * t < OUTS;  // of 12 outputs the last lane of four has none
+    const long long step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
+    char *to = reinterpret_cast<char *>(settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + at));
     to -= (R - 1) * step;
     const Fill fill = fill_of(conv, strip, lane);
 
+    // Inner gangs, those from row `inner_from` and before `inner_to`: each row ends one of outputs, in whole vectors,
+    // and neither their rows nor those that are brought meanwhile lie outside the picture. Most are; and what is asked
+    // of the others costs a warp more than the products.
+    const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
+    const int inner_from = max(R - 1, -above);
+    const int inner_to = vectors ? min(strip.rows - GANG, conv.H - above - GANG - AHEAD) + 1 : 0;
+    const long long further = settled(static_cast<long long>(GANG) * source.step);
+    const x_t *ahead[BRINGS];
+#pragma unroll
+    for (int c = 0; c < BRINGS; c++)
+        ahead[c] = settled(source.from[c] + (source.row[c] + AHEAD) * static_cast<long long>(source.step));
+
     int sums[SETS][HALVES][R][4] = {};
     const unsigned char *const window = settled_shared(ring + BEFORE - SHIFT + g * OUTS + 4 * t);
-#pragma unroll 1
-    for (int i = 0, now = 0; i < strip.rows; i += GANG, now = now + 1 == STAGES ? 0 : now + 1) {
+    int i = 0, now = 0;  // a row of pixels; where in the ring it is
+    const auto gang = [&](auto inner) {
+        constexpr bool INNER = decltype(inner)::value;
         copy_async_wait<STAGES - 2>();
         __syncwarp();  // the rows are there for all lanes, and all have read those before
-        const int next = i + (STAGES - 1) * GANG, ahead = now == 0 ? STAGES - 1 : now - 1;
-        if (next < strip.rows) bring(source, target + ahead * GANG * PITCH, next);
+        if (i + AHEAD < strip.rows) {
+            unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - GANG * PITCH);
+            if constexpr (INNER) bring_inner(source, slot, ahead);
+            else bring(source, slot, i + AHEAD);
+        }
         copy_async_commit();
         if constexpr (FILLED) {
-            if (fill.needed || (BORDER == CONSTANT && (above + i < 0 || above + i + GANG > source.height))) {
-                fill_outside(conv, strip, fill, ring + now * GANG * PITCH, i, lane);
+            if (fill.needed || (!INNER && BORDER == CONSTANT && (above + i < 0 || above + i + GANG > source.height))) {
+                fill_outside(conv, strip, fill, ring + now, i, lane);
                 __syncwarp();
             }
         }
@@ -247,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
         for (int v = 0; v < GANG * SETS * STEPS * 4; v++) {
             const int row = v / (4 * STEPS * SETS), set = v / (4 * STEPS) % SETS, m = v / 4 % STEPS, j = v % 4;
             const int word = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * OUTS + m * MMA_BYTES + j / 2 * 16;
-            pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now * GANG * PITCH + word);
+            pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now + word);
         }
 #pragma unroll
         for (int row = 0; row < GANG; row++) {
@@ -262,28 +292,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
                         before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
                     multiply_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
                 }
-            const int out_row = i + row - (R - 1);
-            const bool ready = out_row >= 0 && i + row < strip.rows && stores;
-            const auto store = [&](auto one) {
+            const int p = strip.p + i + row - (R - 1);
+            if (INNER || (p >= strip.p && i + row < strip.rows))
 #pragma unroll
                 for (int v = 0; v < 2 * SETS; v++) {
-                    const int set = v / 2, j = v % 2, further = (set * MMA_ROWS + 8 * j) * OUTS;
+                    const int set = v / 2, j = v % 2, window_at = (set * MMA_ROWS + 8 * j) * OUTS;
                     const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
                     const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
-                    one(strip.p + out_row, at + further, four, to + further);
+                    out_t *const vector = reinterpret_cast<out_t *>(to) + window_at;
+                    if constexpr (INNER) {
+                        if (mine && at + window_at < width) store_four(conv, strip, p, at + window_at, four, vector);
+                    } else if (mine) {
+                        store_some(args, strip, p, at + window_at, four, vector);
+                    }
                 }
-            };
-            if (whole) {  // asked once for all of them: branches cost a warp more than products here
-                if (ready)
-                    store([&](int p, int first, const int (&four)[4], out_t *vector) {
-                        store_four(conv, strip, p, first, four, vector);
-                    });
-            } else if (ready) {
-                store([&](int p, int first, const int (&four)[4], out_t *vector) {
-                    store_some(args, strip, p, first, four, vector);
-                });
-            }
             to += step;
+        }
+        i += GANG, now = now + GANG * PITCH == STAGES * GANG * PITCH ? 0 : now + GANG * PITCH;
+#pragma unroll
+        for (int c = 0; c < BRINGS; c++) ahead[c] += further;
+    };
+#pragma unroll 1
+    while (i < strip.rows) {
+        if (inner_from <= i && i < inner_to) {
+#pragma unroll 1
+            do gang(Inner<true>());
+            while (i < inner_to);
+        } else {
+            gang(Inner<false>());
         }
     }
 }
