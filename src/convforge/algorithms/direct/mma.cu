@@ -194,69 +194,29 @@ __device__ inline void store_some(const Mma &args, const Strip &strip, int p, in
             finish(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
 }
 
-// Whether a gang is an inner one: see `inner_from`.
-template <bool VALUE>
-struct Inner {
-    static constexpr bool value = VALUE;
-};
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
-    __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
-    __shared__ unsigned words[FRAGMENTS][32];
-    const Conv &conv = args.conv;
-    const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // so that branches on it are known to be one
-    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
-    const int down = quotient(unit, args.spans), planes = C / CHUNK;
-    Strip strip = {nullptr, plane / planes, plane % planes, down * args.rows, (unit - down * args.spans.by) * SPAN, 0};
-    strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
-    if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
-    const Source source = source_of(conv, strip, lane);
-    unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
-    wait_for_earlier();
-#pragma unroll
-    for (int i = 0; i < AHEAD; i += GANG) {
-        if (i < strip.rows) bring(source, target + i * PITCH, i);
-        copy_async_commit();
-    }
-
-    // The matrices of taps, word by word as lanes hold them.
-    for (int i = threadIdx.x; i < FRAGMENTS * 32; i += THREADS) {
-        const int fragment = i / 32, half = fragment % 2, h = fragment / 2 % HALVES, step = fragment / 4 % STEPS;
-        const int column = i % 32 / 4, row = step * MMA_BYTES + 16 * half + 4 * (i % 4);
-        const int o = column / 2 * 4 + 2 * h + column % 2;
-        words[fragment][i % 32] = taps_word(args.filter, strip.k, fragment / (4 * STEPS), o, row);
-    }
-    __syncthreads();
+// A warp's way down its strip, a gang at a time.
+struct Walk {
+    const Mma &args;
+    Strip strip;
+    Source source;
+    Fill fill;
+    int lane, at;                    // `at` along a row begin the thread's outputs,
+    char *to;                        // and here those of the row that is next to be whole,
+    long long step;                  // which the next row's are so many bytes behind
+    unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
+    const unsigned char *window;     // of the lane, in the first row
+    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the picture has it,
+    long long further;               // and from gang to gang
+    int i, now;                      // the row of pixels that is next, and where in the ring it is
     unsigned taps[R][STEPS][HALVES][2];
-#pragma unroll
-    for (int i = 0; i < FRAGMENTS; i++) taps[i / (4 * STEPS)][i / 4 % STEPS][i / 2 % HALVES][i % 2] = words[i][lane];
+    int sums[SETS][HALVES][R][4];
 
-    // Where the thread's outputs lie: `at` along a row, in vectors at `to` where all four are there and aligned.
-    const int at = strip.at + g * OUTS + 4 * t, width = conv.Q * CHUNK, above = strip.p - conv.top;
-    const bool mine = 4 * t < OUTS;  // of 12 outputs the last lane of four has none
-    const long long step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
-    char *to = reinterpret_cast<char *>(settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + at));
-    to -= (R - 1) * step;
-    const Fill fill = fill_of(conv, strip, lane);
-
-    // Inner gangs, those from row `inner_from` and before `inner_to`: each row ends one of outputs, in whole vectors,
-    // and neither their rows nor those that are brought meanwhile lie outside the picture. Most are; and what is asked
-    // of the others costs a warp more than the products.
-    const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
-    const int inner_from = max(R - 1, -above);
-    const int inner_to = vectors ? min(strip.rows - GANG, conv.H - above - GANG - AHEAD) + 1 : 0;
-    const long long further = settled(static_cast<long long>(GANG) * source.step);
-    const x_t *ahead[BRINGS];
-#pragma unroll
-    for (int c = 0; c < BRINGS; c++)
-        ahead[c] = settled(source.from[c] + (source.row[c] + AHEAD) * static_cast<long long>(source.step));
-
-    int sums[SETS][HALVES][R][4] = {};
-    const unsigned char *const window = settled_shared(ring + BEFORE - SHIFT + g * OUTS + 4 * t);
-    int i = 0, now = 0;  // a row of pixels; where in the ring it is
-    const auto gang = [&](auto inner) {
-        constexpr bool INNER = decltype(inner)::value;
+    // Of an INNER gang each row ends one of outputs, in whole vectors, and neither its rows nor those that are brought
+    // meanwhile lie outside the picture. Most are inner; and what is asked of the others costs more than the products.
+    template <bool INNER>
+    __device__ inline void gang() {
+        const Conv &conv = args.conv;
+        const int above = strip.p - conv.top + i;
         copy_async_wait<STAGES - 2>();
         __syncwarp();  // the rows are there for all lanes, and all have read those before
         if (i + AHEAD < strip.rows) {
@@ -266,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
         }
         copy_async_commit();
         if constexpr (FILLED) {
-            if (fill.needed || (!INNER && BORDER == CONSTANT && (above + i < 0 || above + i + GANG > source.height))) {
+            if (fill.needed || (!INNER && BORDER == CONSTANT && (above < 0 || above + GANG > conv.H))) {
                 fill_outside(conv, strip, fill, ring + now, i, lane);
                 __syncwarp();
             }
@@ -292,34 +252,89 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
                         before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
                     multiply_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
                 }
-            const int p = strip.p + i + row - (R - 1);
-            if (INNER || (p >= strip.p && i + row < strip.rows))
-#pragma unroll
-                for (int v = 0; v < 2 * SETS; v++) {
-                    const int set = v / 2, j = v % 2, window_at = (set * MMA_ROWS + 8 * j) * OUTS;
-                    const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
-                    const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
-                    out_t *const vector = reinterpret_cast<out_t *>(to) + window_at;
-                    if constexpr (INNER) {
-                        if (mine && at + window_at < width) store_four(conv, strip, p, at + window_at, four, vector);
-                    } else if (mine) {
-                        store_some(args, strip, p, at + window_at, four, vector);
-                    }
-                }
+            const int p = i + row - (R - 1);
+            if (INNER || (p >= 0 && i + row < strip.rows)) store_row<INNER>(strip.p + p);
             to += step;
         }
         i += GANG, now = now + GANG * PITCH == STAGES * GANG * PITCH ? 0 : now + GANG * PITCH;
 #pragma unroll
         for (int c = 0; c < BRINGS; c++) ahead[c] += further;
-    };
+    }
+
+    template <bool INNER>
+    __device__ inline void store_row(int p) {
+#pragma unroll
+        for (int v = 0; v < 2 * SETS; v++) {
+            const int set = v / 2, j = v % 2, window_at = (set * MMA_ROWS + 8 * j) * OUTS;
+            const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
+            const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
+            out_t *const vector = reinterpret_cast<out_t *>(to) + window_at;
+            if constexpr (!INNER) store_some(args, strip, p, at + window_at, four, vector);
+            else if (at + window_at < args.conv.Q * CHUNK)
+                store_four(args.conv, strip, p, at + window_at, four, vector);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
+    __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
+    __shared__ unsigned words[FRAGMENTS][32];
+    const Conv &conv = args.conv;
+    const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // so that branches on it are known to be one
+    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
+    const int down = quotient(unit, args.spans), planes = C / CHUNK;
+    Strip strip = {nullptr, plane / planes, plane % planes, down * args.rows, (unit - down * args.spans.by) * SPAN, 0};
+    strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
+    if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
+    Walk walk = {args, strip, source_of(conv, strip, lane)};
+    walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
+    wait_for_earlier();
+#pragma unroll
+    for (int i = 0; i < AHEAD; i += GANG) {
+        if (i < strip.rows) bring(walk.source, walk.target + i * PITCH, i);
+        copy_async_commit();
+    }
+
+    // The matrices of taps, word by word as lanes hold them.
+    for (int i = threadIdx.x; i < FRAGMENTS * 32; i += THREADS) {
+        const int fragment = i / 32, half = fragment % 2, h = fragment / 2 % HALVES, step = fragment / 4 % STEPS;
+        const int column = i % 32 / 4, row = step * MMA_BYTES + 16 * half + 4 * (i % 4);
+        const int o = column / 2 * 4 + 2 * h + column % 2;
+        words[fragment][i % 32] = taps_word(args.filter, strip.k, fragment / (4 * STEPS), o, row);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++)
+        walk.taps[i / (4 * STEPS)][i / 4 % STEPS][i / 2 % HALVES][i % 2] = words[i][lane];
+#pragma unroll
+    for (int v = 0; v < SETS * HALVES * R * 4; v++) walk.sums[v / (8 * R)][v / (4 * R) % HALVES][v / 4 % R][v % 4] = 0;
+
+    const int width = conv.Q * CHUNK;
+    walk.fill = fill_of(conv, strip, lane), walk.lane = lane;
+    walk.at = settled(4 * t < OUTS ? strip.at + g * OUTS + 4 * t : width);  // of 12 outputs the last lane has none
+    walk.step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
+    walk.to = reinterpret_cast<char *>(
+        settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + strip.at + g * OUTS + 4 * t));
+    walk.to -= (R - 1) * walk.step;
+    walk.window = settled_shared(walk.ring + BEFORE - SHIFT + g * OUTS + 4 * t);
+    walk.further = settled(static_cast<long long>(GANG) * walk.source.step);
+#pragma unroll
+    for (int c = 0; c < BRINGS; c++)
+        walk.ahead[c] = settled(walk.source.from[c] + (walk.source.row[c] + AHEAD) * walk.source.step);
+
+    const int above = strip.p - conv.top, inner_from = max(R - 1, -above);
+    const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
+    const int inner_to = vectors ? min(strip.rows - GANG, conv.H - above - GANG - AHEAD) + 1 : 0;
+    walk.i = walk.now = 0;
 #pragma unroll 1
-    while (i < strip.rows) {
-        if (inner_from <= i && i < inner_to) {
+    while (walk.i < strip.rows) {
+        if (inner_from <= walk.i && walk.i < inner_to) {
 #pragma unroll 1
-            do gang(Inner<true>());
-            while (i < inner_to);
+            do walk.gang<true>();
+            while (walk.i < inner_to);
         } else {
-            gang(Inner<false>());
+            walk.gang<false>();
         }
     }
 }

@@ -64,7 +64,7 @@ class MmaConfig(Config):
     sets: int = 1
     gang: int = 2
     stages: int = 4
-    blocks: int = 5
+    blocks: int = 4
     waves: int = 1
 
 
