@@ -211,8 +211,19 @@ struct Walk {
     unsigned taps[R][STEPS][HALVES][2];
     int sums[SETS][HALVES][R][4];
 
-    // Of an INNER gang each row ends one of outputs, in whole vectors, and neither its rows nor those that are brought
-    // meanwhile lie outside the picture. Most are inner; and what is asked of the others costs more than the products.
+    // Until which row gangs from here on are inner ones: each of their rows ends one of outputs, in whole vectors, and
+    // neither their rows nor those that they bring lie outside the picture. Most gangs are inner; and what is asked of
+    // the others costs more than their products.
+    __device__ inline int inner_end() const {
+        const Conv &conv = args.conv;
+        const int width = conv.Q * CHUNK, below = conv.H - (strip.p - conv.top) - GANG + 1;
+        const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
+        const bool brings = i + AHEAD < strip.rows;
+        if (!vectors || i < R - 1 || strip.p - conv.top + i < 0 || (brings && i + AHEAD >= below)) return i;
+        const int end = min(strip.rows - GANG + 1, below);
+        return brings && below < strip.rows ? min(end, below - AHEAD) : end;
+    }
+
     template <bool INNER>
     __device__ inline void gang() {
         const Conv &conv = args.conv;
@@ -290,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     Walk walk = {args, strip, source_of(conv, strip, lane)};
     walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
     wait_for_earlier();
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < AHEAD; i += GANG) {
         if (i < strip.rows) bring(walk.source, walk.target + i * PITCH, i);
         copy_async_commit();
@@ -323,16 +334,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     for (int c = 0; c < BRINGS; c++)
         walk.ahead[c] = settled(walk.source.from[c] + (walk.source.row[c] + AHEAD) * walk.source.step);
 
-    const int above = strip.p - conv.top, inner_from = max(R - 1, -above);
-    const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
-    const int inner_to = vectors ? min(strip.rows - GANG, conv.H - above - GANG - AHEAD) + 1 : 0;
     walk.i = walk.now = 0;
 #pragma unroll 1
     while (walk.i < strip.rows) {
-        if (inner_from <= walk.i && walk.i < inner_to) {
+        const int end = walk.inner_end();
+        if (walk.i < end) {
 #pragma unroll 1
             do walk.gang<true>();
-            while (walk.i < inner_to);
+            while (walk.i < end);
         } else {
             walk.gang<false>();
         }
