@@ -64,14 +64,22 @@ struct Strip {
     int rows;
 };
 
+// The taps of a plane, as they are given.
+constexpr int TAPS = CHUNK * C_GROUP * R * S;
+
+__device__ inline w_t tap_of(const Filter &filter, int plane_k, int i) {
+    const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
+    return filter.taps[place(filter.strides, plane_k + k, c, r, s)];
+}
+
 // Four bytes of the matrix of taps: of output o of a window, rows `from` to `from` + 3, filter row r.
-__device__ inline unsigned taps_word(const Filter &filter, int plane_k, int r, int o, int from) {
+__device__ inline unsigned taps_word(const w_t (&given)[TAPS], int r, int o, int from) {
     unsigned word = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int e = from + i - LEAD, s = e / CHUNK - o / CHUNK, ch = e % CHUNK, k = o % CHUNK;
         const bool sees = e >= 0 && o < OUTS && s >= 0 && s < S && (CHUNK == 1 || ch / C_GROUP == k / K_GROUP);
-        if (sees) word |= (given_tap(filter, plane_k + k, ch % C_GROUP, r, s) & 255u) << 8 * i;
+        if (sees) word |= (given[((k * C_GROUP + ch % C_GROUP) * R + r) * S + s] & 255u) << 8 * i;
     }
     return word;
 }
@@ -289,6 +297,7 @@ struct Walk {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
     __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
+    __shared__ w_t given[TAPS];
     __shared__ unsigned words[FRAGMENTS][32];
     const Conv &conv = args.conv;
     const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
@@ -301,18 +310,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     Walk walk = {args, strip, source_of(conv, strip, lane)};
     walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
     wait_for_earlier();
+    const w_t first = threadIdx.x < TAPS ? tap_of(args.filter, strip.k, threadIdx.x) : 0;  // on its way before pixels
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i += GANG) {
         if (i < strip.rows) bring(walk.source, walk.target + i * PITCH, i);
         copy_async_commit();
     }
 
-    // The matrices of taps, word by word as lanes hold them.
+    // The taps, then their matrices, word by word as lanes hold them.
+    for (int i = threadIdx.x; i < TAPS; i += THREADS)
+        given[i] = i == threadIdx.x ? first : tap_of(args.filter, strip.k, i);
+    __syncthreads();
     for (int i = threadIdx.x; i < FRAGMENTS * 32; i += THREADS) {
         const int fragment = i / 32, half = fragment % 2, h = fragment / 2 % HALVES, step = fragment / 4 % STEPS;
         const int column = i % 32 / 4, row = step * MMA_BYTES + 16 * half + 4 * (i % 4);
         const int o = column / 2 * 4 + 2 * h + column % 2;
-        words[fragment][i % 32] = taps_word(args.filter, strip.k, fragment / (4 * STEPS), o, row);
+        words[fragment][i % 32] = taps_word(given, fragment / (4 * STEPS), o, row);
     }
     __syncthreads();
 #pragma unroll

@@ -146,7 +146,9 @@ def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts
         return f"a block has at most 32 warps; got {config.warps}"
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return f"sums and taps take {need} registers; {MOST_REGISTERS} are to be had"
-    together = config.warps * config.stages * config.gang * _pitch(problem, config) + 4 * 32 * _fragments(problem)
+    given = chunk_of(problem) * (problem.c // problem.groups) * problem.r * problem.s
+    rings = config.warps * config.stages * config.gang * _pitch(problem, config)
+    together = rings + given + 4 * 32 * _fragments(problem)
     room = min(STATIC_SHARED, facts.shared_bytes // config.blocks)
     if together > room:
         return f"rows of pixels and taps take {together} bytes of shared memory; a block has {room}"
