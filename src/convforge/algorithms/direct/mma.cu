@@ -35,7 +35,7 @@ constexpr int BEFORE = (SHIFT + 15) / 16 * 16, SEEN = SPAN - OUTS + WINDOW - SHI
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
 constexpr int NEEDED = SPAN + CHUNK * (S - 1);  // bytes that outputs of a span see
 constexpr int AHEAD = (STAGES - 1) * GANG;     // rows from the one that is multiplied to the one that is brought
-constexpr int HALVES = 2, FRAGMENTS = R * STEPS * HALVES * 2, BRINGS = (GANG * COPIES + 31) / 32;
+constexpr int HALVES = 2, BRINGS = (GANG * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
 constexpr bool HAS_EPILOGUE = SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
@@ -64,7 +64,9 @@ struct Strip {
     int rows;
 };
 
-// The taps of a plane, as they are given.
+// The taps of a plane in shared memory, as its outputs see rows of pixels: for an output of channel k, row r of the
+// filter in line k R + r, from byte ZEROS_BEFORE on, zeros around it, and between taps where other groups' channels lie.
+constexpr int ZEROS_BEFORE = (LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + WINDOW + 4;
 constexpr int TAPS = CHUNK * C_GROUP * R * S;
 
 __device__ inline w_t tap_of(const Filter &filter, int plane_k, int i) {
@@ -72,16 +74,14 @@ __device__ inline w_t tap_of(const Filter &filter, int plane_k, int i) {
     return filter.taps[place(filter.strides, plane_k + k, c, r, s)];
 }
 
-// Four bytes of the matrix of taps: of output o of a window, rows `from` to `from` + 3, filter row r.
-__device__ inline unsigned taps_word(const w_t (&given)[TAPS], int r, int o, int from) {
-    unsigned word = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int e = from + i - LEAD, s = e / CHUNK - o / CHUNK, ch = e % CHUNK, k = o % CHUNK;
-        const bool sees = e >= 0 && o < OUTS && s >= 0 && s < S && (CHUNK == 1 || ch / C_GROUP == k / K_GROUP);
-        if (sees) word |= (given[((k * C_GROUP + ch % C_GROUP) * R + r) * S + s] & 255u) << 8 * i;
-    }
-    return word;
+__device__ inline int byte_of_tap(int i) {
+    const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
+    return (k * R + r) * LINE + ZEROS_BEFORE + s * CHUNK + k / K_GROUP * C_GROUP + c;
+}
+
+// Four bytes that begin anywhere; `words` is where their first one's word is.
+__device__ inline unsigned four_bytes(const unsigned *words, int turn) {
+    return static_cast<unsigned>((words[0] | static_cast<unsigned long long>(words[1]) << 32) >> turn);
 }
 
 // What a lane brings of GANG rows: their COPIES of 16 bytes are shared out.
@@ -297,8 +297,7 @@ struct Walk {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
     __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
-    __shared__ w_t given[TAPS];
-    __shared__ unsigned words[FRAGMENTS][32];
+    __shared__ unsigned lines[CHUNK * R * LINE / 4];
     const Conv &conv = args.conv;
     const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // so that branches on it are known to be one
@@ -309,6 +308,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
     Walk walk = {args, strip, source_of(conv, strip, lane)};
     walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
+    for (int i = threadIdx.x; i < CHUNK * R * LINE / 4; i += THREADS) lines[i] = 0;
+    __syncthreads();
     wait_for_earlier();
     const w_t first = threadIdx.x < TAPS ? tap_of(args.filter, strip.k, threadIdx.x) : 0;  // on its way before pixels
 #pragma unroll 1
@@ -317,20 +318,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
         copy_async_commit();
     }
 
-    // The taps, then their matrices, word by word as lanes hold them.
     for (int i = threadIdx.x; i < TAPS; i += THREADS)
-        given[i] = i == threadIdx.x ? first : tap_of(args.filter, strip.k, i);
+        reinterpret_cast<w_t *>(lines)[byte_of_tap(i)] = i == threadIdx.x ? first : tap_of(args.filter, strip.k, i);
     __syncthreads();
-    for (int i = threadIdx.x; i < FRAGMENTS * 32; i += THREADS) {
-        const int fragment = i / 32, half = fragment % 2, h = fragment / 2 % HALVES, step = fragment / 4 % STEPS;
-        const int column = i % 32 / 4, row = step * MMA_BYTES + 16 * half + 4 * (i % 4);
-        const int o = column / 2 * 4 + 2 * h + column % 2;
-        words[fragment][i % 32] = taps_word(given, fragment / (4 * STEPS), o, row);
-    }
-    __syncthreads();
+    // The matrices of taps: of output o of a window the words that begin 4 t bytes from its window's beginning.
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS; i++)
-        walk.taps[i / (4 * STEPS)][i / 4 % STEPS][i / 2 % HALVES][i % 2] = words[i][lane];
+    for (int h = 0; h < HALVES; h++) {
+        const int o = g / 2 * 4 + 2 * h + g % 2, from = ZEROS_BEFORE - LEAD - o / CHUNK * CHUNK + 4 * t;
+        const unsigned *const line = lines + (o % CHUNK * R * LINE + from) / 4;
+#pragma unroll
+        for (int v = 0; v < R * STEPS * 2; v++) {
+            const int r = v / (2 * STEPS), m = v / 2 % STEPS, half = v % 2;
+            walk.taps[r][m][h][half] = four_bytes(line + (r * LINE + m * MMA_BYTES + 16 * half) / 4, from % 4 * 8);
+        }
+    }
 #pragma unroll
     for (int v = 0; v < SETS * HALVES * R * 4; v++) walk.sums[v / (8 * R)][v / (4 * R) % HALVES][v / 4 % R][v % 4] = 0;
 
