@@ -69,9 +69,9 @@ struct Strip {
 constexpr int ZEROS_BEFORE = (LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + WINDOW + 4;
 constexpr int TAPS = CHUNK * C_GROUP * R * S;
 
-__device__ inline w_t tap_of(const Filter &filter, int plane_k, int i) {
+__device__ inline const w_t *tap_of(const Filter &filter, int plane_k, int i) {
     const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
-    return filter.taps[place(filter.strides, plane_k + k, c, r, s)];
+    return filter.taps + place(filter.strides, plane_k + k, c, r, s);
 }
 
 __device__ inline int byte_of_tap(int i) {
@@ -308,18 +308,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const _
     if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
     Walk walk = {args, strip, source_of(conv, strip, lane)};
     walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
-    for (int i = threadIdx.x; i < CHUNK * R * LINE / 4; i += THREADS) lines[i] = 0;
+    const int thread = settled(static_cast<int>(threadIdx.x)), own = min(thread, TAPS - 1);
+    const w_t *const own_tap = settled(tap_of(args.filter, strip.k, own));
+    const int own_byte = settled(byte_of_tap(own));
+    for (int i = thread; i < CHUNK * R * LINE / 4; i += THREADS) lines[i] = 0;
     __syncthreads();
     wait_for_earlier();
-    const w_t first = threadIdx.x < TAPS ? tap_of(args.filter, strip.k, threadIdx.x) : 0;  // on its way before pixels
+    const w_t first = *own_tap;  // on its way before pixels
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i += GANG) {
         if (i < strip.rows) bring(walk.source, walk.target + i * PITCH, i);
         copy_async_commit();
     }
 
-    for (int i = threadIdx.x; i < TAPS; i += THREADS)
-        reinterpret_cast<w_t *>(lines)[byte_of_tap(i)] = i == threadIdx.x ? first : tap_of(args.filter, strip.k, i);
+    if (thread < TAPS) reinterpret_cast<w_t *>(lines)[own_byte] = first;
+    for (int i = thread + THREADS; i < TAPS; i += THREADS)
+        reinterpret_cast<w_t *>(lines)[byte_of_tap(i)] = *tap_of(args.filter, strip.k, i);
     __syncthreads();
     // The matrices of taps: of output o of a window the words that begin 4 t bytes from its window's beginning.
 #pragma unroll
