@@ -13,6 +13,7 @@ from tests.judged import judge_of
 
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import DirectMma, MmaConfig
+from convforge.algorithms.direct.mma import default_config
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
@@ -171,6 +172,20 @@ def test_strips_fill_the_device_once() -> None:
         return rows, _spans(problem, config) * -(-problem.p // rows)
 
     rows, units = strips("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc")
-    assert units <= 132 * 5 * 4 < units * 1.05, "one wave, hardly a warp idle"
+    assert units <= 132 * 4 * 4 < units * 1.05, "one wave, hardly a warp idle"
     assert strips("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc", waves=2)[0] == pytest.approx(rows / 2, abs=1)
     assert strips("n1c1h64w64_k1r5s5_p2_u8-i8-u8-i32_nchw")[0] == 16, "four rows for each that is read again"
+
+
+def test_the_default_is_of_two_sets_where_memory_wants_wide_spans() -> None:
+    """Two sets of windows where sums and taps leave room for warps, and rows are wide enough for two spans."""
+
+    def sets_and_gang(text: str) -> tuple[int, int]:
+        config = default_config(problem_of(text))
+        return config.sets, config.gang
+
+    assert sets_and_gang("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc") == (2, 2)
+    assert sets_and_gang("n1c3h4096w4096_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc") == (2, 1), "few rows: one at a time"
+    assert sets_and_gang("n1c1h4000w4000_k1r5s5_p2_u8-i8-u8-i32_nchw") == (1, 2), "a set is wide enough"
+    assert sets_and_gang("n1c1h4000w4000_k1r7s7_p3_u8-i8-u8-i32_nchw") == (1, 2)
+    assert sets_and_gang("n1c3h48w48_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc") == (1, 2), "no room for two"

@@ -13,7 +13,10 @@
 // Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
 // Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
 //           pictures where channels lie side by side (CHUNK), take blocks of their own.
-// Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies.
+// Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
+//           the second level cache read whole lines: a span begins and ends within one.
+// Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
+//           hide what a branch costs.
 // Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
 // Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels; rows
 //           of whole 16 bytes.
@@ -24,6 +27,7 @@
 #include "dots.cuh"
 #include "ends.cuh"
 #include "given.cuh"
+#include "lines.cuh"
 #include "mma.cuh"
 #include "settled.cuh"
 #include "vector.cuh"
@@ -34,7 +38,7 @@ constexpr int THREADS = 32 * WARPS, SPAN = MMA_ROWS * OUTS * SETS, STEPS = WINDO
 constexpr int BEFORE = (SHIFT + 15) / 16 * 16, SEEN = SPAN - OUTS + WINDOW - SHIFT;
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
 constexpr int NEEDED = SPAN + CHUNK * (S - 1);  // bytes that outputs of a span see
-constexpr int AHEAD = (STAGES - 1) * GANG;     // rows from the one that is multiplied to the one that is brought
+constexpr int AHEAD = (STAGES - 1) * GANG;      // rows from the one that is multiplied to the one that is brought
 constexpr int HALVES = 2, BRINGS = (GANG * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
@@ -64,22 +68,31 @@ struct Strip {
     int rows;
 };
 
+__device__ inline Strip strip_of(const Mma &args, int warp) {
+    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
+    const int down = quotient(unit, args.spans), n = plane / (C / CHUNK), k = plane % (C / CHUNK), p = down * args.rows;
+    const int rows = unit < args.units ? min(args.rows, args.conv.P - p) + R - 1 : 0;
+    return {args.conv.x + place(args.conv.x_strides, n, k, 0, 0), n, k, p, (unit - down * args.spans.by) * SPAN, rows};
+}
+
 // The taps of a plane in shared memory, as its outputs see rows of pixels: for an output of channel k, row r of the
-// filter in line k R + r, from byte ZEROS_BEFORE on, zeros around it, and between taps where other groups' channels lie.
+// filter in line k R + r, from byte ZEROS_BEFORE on; zeros around it, and between taps where other groups' channels lie.
 constexpr int ZEROS_BEFORE = (LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + WINDOW + 4;
-constexpr int TAPS = CHUNK * C_GROUP * R * S;
+constexpr int TAPS = CHUNK * C_GROUP * R * S, LINES = CHUNK * R * LINE / 4;
 
-__device__ inline const w_t *tap_of(const Filter &filter, int plane_k, int i) {
+// Where tap i is given, and the byte of it in the lines.
+struct Tap {
+    const w_t *from;
+    int to;
+};
+
+__device__ inline Tap tap_of(const Filter &filter, const Strip &strip, int i) {
     const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
-    return filter.taps + place(filter.strides, plane_k + k, c, r, s);
+    return {settled(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
+            settled((k * R + r) * LINE + ZEROS_BEFORE + s * CHUNK + k / K_GROUP * C_GROUP + c)};
 }
 
-__device__ inline int byte_of_tap(int i) {
-    const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
-    return (k * R + r) * LINE + ZEROS_BEFORE + s * CHUNK + k / K_GROUP * C_GROUP + c;
-}
-
-// Four bytes that begin anywhere; `words` is where their first one's word is.
+// Four bytes that begin anywhere: `turn` bits behind `words`.
 __device__ inline unsigned four_bytes(const unsigned *words, int turn) {
     return static_cast<unsigned>((words[0] | static_cast<unsigned long long>(words[1]) << 32) >> turn);
 }
@@ -113,7 +126,7 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
     for (int c = 0; c < BRINGS; c++) {
         const int h = inside(source.row[c] + down, source.height);
         if (source.kind[c] != 0)
-            copy_async16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
+            copy_of_line16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
     }
 }
 
@@ -121,7 +134,7 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
 __device__ inline void bring_inner(const Source &source, unsigned char *target, const x_t *const (&from)[BRINGS]) {
 #pragma unroll
     for (int c = 0; c < BRINGS; c++)
-        if (source.kind[c] != 0) copy_async16(target + 16 * 32 * c, from[c], source.kind[c] == 2);
+        if (source.kind[c] != 0) copy_of_line16(target + 16 * 32 * c, from[c], source.kind[c] == 2);
 }
 
 // What stands outside the picture along a row, and is seen by outputs of the strip: the first `left` bytes and those
@@ -208,7 +221,8 @@ struct Walk {
     Strip strip;
     Source source;
     Fill fill;
-    int lane, at;                    // `at` along a row begin the thread's outputs,
+    int lane;
+    int at;                          // along a row begin the thread's outputs,
     char *to;                        // and here those of the row that is next to be whole,
     long long step;                  // which the next row's are so many bytes behind
     unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
@@ -216,8 +230,35 @@ struct Walk {
     const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the picture has it,
     long long further;               // and from gang to gang
     int i, now;                      // the row of pixels that is next, and where in the ring it is
-    unsigned taps[R][STEPS][HALVES][2];
+    unsigned taps[R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
     int sums[SETS][HALVES][R][4];
+
+    __device__ inline void begin(unsigned char *warps_ring, unsigned char *lanes_target, const unsigned *lines) {
+        const Conv &conv = args.conv;
+        const int g = lane / 4, t = lane % 4, across = strip.at + g * OUTS + 4 * t;
+        at = settled(4 * t < OUTS ? across : conv.Q * CHUNK);  // of 12 outputs the last lane of four has none
+        step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
+        out_t *const first = conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
+        to = reinterpret_cast<char *>(settled(first)) - (R - 1) * step;
+        ring = warps_ring, target = lanes_target;
+        window = settled_shared(ring + BEFORE - SHIFT + g * OUTS + 4 * t);
+        further = settled(static_cast<long long>(GANG) * source.step);
+#pragma unroll
+        for (int c = 0; c < BRINGS; c++) ahead[c] = settled(source.from[c] + (source.row[c] + AHEAD) * source.step);
+        i = now = 0;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            const int o = g / 2 * 4 + 2 * h + g % 2, from = ZEROS_BEFORE - LEAD - o / CHUNK * CHUNK + 4 * t;
+            const unsigned *const line = lines + (o % CHUNK * R * LINE + from) / 4;
+#pragma unroll
+            for (int v = 0; v < R * STEPS * 2; v++) {
+                const int r = v / (2 * STEPS), m = v / 2 % STEPS, half = v % 2;
+                taps[r][m][h][half] = four_bytes(line + (r * LINE + m * MMA_BYTES + 16 * half) / 4, from % 4 * 8);
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < SETS * HALVES * R * 4; v++) sums[v / (8 * R)][v / (4 * R) % HALVES][v / 4 % R][v % 4] = 0;
+    }
 
     // Until which row gangs from here on are inner ones: each of their rows ends one of outputs, in whole vectors, and
     // neither their rows nor those that they bring lie outside the picture. Most gangs are inner; and what is asked of
@@ -227,7 +268,7 @@ struct Walk {
         const int width = conv.Q * CHUNK, below = conv.H - (strip.p - conv.top) - GANG + 1;
         const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
         const bool brings = i + AHEAD < strip.rows;
-        if (!vectors || i < R - 1 || strip.p - conv.top + i < 0 || (brings && i + AHEAD >= below)) return i;
+        if (!vectors || i < R - 1 || strip.p - conv.top + i < 0) return i;
         const int end = min(strip.rows - GANG + 1, below);
         return brings && below < strip.rows ? min(end, below - AHEAD) : end;
     }
@@ -297,62 +338,31 @@ struct Walk {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
     __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
-    __shared__ unsigned lines[CHUNK * R * LINE / 4];
-    const Conv &conv = args.conv;
-    const int lane = settled(static_cast<int>(threadIdx.x % 32)), g = lane / 4, t = lane % 4;
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // so that branches on it are known to be one
-    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
-    const int down = quotient(unit, args.spans), planes = C / CHUNK;
-    Strip strip = {nullptr, plane / planes, plane % planes, down * args.rows, (unit - down * args.spans.by) * SPAN, 0};
-    strip.plane = conv.x + place(conv.x_strides, strip.n, strip.k, 0, 0);
-    if (unit < args.units) strip.rows = min(args.rows, conv.P - strip.p) + R - 1;
-    Walk walk = {args, strip, source_of(conv, strip, lane)};
-    walk.ring = settled_shared(rings[warp][0]), walk.target = settled_shared(walk.ring + 16 * lane);
-    const int thread = settled(static_cast<int>(threadIdx.x)), own = min(thread, TAPS - 1);
-    const w_t *const own_tap = settled(tap_of(args.filter, strip.k, own));
-    const int own_byte = settled(byte_of_tap(own));
-    for (int i = thread; i < CHUNK * R * LINE / 4; i += THREADS) lines[i] = 0;
+    __shared__ unsigned lines[LINES];
+    const int thread = settled(static_cast<int>(threadIdx.x)), lane = thread % 32;
+    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // so that branches on it are known to be a warp's
+    const Strip strip = strip_of(args, warp);
+    const Source source = source_of(args.conv, strip, lane);
+    const Tap own = tap_of(args.filter, strip, min(thread, TAPS - 1));
+    unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
+    for (int i = thread; i < LINES; i += THREADS) lines[i] = 0;
     __syncthreads();
     wait_for_earlier();
-    const w_t first = *own_tap;  // on its way before pixels
+    const w_t first = *own.from;  // on its way before pixels
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i += GANG) {
-        if (i < strip.rows) bring(walk.source, walk.target + i * PITCH, i);
+        if (i < strip.rows) bring(source, target + i * PITCH, i);
         copy_async_commit();
     }
-
-    if (thread < TAPS) reinterpret_cast<w_t *>(lines)[own_byte] = first;
-    for (int i = thread + THREADS; i < TAPS; i += THREADS)
-        reinterpret_cast<w_t *>(lines)[byte_of_tap(i)] = *tap_of(args.filter, strip.k, i);
-    __syncthreads();
-    // The matrices of taps: of output o of a window the words that begin 4 t bytes from its window's beginning.
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        const int o = g / 2 * 4 + 2 * h + g % 2, from = ZEROS_BEFORE - LEAD - o / CHUNK * CHUNK + 4 * t;
-        const unsigned *const line = lines + (o % CHUNK * R * LINE + from) / 4;
-#pragma unroll
-        for (int v = 0; v < R * STEPS * 2; v++) {
-            const int r = v / (2 * STEPS), m = v / 2 % STEPS, half = v % 2;
-            walk.taps[r][m][h][half] = four_bytes(line + (r * LINE + m * MMA_BYTES + 16 * half) / 4, from % 4 * 8);
-        }
+    if (thread < TAPS) reinterpret_cast<w_t *>(lines)[own.to] = first;
+    for (int i = thread + THREADS; i < TAPS; i += THREADS) {
+        const Tap tap = tap_of(args.filter, strip, i);
+        reinterpret_cast<w_t *>(lines)[tap.to] = *tap.from;
     }
-#pragma unroll
-    for (int v = 0; v < SETS * HALVES * R * 4; v++) walk.sums[v / (8 * R)][v / (4 * R) % HALVES][v / 4 % R][v % 4] = 0;
+    __syncthreads();
 
-    const int width = conv.Q * CHUNK;
-    walk.fill = fill_of(conv, strip, lane), walk.lane = lane;
-    walk.at = settled(4 * t < OUTS ? strip.at + g * OUTS + 4 * t : width);  // of 12 outputs the last lane has none
-    walk.step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
-    walk.to = reinterpret_cast<char *>(
-        settled(conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + strip.at + g * OUTS + 4 * t));
-    walk.to -= (R - 1) * walk.step;
-    walk.window = settled_shared(walk.ring + BEFORE - SHIFT + g * OUTS + 4 * t);
-    walk.further = settled(static_cast<long long>(GANG) * walk.source.step);
-#pragma unroll
-    for (int c = 0; c < BRINGS; c++)
-        walk.ahead[c] = settled(walk.source.from[c] + (walk.source.row[c] + AHEAD) * walk.source.step);
-
-    walk.i = walk.now = 0;
+    Walk walk = {args, strip, source, fill_of(args.conv, strip, lane), lane};
+    walk.begin(ring, target, lines);
 #pragma unroll 1
     while (walk.i < strip.rows) {
         const int end = walk.inner_end();

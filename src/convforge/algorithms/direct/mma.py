@@ -35,6 +35,10 @@ STATIC_SHARED = 48 << 10
 # Registers of a thread that sums and taps may take, so that none spill: a filter of 15 rows.
 MOST_REGISTERS = 180
 
+# Two sets of windows are faster where sums and taps take so many registers at most; and of few rows of taps, a row of
+# pixels at a time.
+TWO_SETS_REGISTERS, FEW_ROWS = 104, 3
+
 # Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
 # again.
 LEAST_ROWS = 4
@@ -61,7 +65,7 @@ class MmaConfig(Config):
     """
 
     warps: int = 4
-    sets: int = 1
+    sets: int = 2
     gang: int = 2
     stages: int = 4
     blocks: int = 4
@@ -80,7 +84,8 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     since = "direct_boxes"
     sources = (
         "algorithms/direct/mma.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "dots", "given", "mma", "settled", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "dots", "given", "lines", "mma", "settled")),
+        "algorithms/include/device/vector.cuh",
         *DeviceConvolution.headers,
     )
 
@@ -89,16 +94,16 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
             return f"{facts.name} is {facts.architecture}; products of 32 bytes a row came with sm_{FIRST_ARCHITECTURE}"
         reason = super().refuses(problem, facts) or _problem_refusal(problem)
-        return reason or config_refusal(problem, MmaConfig(), facts)
+        return reason or config_refusal(problem, default_config(problem), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
         """See :class:`Algorithm`. The default, then others of its fields, one by one."""
-        default = MmaConfig()
+        default = default_config(problem)
         others = (
-            replace(default, sets=2), replace(default, gang=4, stages=3), replace(default, stages=3, blocks=4),
-            replace(default, waves=2),
+            replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
+            replace(default, stages=6), replace(default, waves=2), replace(default, gang=2, waves=2),
         )  # fmt: skip
-        return [c for c in (default, *others) if config_refusal(problem, c, facts) is None]
+        return [c for c in dict.fromkeys((default, *others)) if config_refusal(problem, c, facts) is None]
 
     def plan(self, problem: Conv2dProblem, config: MmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -137,6 +142,16 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
+def default_config(problem: Conv2dProblem) -> MmaConfig:
+    """The config that is expected to be fast: spans wide enough for memory, of as many sums as leave room for warps."""
+    one = MmaConfig(sets=1)
+    wide = problem.q * chunk_of(problem) >= 2 * _span(problem, one)
+    few = problem.r <= FEW_ROWS or (chunk_of(problem) > 1 and _registers(problem, MmaConfig()) <= TWO_SETS_REGISTERS)
+    if not (wide and few):
+        return one
+    return MmaConfig(gang=1) if problem.r <= FEW_ROWS else MmaConfig()
+
+
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> str | None:
     """Why a config cannot be; None if it can."""
     for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
@@ -146,9 +161,8 @@ def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts
         return f"a block has at most 32 warps; got {config.warps}"
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return f"sums and taps take {need} registers; {MOST_REGISTERS} are to be had"
-    given = chunk_of(problem) * (problem.c // problem.groups) * problem.r * problem.s
     rings = config.warps * config.stages * config.gang * _pitch(problem, config)
-    together = rings + given + 4 * 32 * _fragments(problem)
+    together = rings + _lines(problem)
     room = min(STATIC_SHARED, facts.shared_bytes // config.blocks)
     if together > room:
         return f"rows of pixels and taps take {together} bytes of shared memory; a block has {room}"
@@ -222,6 +236,13 @@ def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
 def _fragments(problem: Conv2dProblem) -> int:
     """Words of taps of a thread."""
     return problem.r * _window(problem) // STEP * 4
+
+
+def _lines(problem: Conv2dProblem) -> int:
+    """Bytes of taps in shared memory: LINES of mma.cu."""
+    chunk = chunk_of(problem)
+    lead = _shift(problem) - problem.padding[2] * chunk
+    return chunk * problem.r * ((lead + 19) // FOUR * FOUR + _window(problem) + FOUR)
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
