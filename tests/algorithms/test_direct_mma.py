@@ -17,6 +17,7 @@ from convforge.algorithms.direct.mma import default_config
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.tuning.heuristic import preferred
 
 METHOD = DirectMma("emulator")
 # Of few warps, rings that go round, and blocks that end in the middle of a strip.
@@ -189,3 +190,13 @@ def test_the_default_is_of_two_sets_where_memory_wants_wide_spans() -> None:
     assert sets_and_gang("n1c1h4000w4000_k1r5s5_p2_u8-i8-u8-i32_nchw") == (1, 2), "a set is wide enough"
     assert sets_and_gang("n1c1h4000w4000_k1r7s7_p3_u8-i8-u8-i32_nchw") == (1, 2)
     assert sets_and_gang("n1c3h48w48_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc") == (1, 2), "no room for two"
+
+
+def test_large_pictures_of_bytes_go_to_it_by_rule() -> None:
+    def first(text: str) -> str:
+        return preferred(problem_of(text), H200)[0][0].name
+
+    assert first("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc") == "direct_mma"
+    assert first("n1c1h4000w4000_k1r3s3_p1_u8-i8-u8-i32_nchw") == "direct_mma"
+    assert first("n1c3h512w512_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc") == "direct_boxes", "not measured"
+    assert first("n1c3h4096w4096_k3r5s5_p2_g3_u8-f32-u8-f32_nhwc") == "direct_boxes", "a filter of floats"

@@ -215,7 +215,7 @@ ON_GPU: dict[str, Method] = {
     "direct_tiled": Method(0.42, 0.9, 2048, 1, _by_plane),
     "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_plane),
     "direct_small": Method(0.05, 0.95, 256, 1, _by_load),
-    "direct_mma": Method(1.0, 0.6, 4096, 1, _by_rows),
+    "direct_mma": Method(1.0, 0.8, 4096, 1, _by_rows),
     "depthwise_channels": Method(0.17, 0.5, 2048, 2, _direct),
     "depthwise_planes": Method(0.50, 0.6, 2048, 2, _by_plane),
     "im2col": Method(0.55, 0.8, 2048, 3, _expanded),

@@ -40,6 +40,9 @@ LARGE_DEPTHWISE = 49
 # sees one of several, pixels from which they are; and there the most taps: beyond, threads that slide along rows are.
 BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 * 512, 49
 
+# Pixels of a picture of bytes from which tensor cores are ahead: in all that were measured, of twice as many.
+BYTES_PIXELS = 8 << 20
+
 # Outputs of a plane for each multiprocessor, a block of threads, up to which a picture is over before anything but
 # latency counts, and output channels: a thread has them all.
 SMALL_OUTPUTS, SMALL_CHANNELS = 512, 4
@@ -179,8 +182,8 @@ def _on_cpu(problem: Conv2dProblem) -> list[Rule]:
 def _on_gpu(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     tiled = ("direct_tiled", "a thread's outputs share the pixels that it holds in registers")
     return [
-        *_small(problem, facts), *_one_channel(problem), *_matrices(problem, facts), *_boxes(problem), tiled,
-        *_shared_pixels(problem),
+        *_small(problem, facts), *_bytes(problem), *_one_channel(problem), *_matrices(problem, facts),
+        *_boxes(problem), tiled, *_shared_pixels(problem),
     ]  # fmt: skip
 
 
@@ -201,6 +204,13 @@ def _small(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     if problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
         return [("direct_small", "windows share no pixel: there is nothing to keep for a neighbour")]
     return []
+
+
+def _bytes(problem: Conv2dProblem) -> list[Rule]:
+    """Large pictures of bytes, with filters of whole numbers."""
+    if problem.acc_dtype != "int32" or problem.h * problem.w < BYTES_PIXELS:
+        return []
+    return [("direct_mma", "bytes: a row of the filter is one product of a tensor core")]
 
 
 def _one_channel(problem: Conv2dProblem) -> list[Rule]:
