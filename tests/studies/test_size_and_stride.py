@@ -127,6 +127,16 @@ def test_transfer_may_turn_it_round() -> None:
     assert one("size", made, "transfer").form == "transfer/most"
 
 
+def test_a_host_whose_time_falls_as_pixels_grow_says_nothing_of_the_crossover() -> None:
+    """It was kept from its work; a little less time for more pixels is noise, and changes nothing."""
+    gpu = {32: 2.0, 64: 1.0, 128: 1.0}
+    finding = one("size", run(*worth(gpu, {32: 1.0, 64: 8.0, 128: 2.0})), "gpu-worth-it")
+    assert (finding.form, finding.supported) == ("worth/unsteady-time", False)
+    assert "its host takes 8.00 s at 64 and 2.00 s at 128" in sentence("size", finding)
+    finding = one("size", run(*worth(gpu, {32: 1.0, 64: 3.0, 128: 2.0})), "gpu-worth-it")
+    assert (finding.form, finding.supported) == ("worth/from-time", True)
+
+
 def test_without_the_host_it_cannot_be_said() -> None:
     made = run(*worth({32: 0.1, 64: 0.1}, {}))
     finding = one("size", made, "gpu-worth-it")

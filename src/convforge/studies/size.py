@@ -23,6 +23,8 @@ HOST_METHODS = ("direct_rows", "im2col", "torch_conv2d")
 FLAT = 1.5
 # Growth of the time within this factor of the growth of the pixels is in step with it.
 IN_STEP = 1.15
+# A host that takes so many times as long for fewer pixels was kept from its work.
+FALLS = 2.0
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -166,6 +168,9 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
         "crossover": won[0] if won else None,
         "crossover_ratio": ratios[won[0]] if won else None,
     }
+    if (fall := _fall({size: cpu for size, (_, cpu) in pairs.items()})) is not None:
+        values |= dict(zip(("slow", "slow_s", "quick", "quick_s"), fall, strict=True))
+        return Finding(rule, f"worth/unsteady-{what}", values, rests, supported=False)
     if len(won) == len(pairs):
         form = "always"
     elif not won:
@@ -173,6 +178,19 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
     else:
         form = "from" if won == list(pairs)[-len(won) :] else "scattered"
     return Finding(rule, f"worth/{form}-{what}", values, rests)
+
+
+def _fall(host: dict[int, Reading]) -> tuple[int, float, int, float] | None:
+    """Between which sizes a host's time falls most though pixels grow, each with its time; None if it never does."""
+    falls = {
+        (a, b): host[a].seconds / host[b].seconds
+        for a in host for b in host
+        if a < b and host[a].seconds > FALLS * host[b].seconds
+    }  # fmt: skip
+    if not falls:
+        return None
+    a, b = max(falls, key=lambda pair: falls[pair])
+    return a, host[a].seconds, b, host[b].seconds
 
 
 def _best(one: Series) -> dict[int, Reading]:
@@ -231,6 +249,8 @@ for _what, _said in _WITH.items():
         "{last_ratio:times} at {last}); at {first} it takes {first_inverse:times} the time (" + _on,
         f"worth/scattered-{_what}": "The GPU is faster than its host at {won:names} of {sizes:names}: there is no one "
         "crossover (" + _on,
+        f"worth/unsteady-{_what}": "From which size on the GPU is worth it cannot be said: its host takes "
+        "{slow_s:time} at {slow} and {quick_s:time} at {quick}, which has more pixels; something else kept it (" + _on,
         f"worth/missing-{_what}": "Whether the GPU is worth it cannot be said, as the same was not timed on its host "
         "(" + _on,
     }
