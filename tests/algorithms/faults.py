@@ -321,7 +321,7 @@ FAULTS = [
         ("windows of the first eight for all", "(set * MMA_ROWS + j % 2 * 8) * OUTS", "set * MMA_ROWS * OUTS"),
     ),
     *of_file("include/device/lines.cuh", MMA_PLANES,
-        ("pixels where the picture is not", "(shared, global, there, line, file)", "(shared, global, true, line, file)"),
+        ("pixels outside the picture", "(shared, global, there, line, file)", "(shared, global, true, line, file)"),
     ),
     *of_file("include/device/mma.cuh", MMA,
         ("rows of another half", "a[2 * half + j]", "a[j]"),
