@@ -182,7 +182,7 @@ def test_the_default_is_of_two_sets_where_memory_wants_wide_spans() -> None:
     """Two sets of windows where sums and taps leave room for warps, and rows are wide enough for two spans."""
 
     def sets_and_gang(text: str) -> tuple[int, int]:
-        config = default_config(problem_of(text))
+        config = default_config(problem_of(text), H200)
         return config.sets, config.gang
 
     assert sets_and_gang("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc") == (2, 2)

@@ -39,6 +39,9 @@ MOST_REGISTERS = 180
 # pixels at a time.
 TWO_SETS_REGISTERS, FEW_ROWS = 104, 3
 
+# Registers of a thread beside those of taps, sums and pixels, about.
+OTHER_REGISTERS = 45
+
 # Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
 # again.
 LEAST_ROWS = 4
@@ -94,11 +97,11 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
             return f"{facts.name} is {facts.architecture}; products of 32 bytes a row came with sm_{FIRST_ARCHITECTURE}"
         reason = super().refuses(problem, facts) or _problem_refusal(problem)
-        return reason or config_refusal(problem, default_config(problem), facts)
+        return reason or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
         """See :class:`Algorithm`. The default, then others of its fields, one by one."""
-        default = default_config(problem)
+        default = default_config(problem, facts)
         others = (
             replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
             replace(default, stages=6), replace(default, waves=2), replace(default, gang=2, waves=2),
@@ -142,14 +145,16 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def default_config(problem: Conv2dProblem) -> MmaConfig:
+def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
     """The config that is expected to be fast: spans wide enough for memory, of as many sums as leave room for warps."""
     one = MmaConfig(sets=1)
     wide = problem.q * chunk_of(problem) >= 2 * _span(problem, one)
     few = problem.r <= FEW_ROWS or (chunk_of(problem) > 1 and _registers(problem, MmaConfig()) <= TWO_SETS_REGISTERS)
-    if not (wide and few):
-        return one
-    return MmaConfig(gang=1) if problem.r <= FEW_ROWS else MmaConfig()
+    config = one if not (wide and few) else MmaConfig(gang=1) if problem.r <= FEW_ROWS else MmaConfig()
+    # What would spill is compiled in vain: see _compiled.
+    pixels = config.gang * config.sets * _window(problem) // STEP * 4
+    need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
+    return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
 
 
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> str | None:
