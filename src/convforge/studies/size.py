@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
@@ -182,15 +183,9 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
 
 def _fall(host: dict[int, Reading]) -> tuple[int, float, int, float] | None:
     """Between which sizes a host's time falls most though pixels grow, each with its time; None if it never does."""
-    falls = {
-        (a, b): host[a].seconds / host[b].seconds
-        for a in host for b in host
-        if a < b and host[a].seconds > FALLS * host[b].seconds
-    }  # fmt: skip
-    if not falls:
-        return None
-    a, b = max(falls, key=lambda pair: falls[pair])
-    return a, host[a].seconds, b, host[b].seconds
+    falls = ((host[a].seconds / host[b].seconds, a, b) for a, b in combinations(sorted(host), 2))
+    most, a, b = max(falls, default=(0.0, 0, 0))
+    return (a, host[a].seconds, b, host[b].seconds) if most > FALLS else None
 
 
 def _best(one: Series) -> dict[int, Reading]:

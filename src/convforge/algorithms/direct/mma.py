@@ -20,6 +20,9 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
+# Headers beside those of every convolution.
+INCLUDED = ("divide", "dots", "given", "lines", "mma", "settled", "vector")
+
 # The first architecture whose tensor cores take 32 bytes of a row at once.
 FIRST_ARCHITECTURE = 80
 
@@ -35,9 +38,11 @@ STATIC_SHARED = 48 << 10
 # Registers of a thread that sums and taps may take, so that none spill: a filter of 15 rows.
 MOST_REGISTERS = 180
 
-# Two sets of windows are faster where sums and taps take so many registers at most; and of few rows of taps, a row of
-# pixels at a time.
-TWO_SETS_REGISTERS, FEW_ROWS = 104, 3
+# Two sets of windows leave room for warps where sums and taps take so many registers at most.
+TWO_SETS_REGISTERS = 104
+
+# Rows of a filter up to which two sets are faster in any layout, and a row of pixels at a time.
+FEW_ROWS = 3
 
 # Registers of a thread beside those of taps, sums and pixels, about.
 OTHER_REGISTERS = 45
@@ -87,8 +92,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     since = "direct_boxes"
     sources = (
         "algorithms/direct/mma.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "dots", "given", "lines", "mma", "settled")),
-        "algorithms/include/device/vector.cuh",
+        *(f"algorithms/include/device/{name}.cuh" for name in INCLUDED),
         *DeviceConvolution.headers,
     )
 
@@ -102,7 +106,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
         """See :class:`Algorithm`. The default, then others of its fields, one by one."""
         default = default_config(problem, facts)
-        others = (
+        others = (  # of one and two, the other
             replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
             replace(default, stages=6), replace(default, waves=2), replace(default, gang=2, waves=2),
         )  # fmt: skip
@@ -147,10 +151,13 @@ class DirectMma(DeviceConvolution[MmaConfig]):
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
     """The config that is expected to be fast: spans wide enough for memory, of as many sums as leave room for warps."""
-    one = MmaConfig(sets=1)
-    wide = problem.q * chunk_of(problem) >= 2 * _span(problem, one)
-    few = problem.r <= FEW_ROWS or (chunk_of(problem) > 1 and _registers(problem, MmaConfig()) <= TWO_SETS_REGISTERS)
-    config = one if not (wide and few) else MmaConfig(gang=1) if problem.r <= FEW_ROWS else MmaConfig()
+    config, chunk, few_rows = MmaConfig(sets=2), chunk_of(problem), problem.r <= FEW_ROWS
+    # The span of one set is wide enough by itself where it is of one channel.
+    room = few_rows or (chunk > 1 and _registers(problem, config) <= TWO_SETS_REGISTERS)
+    if not room or problem.q * chunk < _span(problem, config):
+        config = replace(config, sets=1)
+    elif few_rows:
+        config = replace(config, gang=1)
     # What would spill is compiled in vain: see _compiled.
     pixels = config.gang * config.sets * _window(problem) // STEP * 4
     need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
@@ -211,11 +218,15 @@ def _shift(problem: Conv2dProblem) -> int:
     return -(-problem.padding[2] * chunk_of(problem) // FOUR) * FOUR
 
 
+def _lead(problem: Conv2dProblem) -> int:
+    """Bytes of a window before the first that an output sees: LEAD of mma.cu."""
+    return _shift(problem) - problem.padding[2] * chunk_of(problem)
+
+
 def _window(problem: Conv2dProblem) -> int:
     """Bytes of a window, in whole steps."""
     chunk = chunk_of(problem)
-    lead = _shift(problem) - problem.padding[2] * chunk
-    return -(-(lead + (_outs(chunk) or 0) + chunk * (problem.s - 1)) // STEP) * STEP
+    return -(-(_lead(problem) + (_outs(chunk) or 0) + chunk * (problem.s - 1)) // STEP) * STEP
 
 
 def _span(problem: Conv2dProblem, config: MmaConfig) -> int:
@@ -245,9 +256,7 @@ def _fragments(problem: Conv2dProblem) -> int:
 
 def _lines(problem: Conv2dProblem) -> int:
     """Bytes of taps in shared memory: LINES of mma.cu."""
-    chunk = chunk_of(problem)
-    lead = _shift(problem) - problem.padding[2] * chunk
-    return chunk * problem.r * ((lead + 19) // FOUR * FOUR + _window(problem) + FOUR)
+    return chunk_of(problem) * problem.r * ((_lead(problem) + 19) // FOUR * FOUR + _window(problem) + FOUR)
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
@@ -266,10 +275,10 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
-    chunk, shift = chunk_of(problem), _shift(problem)
+    chunk = chunk_of(problem)
     prelude = constants(
         WARPS=config.warps, SETS=config.sets, GANG=config.gang, STAGES=config.stages, CHUNK=chunk,
-        OUTS=_outs(chunk) or 0, SHIFT=shift, LEAD=shift - problem.padding[2] * chunk, WINDOW=_window(problem),
+        OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),
         FILLED=is_filled(problem),
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
