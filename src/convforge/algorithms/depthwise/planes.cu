@@ -19,6 +19,7 @@
 // Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
 #include "border.cuh"
 #include "device.cuh"
+#include "divide.cuh"
 #include "ends.cuh"
 #include "given.cuh"
 #include "held.cuh"
@@ -44,6 +45,7 @@ struct Planes {
     Conv conv;
     Filter filter;
     int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
+    Divisor across, down;        // tiles of a plane along q and p
 };
 
 struct Held {
@@ -56,35 +58,44 @@ struct Tile {
     int n, k, planes, p, q;
 };
 
-// How the threads share the vectors to copy: WIDE of them side by side, LINES rows at a time. In NHWC a thread keeps to
-// one plane; in NCHW rows of all planes follow each other.
-constexpr int SHARE = CHANNELS_LAST ? THREADS / PLANES : THREADS, WIDE = FILLS < SHARE ? FILLS : SHARE;
-constexpr int LINES = SHARE / WIDE, ALL_LINES = CHANNELS_LAST ? TILE_H : PLANES * TILE_H;
+// How the threads of a plane share what there is to copy: WIDE vectors of a row side by side, LINES rows at a time.
+constexpr int SHARE = THREADS / PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
+constexpr int TURNS = (TILE_H + LINES - 1) / LINES;
 
-// Ask for the tile of every plane, with what stands outside of the picture.
-__device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &tile) {
+// Ask for the tile of plane `slot`, with what stands outside of the picture; the thread is number u of the plane's.
+__device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &tile, int slot, int u) {
+    if (slot >= tile.planes || u >= WIDE * LINES) return;
     const Conv &conv = args.conv;
-    const index_t step_w = conv.x_strides.w;
-    const int t = threadIdx.x, u = CHANNELS_LAST ? t / PLANES : t;
-    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left - SHIFT;
-    if (u >= WIDE * LINES) return;
-    for (int i = u / WIDE; i < ALL_LINES; i += LINES) {
-        const int slot = CHANNELS_LAST ? t % PLANES : i / TILE_H, row = i % TILE_H, k = tile.k + slot;
-        if (slot >= tile.planes) break;
-        const int h = inside(h0 + row, conv.H);
-        const x_t *line = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP, max(h, 0), 0);
+    const int k = tile.k + slot, first = u / WIDE;
+    const int h0 = tile.p * STRIDE_H - conv.top + first, w0 = tile.q * STRIDE_W - conv.left - SHIFT;
+    const x_t *const plane = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP, 0, 0);
+    const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
 #pragma unroll
-        for (int v = 0; v < FILLS; v += WIDE) {
-            const int column = (v + u % WIDE) * FILL, w = w0 + column;
-            if (FILLS % WIDE && column >= FILLS * FILL) break;
-            tile_t *target = to.pixels + (slot * PLANE + row * PITCH + column);
-            const bool there = h >= 0 && w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
-            if (COPIES && args.aligned_x && (there || BLANK)) {
-                if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, there ? line + w * step_w : conv.x, there);
-            } else {
+    for (int v = 0; v < FILLS; v += WIDE) {
+        const int column = (v + u % WIDE) * FILL, w = w0 + column;
+        if (FILLS % WIDE && column >= FILLS * FILL) break;
+        tile_t *const target = to.pixels + (slot * PLANE + first * PITCH + column);
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+        if (COPIES && args.aligned_x && (whole || BLANK)) {
+            const x_t *const line = plane + w * step_w;
+#pragma unroll(TURNS <= 16 ? TURNS : 4)
+            for (int i = 0; i < TILE_H; i += LINES) {
+                if (i + LINES > TILE_H && i + first >= TILE_H) break;
+                const int h = inside(h0 + i, conv.H);
+                const bool there = h >= 0 && whole;
+                if (h < 0 && !BLANK)
+                    for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<tile_t>(conv, nullptr);
+                else if constexpr (COPIES)
+                    copy_async<FILL * sizeof(x_t)>(target + i * PITCH, line + h * step_h, there);
+            }
+        } else {
+#pragma unroll 4
+            for (int i = 0; i < TILE_H - first; i += LINES) {
+                const int h = inside(h0 + i, conv.H);
                 for (int e = 0; e < FILL; e++) {
                     const int x = inside(w + e, conv.W);
-                    target[e] = held<tile_t>(conv, h < 0 || x < 0 ? nullptr : line + x * step_w);
+                    const bool there = h >= 0 && x >= 0;
+                    target[i * PITCH + e] = held<tile_t>(conv, there ? plane + (h * step_h + x * step_w) : nullptr);
                 }
             }
         }
@@ -151,42 +162,51 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q
             add_row<true>(conv, sums, pixels, filter, i);
 }
 
+// Store the thread's outputs of plane (n, k), from (p0, q0) on.
 __device__ inline void store(const Planes &args, const acc_t (&sums)[OUT_P][OUT_Q], int n, int k, int p0, int q0) {
     const Conv &conv = args.conv;
+    const index_t step = conv.out_strides.w;
+    out_t *row = conv.out + place(conv.out_strides, n, k, p0, q0);
+    const int rows = conv.P - p0, columns = conv.Q - q0;
 #pragma unroll
-    for (int i = 0; i < OUT_P * OUT_Q; i += STORE) {
-        const int p = i / OUT_Q, q = i % OUT_Q;
-        if (p0 + p >= conv.P) continue;
-        if (args.aligned_out && q0 + q + STORE <= conv.Q) {
-            Vector<out_t, STORE> values;
+    for (int p = 0; p < OUT_P; p++, row += conv.out_strides.h) {
+        if (p >= rows) break;
 #pragma unroll
-            for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
-            store_vector(conv.out + place(conv.out_strides, n, k, p0 + p, q0 + q), values);
-        } else {
+        for (int q = 0; q < OUT_Q; q += STORE) {
+            if (args.aligned_out && q + STORE <= columns) {
+                Vector<out_t, STORE> values;
 #pragma unroll
-            for (int e = 0; e < STORE; e++)
-                if (q0 + q + e < conv.Q) finish(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+                for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+                store_vector(row + (STORE > 1 ? q : q * step), values);
+            } else {
+#pragma unroll
+                for (int e = q; e < q + STORE; e++)
+                    if (e < columns) row[e * step] = finished(conv, n, k, p0 + p, q0 + e, sums[p][e]);
+            }
         }
     }
+}
+
+// The tile of block i.
+__device__ inline Tile tile_of(const Planes &args, int i) {
+    const int strip = quotient(i, args.across), group = quotient(strip, args.down);
+    const long long first = static_cast<long long>(group) * PLANES;
+    const long long planes = static_cast<long long>(args.conv.N) * K - first;
+    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;  // the cheapest division that does
+    return {n, static_cast<int>(first - static_cast<long long>(n) * K),
+            static_cast<int>(planes < PLANES ? planes : PLANES), (strip - group * args.down.by) * TILE_P,
+            (i - strip * args.across.by) * TILE_Q};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(const __grid_constant__ Planes args) {
     DYNAMIC_SHARED(Held, held);
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
-    const int slot = CHANNELS_LAST ? t % PLANES : t / (STRIPS_X * STRIPS_Y), strip = CHANNELS_LAST ? t / PLANES : t;
-    const int y = BESIDE ? strip / STRIPS_X % STRIPS_Y : strip % STRIPS_Y;
-    const int x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y % STRIPS_X;
-    const unsigned across = (conv.Q + TILE_Q - 1) / TILE_Q, tiles = across * ((conv.P + TILE_P - 1) / TILE_P);
-    // Unsigned 32-bit divisions are the cheapest: blocks are no more, and planes where places have 32 bits.
-    const long long first = static_cast<long long>(blockIdx.x / tiles) * PLANES;
-    const long long planes = static_cast<long long>(conv.N) * K - first;
-    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
-    const int part = blockIdx.x % tiles, down = part / across, beside = part - down * across;
-    const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
-                       static_cast<int>(planes < PLANES ? planes : PLANES), down * TILE_P, beside * TILE_Q};
+    const int slot = CHANNELS_LAST ? t % PLANES : t / SHARE, strip = CHANNELS_LAST ? t / PLANES : t % SHARE;
+    const int y = BESIDE ? strip / STRIPS_X : strip % STRIPS_Y, x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y;
+    const Tile tile = tile_of(args, blockIdx.x);
     wait_for_earlier();
-    copy_pixels(args, *held, tile);
+    copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();
     copy_filters(args.filter, *held, tile);  // while the pixels are under way
     copy_async_wait();

@@ -11,6 +11,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
@@ -113,7 +114,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/depthwise/planes.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "held", "vector")),
         *DepthwiseConvolution.headers,
     )
 
@@ -141,7 +142,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Planes", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
+        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
+        struct = with_conv("Planes", problem, filter=Filter, **vectors, across=Divisor, down=Divisor)
         lies, store = _layout(problem, config), _store(problem, config)
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
@@ -155,6 +157,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         kernel = compiled(runtime, source, config.threads, config.resident)
         info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
         info = runtime.describe(kernel, info)
+        divisors = [divisor(max(1, count)) for count in _tiles(problem, config)]
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
@@ -165,6 +168,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             conv = args.conv
             fill(conv, problem, frame)
             args.filter = weights.filter(frame.prepared)
+            args.across, args.down = divisors
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
@@ -190,6 +194,8 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
             f"tiles and filters of {config.planes} planes take {room} bytes of shared memory; a block has "
             f"{facts.block_shared_bytes}"
         )
+    if (blocks := _blocks(problem, config)) >= 2**LIMIT_BITS:
+        return f"{blocks} tiles of {config.planes} planes are more than a launch counts"
     return None
 
 
@@ -296,7 +302,11 @@ def _store(problem: Conv2dProblem, config: PlanesConfig) -> int:
     return math.gcd(problem.q, config.out_q, VECTOR_BYTES // itemsize(problem.out_dtype))
 
 
+def _tiles(problem: Conv2dProblem, config: PlanesConfig) -> tuple[int, int]:
+    """Tiles of a plane along q and p."""
+    return -(-problem.q // (config.strips_x * config.out_q)), -(-problem.p // (config.strips_y * config.out_p))
+
+
 def _blocks(problem: Conv2dProblem, config: PlanesConfig) -> int:
-    across = -(-problem.q // (config.strips_x * config.out_q))
-    down = -(-problem.p // (config.strips_y * config.out_p))
+    across, down = _tiles(problem, config)
     return max(1, across * down * -(-problem.n * problem.k // config.planes))

@@ -1,10 +1,12 @@
-"""A kernel compiled so that a multiprocessor holds as many threads of it as a config asks for."""
+"""A kernel compiled so that a multiprocessor holds as many threads of it as a config asks for, and a grid of as many."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 
@@ -36,3 +38,18 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
             return kernel
         resident = min(resident * 3 // 4, (blocks - 1) * whole)
+
+
+def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
+    """A launch of a block a tile, with no more blocks than run at once: for a kernel whose blocks take tile after tile.
+
+    Parameters
+    ----------
+    info : LaunchInfo
+        As the runtime described it.
+    resident : int
+        Threads that a multiprocessor holds, for devices that do not know.
+    """
+    threads = -(-math.prod(info.block) // 32) * 32
+    held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
+    return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // threads)),))

@@ -11,7 +11,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.resident import as_many_as_run, compiled
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -135,7 +135,8 @@ class Separable(DeviceConvolution[FusedConfig]):
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)
-        struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int)
+        counts = {"tiles": ctypes.c_uint, "across": ctypes.c_uint}
+        struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int, **counts)
         lies = _layout(problem, config)
         prelude = constants(
             OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
@@ -150,8 +151,9 @@ class Separable(DeviceConvolution[FusedConfig]):
             "Separable",
         )  # fmt: skip
         kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo("separable", (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
-        info = runtime.describe(kernel, info)
+        tiles = _tiles(problem, config)
+        info = LaunchInfo("separable", (tiles,), (config.threads,), lies.shared_bytes, early=True)
+        info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if lies.fill > 1 else {}
 
@@ -159,6 +161,7 @@ class Separable(DeviceConvolution[FusedConfig]):
             factors = frame.prepared.tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, frame)
+            args.tiles, args.across = tiles, max(1, -(-problem.q // config.tile_q))
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
@@ -205,7 +208,7 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
     shared = turns * (loads * pixels + config.along * wide + taps) + warps * (span * wide + taps)
     shared += copies * max(1.0, lies.fill * tile_bytes / 4)
     moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
-    blocks = _blocks(problem, config)
+    blocks = _tiles(problem, config)
     apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
     at_once = min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
@@ -260,7 +263,7 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
         middle += (-(-banks // config.planes) + 3 & ~3) - middle % banks
         middle += banks * (middle < rows * middle_pitch)
     weights = sum(-(-taps * acc_bytes // VECTOR_BYTES) * VECTOR_BYTES for taps in (problem.r, problem.s))
-    nbytes = config.planes * (weights + middle * acc_bytes + plane * tile_bytes)
+    nbytes = config.planes * (2 * weights + middle * acc_bytes + plane * tile_bytes)
     return _Layout(raw, copied, shift, load, pitch, plane, middle_pitch, middle, rows, width, nbytes)
 
 
@@ -275,6 +278,6 @@ def _odd_vectors(elements: int, nbytes: int) -> int:
     return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes
 
 
-def _blocks(problem: Conv2dProblem, config: FusedConfig) -> int:
+def _tiles(problem: Conv2dProblem, config: FusedConfig) -> int:
     across, down = -(-problem.q // config.tile_q), -(-problem.p // (config.strips_y * config.out_p))
     return max(1, across * down * -(-problem.n * problem.k // config.planes))

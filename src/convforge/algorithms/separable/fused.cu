@@ -12,8 +12,10 @@
 //           meet in no bank and stores fill whole lines; in NHWC the planes of a pixel stand beside each other.
 // Threads   THREADS = PLANES * TILE_Q * STRIPS_Y, in one dimension, TILE_P = STRIPS_Y * OUT_P.
 // Start     early: blocks come while the filter is still factored.
-// Grid      blocks in one dimension: tiles of a plane, then planes.
-// Channels  of a group, and products of the rank, follow each other; the outputs' sums wait in registers.
+// Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: tiles of a plane, then planes.
+// Steps     of a tile: products of the rank, channels of a group. The outputs' sums wait in registers.
+// Ahead     once all sums along rows are there, nobody reads pixels any more: those of the next step come while this one
+//           goes down. Factors are read down too, so there is room for two.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
 //           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
 // Balance   for 31 x 31 at 96 x 64 outputs, ALONG = 16, OUT_P = 24, of one product: an output takes 31 + 31 * 126 / 96
@@ -49,10 +51,15 @@ struct Separable {
     const acc_t *rows, *columns;  // factors: (K, C_GROUP, MOST_PRODUCTS, S) and (K, C_GROUP, MOST_PRODUCTS, R)
     const int *ranks;             // (K, C_GROUP): how many of them are a filter's
     int aligned_x;                // whether rows allow vectors of FILL pixels
+    unsigned tiles, across;       // all of them; those beside each other in a plane
+};
+
+struct Factors {
+    acc_t rows[PLANES * ROW_PITCH], columns[PLANES * COLUMN_PITCH];
 };
 
 struct Held {
-    acc_t rows[PLANES * ROW_PITCH], columns[PLANES * COLUMN_PITCH];
+    Factors factors[2];  // of this step and the next
     acc_t middle[PLANES * MIDDLE];
     tile_t pixels[PLANES * PLANE];
 };
@@ -61,6 +68,25 @@ struct Held {
 struct Tile {
     int n, k, planes, p, q;
 };
+
+// What is computed at a time: product i of `products` of channel c, in tile `at`.
+struct Step {
+    unsigned at;
+    int c, i, products;
+    Tile tile;
+};
+
+__device__ inline Tile tile_of(const Separable &args, unsigned at) {
+    const Conv &conv = args.conv;
+    const unsigned down = (conv.P + TILE_P - 1) / TILE_P, strip = at / args.across, group = strip / down;
+    // Unsigned 32-bit divisions are the cheapest: tiles are no more, and planes where places have 32 bits.
+    const long long first = static_cast<long long>(group) * PLANES;
+    const long long planes = static_cast<long long>(conv.N) * K - first;
+    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
+    return {n, static_cast<int>(first - static_cast<long long>(n) * K),
+            static_cast<int>(planes < PLANES ? planes : PLANES), static_cast<int>(strip - group * down) * TILE_P,
+            static_cast<int>(at - strip * args.across) * TILE_Q};
+}
 
 // Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
 // their columns, LINES rows of the tile at a time.
@@ -79,9 +105,18 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
         const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
         const x_t *plane = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP * C_GROUP + c, 0, 0);
         tile_t *target = to.pixels + (slot * PLANE + column);
-        if (COPIES && args.aligned_x && (whole || BLANK)) {
+        const int first = t / WIDE;
+        if (COPIES && args.aligned_x && whole && h0 >= 0 && h0 + ROWS <= conv.H) {
+            const x_t *from = plane + (h0 + first) * step_h + w * step_w;
+#pragma unroll
+            for (int row = 0; row < ROWS; row += LINES) {
+                if (row + LINES > ROWS && row + first >= ROWS) break;
+                if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target + (row + first) * PITCH, from);
+                from += LINES * step_h;
+            }
+        } else if (COPIES && args.aligned_x && (whole || BLANK)) {
 #pragma unroll 2
-            for (int row = t / WIDE; row < ROWS; row += LINES) {
+            for (int row = first; row < ROWS; row += LINES) {
                 const int h = inside(h0 + row, conv.H);
                 if (h < 0 && !BLANK) {
                     for (int e = 0; e < FILL; e++) target[row * PITCH + e] = held<tile_t>(conv, nullptr);
@@ -93,7 +128,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
             }
         } else {
 #pragma unroll 4
-            for (int row = t / WIDE; row < ROWS; row += LINES) {
+            for (int row = first; row < ROWS; row += LINES) {
                 const int h = inside(h0 + row, conv.H);
                 for (int e = 0; e < FILL; e++) {
                     const bool there = h >= 0 && at[e] >= 0;
@@ -119,7 +154,7 @@ __device__ inline int products_of(const Separable &args, const Tile &tile, int c
 }
 
 // Ask for the rows and columns that are product `i` of channel `c`, of every plane; zeros where its rank is less.
-__device__ inline void copy_factors(const Separable &args, Held &to, const Tile &tile, int c, int i) {
+__device__ inline void copy_factors(const Separable &args, Factors &to, const Tile &tile, int c, int i) {
     for (int e = threadIdx.x; e < PLANES * (R + S); e += THREADS) {
         const int slot = e / (R + S), tap = e % (R + S);
         if (slot >= tile.planes) break;
@@ -128,6 +163,26 @@ __device__ inline void copy_factors(const Separable &args, Held &to, const Tile 
         const acc_t *source = tap < S ? args.rows + product * S + tap : args.columns + product * R + tap - S;
         copy_async<sizeof(acc_t)>(target, source, PLANES == 1 || i < args.ranks[filter]);
     }
+}
+
+// Go to the next step: the next product, or the first of the next channel, or that of the first channel of the next tile.
+__device__ inline void advance(const Separable &args, Step &step) {
+    if (++step.i < step.products) return;
+    step.i = 0;
+    if (++step.c == C_GROUP) {
+        step.c = 0;
+        step.at += gridDim.x;
+        if (step.at >= args.tiles) return;
+        step.tile = tile_of(args, step.at);
+    }
+    step.products = products_of(args, step.tile, step.c);
+}
+
+// Ask for what a step needs: a channel's pixels stay for all its products.
+__device__ inline void ask(const Separable &args, Held &to, Factors &factors, const Step &step) {
+    if (step.i == 0) copy_pixels(args, to, step.tile, step.c);
+    copy_factors(args, factors, step.tile, step.c, step.i);
+    copy_async_commit();
 }
 
 template <int COUNT>
@@ -161,14 +216,14 @@ __device__ inline void add_along(const Conv &conv, acc_t (&sums)[ALONG], const t
 }
 
 // The rows of the factors, over all pixels of the tile.
-__device__ inline void pass_along(const Conv &conv, Held &held, int planes) {
+__device__ inline void pass_along(const Conv &conv, Held &held, const Factors &factors, int planes) {
     constexpr int ACROSS = TILE_Q / ALONG, LEFT = S % CHUNK_S, AT = S - LEFT;
 #pragma unroll 1
     for (int i = threadIdx.x; i < PLANES * ACROSS * ROWS; i += THREADS) {
         const int row = i % ROWS, strip = i / ROWS % ACROSS, slot = i / (ROWS * ACROSS);
         if (slot >= planes) break;
         const tile_t *pixels = held.pixels + (slot * PLANE + row * PITCH + strip * (ALONG * STRIDE_W));
-        const acc_t *factor = held.rows + slot * ROW_PITCH;
+        const acc_t *factor = factors.rows + slot * ROW_PITCH;
         acc_t sums[ALONG] = {};
 #pragma unroll 1
         for (int s = 0; s < AT; s += CHUNK_S) add_along<CHUNK_S>(conv, sums, pixels + s * DILATION_W, factor + s);
@@ -210,44 +265,49 @@ __device__ inline void pass_down(acc_t (&sums)[OUT_P], const acc_t *middle, cons
     if constexpr (LEFT > 0) add_down<LEFT>(sums, middle + AT * DILATION_H * MIDDLE_PITCH, factor + AT);
 }
 
+// Store a column of outputs, from (p0, q) on.
+__device__ inline void store(const Conv &conv, const acc_t (&sums)[OUT_P], int n, int k, int p0, int q) {
+    out_t *to = conv.out + place(conv.out_strides, n, k, p0, q);
+    const int left = conv.P - p0;
+#pragma unroll
+    for (int p = 0; p < OUT_P; p++) {
+        if (p < left) *to = finished(conv, n, k, p0 + p, q, sums[p]);
+        to += conv.out_strides.h;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __grid_constant__ Separable args) {
     DYNAMIC_SHARED(Held, held);
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
     const int slot = OUT_CHANNELS_LAST ? t % PLANES : t / (TILE_Q * STRIPS_Y), u = OUT_CHANNELS_LAST ? t / PLANES : t;
     const int x = u % TILE_Q, y = u / TILE_Q % STRIPS_Y;
-    const unsigned across = (conv.Q + TILE_Q - 1) / TILE_Q, tiles = across * ((conv.P + TILE_P - 1) / TILE_P);
-    // Unsigned 32-bit divisions are the cheapest: blocks are no more, and planes where places have 32 bits.
-    const long long first = static_cast<long long>(blockIdx.x / tiles) * PLANES;
-    const long long planes = static_cast<long long>(conv.N) * K - first;
-    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
-    const int part = blockIdx.x % tiles, strip = part / across, beside = part - strip * across;
-    const Tile tile = {n, static_cast<int>(first - static_cast<long long>(n) * K),
-                       static_cast<int>(planes < PLANES ? planes : PLANES), strip * TILE_P, beside * TILE_Q};
-    const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
-    const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
     acc_t sums[OUT_P] = {};
     wait_for_earlier();
-#pragma unroll 1
-    for (int c = 0; c < C_GROUP; c++) {
-        copy_pixels(args, *held, tile, c);
-        const int products = products_of(args, tile, c);
-#pragma unroll 1
-        for (int i = 0; i < products; i++) {
-            copy_factors(args, *held, tile, c, i);
-            copy_async_commit();
-            copy_async_wait();
-            __syncthreads();  // pixels and factors are there
-            pass_along(conv, *held, tile.planes);
-            __syncthreads();  // sums along rows are there
-            if (takes_part)
-                pass_down(sums, held->middle + (slot * MIDDLE + y * OUT_P * STRIDE_H * MIDDLE_PITCH + x),
-                          held->columns + slot * COLUMN_PITCH);
-            if (i + 1 < products || c + 1 < C_GROUP) __syncthreads();  // nothing is read any more
-        }
-    }
-    if (!takes_part) return;
+    Step step = {blockIdx.x, 0, 0, 0, tile_of(args, blockIdx.x)};
+    step.products = products_of(args, step.tile, 0);
+    ask(args, *held, held->factors[0], step);
+    int turn = 0;
+    while (step.at < args.tiles) {
+        Step next = step;
+        advance(args, next);
+        copy_async_wait();
+        __syncthreads();  // pixels and factors are there, and nobody reads sums along rows any more
+        const Tile tile = step.tile;
+        pass_along(conv, *held, held->factors[turn], tile.planes);
+        __syncthreads();  // sums along rows are there, and nobody reads pixels any more
+        if (next.at < args.tiles) ask(args, *held, held->factors[turn ^ 1], next);
+        const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
+        const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
+        if (takes_part)
+            pass_down(sums, held->middle + (slot * MIDDLE + y * OUT_P * STRIDE_H * MIDDLE_PITCH + x),
+                      held->factors[turn].columns + slot * COLUMN_PITCH);
+        turn ^= 1;
+        const bool last = next.at != step.at;
+        step = next;
+        if (!last) continue;
+        if (takes_part) store(conv, sums, tile.n + k / K, k % K, p0, q);
 #pragma unroll
-    for (int p = 0; p < OUT_P; p++)
-        if (p0 + p < conv.P) finish(conv, tile.n + k / K, k % K, p0 + p, q, sums[p]);
+        for (int p = 0; p < OUT_P; p++) sums[p] = acc_t(0);
+    }
 }
