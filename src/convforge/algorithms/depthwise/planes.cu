@@ -23,6 +23,7 @@
 #include "ends.cuh"
 #include "given.cuh"
 #include "held.cuh"
+#include "lines.cuh"
 #include "vector.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
@@ -85,6 +86,8 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
                 const bool there = h >= 0 && whole;
                 if (h < 0 && !BLANK)
                     for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<tile_t>(conv, nullptr);
+                else if constexpr (FILL * sizeof(x_t) == 16)
+                    copy_of_line16(target + i * PITCH, line + h * step_h, there);
                 else if constexpr (COPIES)
                     copy_async<FILL * sizeof(x_t)>(target + i * PITCH, line + h * step_h, there);
             }

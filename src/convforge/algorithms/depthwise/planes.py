@@ -114,7 +114,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/depthwise/planes.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "held", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "held", "lines", "vector")),
         *DepthwiseConvolution.headers,
     )
 
