@@ -24,10 +24,10 @@ from convforge.problem.types import itemsize
 VECTOR_BYTES = 16
 
 # Rows and columns of outputs of a thread that are worth comparing. Odd rows meet in no bank of shared memory.
-OUTPUTS = ((7, 8), (5, 8), (3, 8), (1, 8), (7, 4), (3, 4), (1, 4))
+OUTPUTS = ((7, 8), (5, 8), (4, 8), (3, 8), (2, 8), (1, 8), (7, 4), (4, 4), (3, 4), (2, 4), (1, 4))
 
 # Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
-MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 64, (64, 128, 256)
+MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 128, (64, 128, 256)
 
 # Taps of a row that are taken together: all of a short one.
 SHORT_ROW, CHUNK = 11, 8
@@ -39,7 +39,13 @@ MOST_REGISTERS = 160
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
 # Blocks that a multiprocessor holds at most, and cycles in which it begins one: small blocks of little work wait.
-BLOCKS_HELD, BEGIN_CYCLES = 32, 300
+BLOCKS_HELD, BEGIN_CYCLES = 32, 225
+
+# Bytes a cycle that a multiprocessor gets from L2 and leaves there. Cycles from one instruction of a warp to its next.
+L2_BYTES, WARP_CYCLES = 15, 6
+
+# What a multiprocessor loses while a block waits at its barrier, if it has no other.
+ALONE = 0.5
 
 # How many configs are worth trying.
 MOST_CONFIGS = 10
@@ -134,7 +140,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
                 if problem.x_layout == "NHWC" and planes > 4:
                     planes -= planes % 4  # 16 bytes of float32 side by side
                 found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
-                found.add(PlanesConfig(out_p, out_q, -(-strips_y // 2), -(-strips_x // 2), planes, resident))
+                for fewer in ((-(-strips_y // 2), strips_x), (-(-strips_y // 2), -(-strips_x // 2))):
+                    found.add(PlanesConfig(out_p, out_q, *fewer, planes, resident))
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
@@ -200,42 +207,46 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes: in one it issues 4 instructions of a warp, and shared memory moves 128 bytes.
+    """Cycles that a multiprocessor takes. Only for comparing configs, whose times on an H200 these numbers follow best.
 
-    Counts come from planes.cu; a copied vector takes about 12 instructions, an output 4. A store takes a cycle for each
-    line of 128 bytes that a warp writes to. Sixteen warps hide latencies, 24 where windows are small and memory is the
-    limit; fewer take that much longer. A block takes BEGIN_CYCLES at least. Only for comparing configs, whose times on
-    an H200 these numbers follow best.
+    Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
+    cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
+    its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
+    Counts come from planes.cu; besides, a copied vector takes 2 instructions, a store 20, a thread's turn at the filters
+    120, and the rest 90.
     """
     lies = _layout(problem, config)
-    warps = -(-config.threads // 32)
+    warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
     counts = _chunks(problem)
-    spans = sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
-    pixels = lies.rows * spans
+    x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+    pixels = lies.rows * sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
+    conversions = 0 if problem.x_dtype == problem.acc_dtype else pixels * lies.load
     weights = (
         config.out_p * problem.r * sum(-(-count * itemsize(problem.acc_dtype) // VECTOR_BYTES) for count in counts)
     )
-    products = config.out_p * config.out_q * problem.r * problem.s
+    outputs = config.out_p * config.out_q
+    stores = outputs / _store(problem, config)
     width = -(-(_tile(config.strips_x * config.out_q, problem, 1) + lies.shift) // lies.fill)
     height = _tile(config.strips_y * config.out_p, problem, 0)
-    copies = config.planes * height * width / config.threads
-    issued = products + pixels + weights + 12 * copies + 4 * config.out_p * config.out_q
-    bytes_shared = lies.load * itemsize(problem.x_dtype) * 32
-    lines = 4 if config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES else 32
-    stores = config.out_p * config.out_q / _store(problem, config) * lines
-    shared = pixels * max(1, bytes_shared / 128) + 2 * weights + 2 * copies + stores
+    copies = -(-height // max(1, share // width)) * -(-width // share)
+    filters = -(-config.planes * problem.r * problem.s // config.threads)
+    issued = outputs * problem.r * problem.s + pixels + conversions + weights
+    issued += 2 * copies + 20 * stores + 120 * filters + 90
+    lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
+    shared = pixels * max(1.0, lies.load * x_bytes * 32 / 128) + 2 * weights + 2 * copies + stores * lines
+    moved = config.planes * (height * width * lies.fill * x_bytes + share * outputs * out_bytes)
     blocks = _blocks(problem, config)
     registers = max(32, 24 + _registers(problem, config))
-    at_once = min(
+    beside = max(1, min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
         (facts.registers or 1 << 16) // (registers * warps * 32),
+        (facts.threads or 2048) // (32 * warps),
         -(-blocks // facts.cores),
         BLOCKS_HELD,
-    )
-    held = max(1, at_once) * warps
-    hiding = 24 if problem.r * problem.s <= SMALL_WINDOW else 16
-    each = max(warps * max(issued / 4, shared) * max(1.0, hiding / held), BEGIN_CYCLES)
-    return math.ceil(blocks / facts.cores) * each
+    ))  # fmt: skip
+    by_itself = issued * max(warps / 4, WARP_CYCLES) / beside
+    times = (max(warps * issued / 4, warps * shared), moved / L2_BYTES, by_itself, BEGIN_CYCLES)
+    return blocks / facts.cores * math.hypot(*(t**1.5 for t in times)) ** (2 / 3) * (1 + ALONE / beside)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:
