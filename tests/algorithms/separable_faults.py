@@ -12,6 +12,7 @@ from convforge.algorithms.separable.device import FusedConfig
 SEPARABLE = Run("separable", "n2c3h21w40_k3r5s7_p2x3_g3_f32_nchw", FusedConfig(4, 2, 16, 8))
 SEPARABLE_LONG = replace(SEPARABLE, problem="n1c1h40w40_k1r37s41_p18x20_f32_nchw")
 SEPARABLE_SUMMED = replace(SEPARABLE, problem="n1c4h21w40_k2r5s7_p2x3_g2_f32_nchw")
+SEPARABLE_STEPS = replace(SEPARABLE, problem="n4c3h61w160_k3r5s7_p2x3_g3_f32_nchw")  # several tiles a block
 SEPARABLE_NEAR = replace(SEPARABLE, problem="n2c4h21w40_k4r5s7_p2x3_g4_f32_nhwc", config=FusedConfig(4, 2, 16, 8, 3))
 # Its factors, of filters that need rotations and others: several warps a filter; lines that are columns.
 SEPARABLE_RANKS = replace(SEPARABLE_NEAR, problem="n1c6h21w40_k6r5s7_p2x3_g6_f32_nhwc", kind="ranks")
@@ -20,10 +21,11 @@ FACTORS_TALL = replace(FACTORS, problem="n1c2h20w20_k8r17s14_f32_nchw")
 
 SEPARABLE_FAULTS = [
     *of_file("separable/fused.cu", SEPARABLE,
-        ("no barrier behind the copies", f"{SYNC}  // pixels and factors are there", ""),
-        ("no barrier between the passes", f"{SYNC}  // sums along rows are there", ""),
+        ("no barrier behind the copies", f"{SYNC}  // pixels and factors are there", "//"),
+        ("no barrier between the passes", f"{SYNC}  // sums along rows are there", "//"),
         ("copies not waited for", "        copy_async_wait();\n", ""),
-        ("pixels of the next step over those of this one", "copy_async_wait();", "ask(args, *held, held->factors[turn ^ 1], next);\n        copy_async_wait();"),
+        ("pixels of the next step over those of this one", "copy_async_wait();",
+         "ask(args, *held, held->factors[turn ^ 1], next);\n        copy_async_wait();"),
         ("no halo rows", "ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1",
          "ROWS = (TILE_P - 1) * STRIDE_H + 1"),
         ("no halo columns", "+ (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;", "+ (TILE_Q - 1) * STRIDE_W + 1;"),
@@ -33,12 +35,12 @@ SEPARABLE_FAULTS = [
         ("rows for columns", "tap < S ? args.rows + product * S + tap : args.columns + product * R + tap - S",
          "tap < R ? args.columns + product * R + tap : args.rows + product * S + tap - R",
          replace(SEPARABLE, problem="n2c3h21w40_k3r7s7_p3_g3_f32_nchw")),
-        ("the first product alone", "i < products; i++", "i < 1; i++"),
+        ("the first product alone", "++step.i < step.products", "false"),
         ("the first product again", "filter * MOST_PRODUCTS + i;", "filter * MOST_PRODUCTS;"),
         ("the first plane's rank for all", "slot < PLANES; slot++", "slot < 1; slot++", SEPARABLE_RANKS),
         ("products beyond a plane's rank", "PLANES == 1 || i < args.ranks[filter]", "true", SEPARABLE_RANKS),
         ("one filter for all outputs", "(tile.k + slot) % K) * C_GROUP", "(0 * slot) % K) * C_GROUP"),
-        ("the first channel alone", "c < C_GROUP; c++", "c < 1; c++", SEPARABLE_SUMMED),
+        ("the first channel alone", "++step.c == C_GROUP", "true", SEPARABLE_SUMMED),
         ("one channel's factors for all", "% K) * C_GROUP + c;", "% K) * C_GROUP;", SEPARABLE_SUMMED),
         ("the first group's channels for all", "k % K / K_GROUP * C_GROUP + c, 0, 0)", "c, 0, 0)", SEPARABLE_SUMMED),
         ("the last taps of a row left out", "if constexpr (LEFT > 0) add_along", "if constexpr (false) add_along",
@@ -54,14 +56,21 @@ SEPARABLE_FAULTS = [
         ("stride 1 for stride 2", "w0 = tile.q * STRIDE_W", "w0 = tile.q",
          replace(SEPARABLE, problem="n1c3h21w80_k3r5s7_p2x3_st2_g3_f32_nchw")),
         ("uninitialised accumulators along", "sums[ALONG] = {};", "sums[ALONG];"),
+        ("sums of the tile before", "sums[p] = acc_t(0);", ";", SEPARABLE_STEPS),
+        ("the tile before again", "step.tile = tile_of(args, step.at);", "", SEPARABLE_STEPS),
+        ("the next step's factors for this one", "held->factors[turn].columns", "held->factors[turn ^ 1].columns",
+         SEPARABLE_STEPS),
+        ("factors over those that are read", "held->factors[turn ^ 1], next", "held->factors[turn], next",
+         SEPARABLE_STEPS),
         ("uninitialised accumulators down", "sums[OUT_P] = {};", "sums[OUT_P];"),
-        ("no check at the last row", "if (p0 + p < conv.P) finish", "finish"),
+        ("no check at the last row", "if (p < left) *to", "*to"),
         ("no check at the ragged edge", "p0 < conv.P && q < conv.Q;", "p0 < conv.P;"),
         ("planes beyond the last", "slot < tile.planes && p0", "p0", SEPARABLE_NEAR),
         ("planes of the next picture", "tile.n + k / K, k % K / K_GROUP", "tile.n, k % K / K_GROUP", SEPARABLE_NEAR),
-        ("outputs of the next picture", "finish(conv, tile.n + k / K,", "finish(conv, tile.n,", SEPARABLE_NEAR),
+        ("outputs of the next picture", "store(conv, sums, tile.n + k / K,", "store(conv, sums, tile.n,",
+         SEPARABLE_NEAR),
         ("a vector's first plane for all", "slot = i / FILLS + vector % NEAR", "slot = i / FILLS", SEPARABLE_NEAR),
-        ("one plane's rows for all", "held.rows + slot * ROW_PITCH;", "held.rows;", SEPARABLE_NEAR),
+        ("one plane's rows for all", "factors.rows + slot * ROW_PITCH;", "factors.rows;", SEPARABLE_NEAR),
     ),
     *of_file("separable/factor.cu", FACTORS,
         ("no barrier behind the surveys", f"{SYNC}  // each warp's survey is there", ""),

@@ -40,8 +40,8 @@ LARGE_DEPTHWISE = 49
 # sees one of several, pixels from which they are; and there the most taps: beyond, threads that slide along rows are.
 BOXES_CHANNELS, BOXES_MOST_PIXELS, BOXES_PIXELS, BOXES_TAPS = 4, 48 << 20, 512 * 512, 49
 
-# Pixels of a picture of bytes from which tensor cores are ahead: in all that were measured, of twice as many.
-BYTES_PIXELS = 8 << 20
+# Pixels of a picture of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
+BYTES_PIXELS = 1 << 20
 
 # Outputs of a plane for each multiprocessor, a block of threads, up to which a picture is over before anything but
 # latency counts, and output channels: a thread has them all.

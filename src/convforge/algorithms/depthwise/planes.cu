@@ -12,6 +12,7 @@
 // Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
 //           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+// Copies    the threads of a plane bring its rows, a thread always the same columns: a vector takes a test and a product.
 // Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
 // Balance   with CHUNK = 8, 7 x 8 outputs: 448 multiply-adds of 4 loads of pixels and 14 of weights. In cycles of a
 //           multiprocessor: 112 of multiply-adds beside 16 + 14 of shared memory.
@@ -78,7 +79,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
         tile_t *const target = to.pixels + (slot * PLANE + first * PITCH + column);
         const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
         if (COPIES && args.aligned_x && (whole || BLANK)) {
-            const x_t *const line = plane + w * step_w;
+            const x_t *const line = plane + (whole ? w * step_w : 0);
 #pragma unroll(TURNS <= 16 ? TURNS : 4)
             for (int i = 0; i < TILE_H; i += LINES) {
                 if (i + LINES > TILE_H && i + first >= TILE_H) break;
@@ -87,9 +88,9 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
                 if (h < 0 && !BLANK)
                     for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<tile_t>(conv, nullptr);
                 else if constexpr (FILL * sizeof(x_t) == 16)
-                    copy_of_line16(target + i * PITCH, line + h * step_h, there);
+                    copy_of_line16(target + i * PITCH, line + max(h, 0) * step_h, there);
                 else if constexpr (COPIES)
-                    copy_async<FILL * sizeof(x_t)>(target + i * PITCH, line + h * step_h, there);
+                    copy_async<FILL * sizeof(x_t)>(target + i * PITCH, line + max(h, 0) * step_h, there);
             }
         } else {
 #pragma unroll 4

@@ -18,7 +18,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize
 
 # Bytes of the widest load, store and copy.
 VECTOR_BYTES = 16
@@ -39,13 +39,14 @@ MOST_REGISTERS = 160
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
 # Blocks that a multiprocessor holds at most, and cycles in which it begins one: small blocks of little work wait.
-BLOCKS_HELD, BEGIN_CYCLES = 32, 225
+BLOCKS_HELD, BEGIN_CYCLES = 32, 285
 
-# Bytes a cycle that a multiprocessor gets from L2 and leaves there. Cycles from one instruction of a warp to its next.
-L2_BYTES, WARP_CYCLES = 15, 6
+# Bytes a cycle between a multiprocessor and L2. Cycles from one instruction of a warp to its next, and those in which a
+# block waits for its first pixels. What a multiprocessor loses while a block waits at its barrier, if it has no other.
+L2_BYTES, WARP_CYCLES, WAIT_CYCLES, ALONE = 11, 6.5, 600, 0.25
 
-# What a multiprocessor loses while a block waits at its barrier, if it has no other.
-ALONE = 0.5
+# Instructions of a copied vector, of a store, of a thread's turn at the filters, and of a whole number's conversion.
+COPY, STORE, TURN, CONVERSION = 15, 45, 270, 2
 
 # How many configs are worth trying.
 MOST_CONFIGS = 10
@@ -212,41 +213,42 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
     cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
     its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
-    Counts come from planes.cu; besides, a copied vector takes 2 instructions, a store 20, a thread's turn at the filters
-    120, and the rest 90.
+    Counts come from planes.cu; what stands above in figures is fitted to the times of some 600 configs.
     """
     lies = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
     counts = _chunks(problem)
     x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
     pixels = lies.rows * sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
-    conversions = 0 if problem.x_dtype == problem.acc_dtype else pixels * lies.load
     weights = (
         config.out_p * problem.r * sum(-(-count * itemsize(problem.acc_dtype) // VECTOR_BYTES) for count in counts)
     )
     outputs = config.out_p * config.out_q
     stores = outputs / _store(problem, config)
+    conversions = CONVERSION * outputs if is_integer(problem.out_dtype) else 0
+    if problem.x_dtype != problem.acc_dtype:
+        conversions += pixels * lies.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
     width = -(-(_tile(config.strips_x * config.out_q, problem, 1) + lies.shift) // lies.fill)
     height = _tile(config.strips_y * config.out_p, problem, 0)
     copies = -(-height // max(1, share // width)) * -(-width // share)
-    filters = -(-config.planes * problem.r * problem.s // config.threads)
-    issued = outputs * problem.r * problem.s + pixels + conversions + weights
-    issued += 2 * copies + 20 * stores + 120 * filters + 90
+    turns = -(-config.planes * problem.r * problem.s // config.threads)
+    issued = (
+        outputs * problem.r * problem.s + pixels + weights + conversions
+        + COPY * copies + STORE * stores + TURN * turns
+    )  # fmt: skip
     lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
-    shared = pixels * max(1.0, lies.load * x_bytes * 32 / 128) + 2 * weights + 2 * copies + stores * lines
+    shared = pixels * max(1.0, lies.load * x_bytes * 32 / 128) + 3.5 * weights + 2 * copies + stores * lines
     moved = config.planes * (height * width * lies.fill * x_bytes + share * outputs * out_bytes)
-    blocks = _blocks(problem, config)
+    waves = math.ceil(_blocks(problem, config) / facts.cores)
     registers = max(32, 24 + _registers(problem, config))
     beside = max(1, min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
-        (facts.registers or 1 << 16) // (registers * warps * 32),
-        (facts.threads or 2048) // (32 * warps),
-        -(-blocks // facts.cores),
+        (facts.registers or 1 << 16) // (registers * warps * 32), (facts.threads or 2048) // (32 * warps), waves,
         BLOCKS_HELD,
     ))  # fmt: skip
-    by_itself = issued * max(warps / 4, WARP_CYCLES) / beside
+    by_itself = (WAIT_CYCLES + issued * max(warps / 4, WARP_CYCLES)) / beside
     times = (max(warps * issued / 4, warps * shared), moved / L2_BYTES, by_itself, BEGIN_CYCLES)
-    return blocks / facts.cores * math.hypot(*(t**1.5 for t in times)) ** (2 / 3) * (1 + ALONE / beside)
+    return waves * math.cbrt(sum(time**3 for time in times)) * (1 + ALONE / beside)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:

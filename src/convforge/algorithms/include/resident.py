@@ -1,4 +1,4 @@
-"""A kernel compiled so that a multiprocessor holds as many threads of it as a config asks for, and a grid of as many."""
+"""A kernel compiled so that a multiprocessor holds as many threads as a config asks for, and a grid of as many."""
 
 from __future__ import annotations
 
