@@ -119,7 +119,8 @@ def conv2d(
             )
     if not torch.compiler.is_compiling():
         _no_transform((x, weight, bias))
-    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+    # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
+    if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (t if t is None or not _is_cast(t) else t.to(dtype) for t in (x, weight, bias))
     steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")

@@ -238,7 +238,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     )  # fmt: skip
     lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
     shared = pixels * max(1.0, lies.load * x_bytes * 32 / 128) + 3.5 * weights + 2 * copies + stores * lines
-    moved = config.planes * (height * width * lies.fill * x_bytes + share * outputs * out_bytes)
+    moved = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
+    moved += config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
     waves = math.ceil(_blocks(problem, config) / facts.cores)
     registers = max(32, 24 + _registers(problem, config))
     beside = max(1, min(
@@ -249,6 +250,11 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     by_itself = (WAIT_CYCLES + issued * max(warps / 4, WARP_CYCLES)) / beside
     times = (max(warps * issued / 4, warps * shared), moved / L2_BYTES, by_itself, BEGIN_CYCLES)
     return waves * math.cbrt(sum(time**3 for time in times)) * (1 + ALONE / beside)
+
+
+def _sector(layout: str, config: PlanesConfig, nbytes: int) -> float:
+    """Bytes that L2 moves for one number: in NHWC sectors of 32, of which a block has use for its planes alone."""
+    return nbytes if layout == "NCHW" else max(nbytes, 32 / config.planes)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:
