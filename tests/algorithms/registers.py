@@ -26,6 +26,9 @@ from convforge.problem import parse_problem
 RECORD = Path(__file__).with_name("registers.csv")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
+# Of a digest in the record.
+DIGITS = 16
+
 
 def _card(
     architecture: str, name: str, cores: int, l2: int, memory: int, block_shared: int, shared: int, threads: int
@@ -195,6 +198,8 @@ class Row:
         Of a thread.
     shared_bytes : int
         Static shared memory of a block.
+    source : str
+        Digest of the text that was compiled, headers and all.
     """
 
     architecture: str
@@ -206,6 +211,7 @@ class Row:
     spill_bytes: int
     stack_bytes: int
     shared_bytes: int
+    source: str
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -214,15 +220,24 @@ class Row:
 
 
 class _Compiling(Compiling):
-    """As a card of an architecture, by the NVRTC that knows it."""
+    """As a card of an architecture, by the NVRTC that knows it; the text of a `known` row is not compiled again."""
 
-    def __init__(self, architecture: str) -> None:
+    def __init__(self, architecture: str, known: Iterable[Row]) -> None:
         self.facts, self.kernels = CARDS[architecture], {}
+        self.sources: dict[str, str] = {}
+        self._known = {(row.architecture, row.kernel, row.nvrtc, row.source): row for row in known}
 
     def compile(self, kernel: KernelSource) -> Compiled:
-        if self.facts.architecture not in OLD:
-            return super().compile(kernel)
-        self.kernels[kernel.name] = nvrtc12.compile_kernel(kernel, self.facts.architecture)
+        architecture, source = self.facts.architecture, kernel.digest()[:DIGITS]
+        self.sources[kernel.name] = source
+        row = self._known.get((architecture, kernel.name, version_for(architecture), source))
+        if row is not None:
+            takes = (row.registers, row.spill_bytes, row.stack_bytes, row.shared_bytes)
+            self.kernels[kernel.name] = Compiled(kernel.name, architecture, b"", *takes, constant_bytes=0)
+        elif architecture in OLD:
+            self.kernels[kernel.name] = nvrtc12.compile_kernel(kernel, architecture)
+        else:
+            super().compile(kernel)
         return self.kernels[kernel.name]
 
 
@@ -249,11 +264,11 @@ def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
     return everywhere + (once if architecture == "sm_90" else ())
 
 
-def rows_of(method: Any, architecture: str) -> list[Row]:
+def rows_of(method: Any, architecture: str, known: Iterable[Row] = ()) -> list[Row]:
     """Compile the default config of a method for all its problems; those that it refuses are left out."""
     found = []
     for text in problems_of(method, architecture):
-        problem, runtime = parse_problem(text), _Compiling(architecture)
+        problem, runtime = parse_problem(text), _Compiling(architecture, known)
         if refusal(method, problem, runtime.facts) is not None:
             continue
         config = method.configs(problem, runtime.facts)[0]
@@ -264,13 +279,13 @@ def rows_of(method: Any, architecture: str) -> list[Row]:
             assert kernel.shared_bytes + dynamic <= room, f"{name} [{config}] takes {dynamic} of {room} bytes"
             made_by, tiles = version_for(architecture), str(config) if name in launched else ""
             takes = (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.shared_bytes)
-            found.append(Row(architecture, name, str(problem), tiles, made_by, *takes))
+            found.append(Row(architecture, name, str(problem), tiles, made_by, *takes, runtime.sources[name]))
     return found
 
 
-def compiled_rows(architecture: str) -> dict[tuple[str, ...], Row]:
+def compiled_rows(architecture: str, known: Iterable[Row] = ()) -> dict[tuple[str, ...], Row]:
     """All of an architecture, by key: what several methods share is there once."""
-    return {row.key: row for method in methods() for row in rows_of(method, architecture)}
+    return {row.key: row for method in methods() for row in rows_of(method, architecture, known)}
 
 
 def read_record() -> dict[tuple[str, ...], Row]:

@@ -135,8 +135,8 @@ def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
     needed = sets * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
     if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
         return (
-            f"inputs, truth and ring take about {needed / 2**30:.1f} GiB; there are "
-            f"{facts.memory_bytes / 2**30:.1f} GiB of memory"
+            f"inputs, truth and ring take about {needed / 2**30:.1f} GiB; of {facts.memory_bytes / 2**30:.1f} GiB of "
+            f"memory {100 * MEMORY_SHARE:.0f} % are for them"
         )
     return None
 

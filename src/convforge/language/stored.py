@@ -26,6 +26,7 @@ PHRASES = (
     "a call takes {time}: too dear for what the budget has left",
     "a call would take about {time} (as {size} did); its share is {share}",
     "the truth would take about {time} ({known} for {problem}); its case has {share}",
+    "inputs, truth and ring take about {needed}; of {there} of memory {share} % are for them",
     "inputs, truth and ring take about {needed}; there are {there} of memory",
     "too dear for what is left of {budget}",
     "the budget of {budget} was spent",

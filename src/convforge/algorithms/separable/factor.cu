@@ -51,7 +51,7 @@ constexpr Survey NOTHING = {0, 0, R * S};
 struct Shared {
     Survey partial[2][WARPS];
     double column[R], row[S];
-    double squares[LINES];
+    double squares[(LINES + 3) / 4 * 4];  // of lines; a compiler may load several at once
     int order[LINES];  // lines by their lengths, the longest first
 };
 
