@@ -129,12 +129,27 @@ def test_transfer_may_turn_it_round() -> None:
 
 def test_a_host_whose_time_falls_as_pixels_grow_says_nothing_of_the_crossover() -> None:
     """It was kept from its work; a little less time for more pixels is noise, and changes nothing."""
-    gpu = {32: 2.0, 64: 1.0, 128: 1.0}
+    gpu = {32: 1.0, 64: 1.0, 128: 1.0}
     finding = one("size", run(*worth(gpu, {32: 1.0, 64: 8.0, 128: 2.0})), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/unsteady-time", False)
     assert "its host takes 8.00 s at 64 and 2.00 s at 128" in sentence("size", finding)
-    finding = one("size", run(*worth(gpu, {32: 1.0, 64: 3.0, 128: 2.0})), "gpu-worth-it")
+    finding = one("size", run(*worth({32: 2.0, 64: 1.0, 128: 1.0}, {32: 1.0, 64: 3.0, 128: 2.0})), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/from-time", True)
+
+
+def test_what_holds_though_the_host_was_kept() -> None:
+    """Its times are too long, never too short: so its least is a bound, and where it is ahead it is."""
+    host = {32: 1.0, 64: 8.0, 128: 2.0}
+    finding = one("size", run(*worth({32: 0.1, 64: 0.2, 128: 0.3}, host)), "gpu-worth-it")
+    assert (finding.form, finding.supported) == ("worth/kept-ahead-time", True)
+    said = sentence("size", finding)
+    assert "takes 1.00 s at least, at 32, and the GPU no more than 300 ms, at 128" in said
+    assert "8.00 s at 64 and 2.00 s at 128" in said
+    finding = one("size", run(*worth({32: 2.0, 64: 0.2, 128: 0.3}, host)), "gpu-worth-it")
+    assert (finding.form, finding.supported) == ("worth/kept-behind-time", True)
+    assert "slower than its host at 32, though" in sentence("size", finding)
+    finding = one("size", run(*worth({32: 0.9, 64: 1.2, 128: 1.5}, host)), "gpu-worth-it")
+    assert (finding.form, finding.supported) == ("worth/unsteady-time", False)
 
 
 def test_without_the_host_it_cannot_be_said() -> None:

@@ -12,7 +12,7 @@ from convforge.bench.records import Run
 from convforge.bench.suites import load, select
 from convforge.problem import parse_problem
 from convforge.studies import common
-from convforge.studies.finding import Finding
+from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, device_backend, order, readings, series
 from convforge.studies.study import Part, Study
 
@@ -171,7 +171,7 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
     }
     if (fall := _fall({size: cpu for size, (_, cpu) in pairs.items()})) is not None:
         values |= dict(zip(("slow", "slow_s", "quick", "quick_s"), fall, strict=True))
-        return Finding(rule, f"worth/unsteady-{what}", values, rests, supported=False)
+        return _kept(rule, what, values, pairs, rests)
     if len(won) == len(pairs):
         form = "always"
     elif not won:
@@ -179,6 +179,24 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
     else:
         form = "from" if won == list(pairs)[-len(won) :] else "scattered"
     return Finding(rule, f"worth/{form}-{what}", values, rests)
+
+
+def _kept(
+    rule: str, what: str, values: dict[str, Any], pairs: dict[int, tuple[Reading, Reading]], rests: tuple[Datum, ...]
+) -> Finding:
+    """What holds though something kept the host: its times are too long, never too short."""
+    least = min(pairs, key=lambda size: pairs[size][1].seconds)
+    most = max(pairs, key=lambda size: pairs[size][0].seconds)
+    behind = [size for size, (gpu, cpu) in pairs.items() if order(cpu.timing, gpu.timing) == "faster"]
+    values |= {
+        "least": least, "least_s": pairs[least][1].seconds, "most": most, "most_s": pairs[most][0].seconds,
+        "behind": behind,
+    }  # fmt: skip
+    if order(pairs[most][0].timing, pairs[least][1].timing) == "faster":
+        return Finding(rule, f"worth/kept-ahead-{what}", values, rests)
+    if behind:
+        return Finding(rule, f"worth/kept-behind-{what}", values, rests)
+    return Finding(rule, f"worth/unsteady-{what}", values, rests, supported=False)
 
 
 def _fall(host: dict[int, Reading]) -> tuple[int, float, int, float] | None:
@@ -246,6 +264,12 @@ for _what, _said in _WITH.items():
         "crossover (" + _on,
         f"worth/unsteady-{_what}": "From which size on the GPU is worth it cannot be said: its host takes "
         "{slow_s:time} at {slow} and {quick_s:time} at {quick}, which has more pixels; something else kept it (" + _on,
+        f"worth/kept-ahead-{_what}": "The GPU is faster than its host at {n:each size}, though how much cannot be "
+        "said: something else kept the host, which takes {slow_s:time} at {slow} and {quick_s:time} at {quick}. But "
+        "the host takes {least_s:time} at least, at {least}, and the GPU no more than {most_s:time}, at {most} (" + _on,
+        f"worth/kept-behind-{_what}": "The GPU is slower than its host at {behind:names}, though something else kept "
+        "the host, which takes {slow_s:time} at {slow} and {quick_s:time} at {quick}; of other sizes nothing can be "
+        "said (" + _on,
         f"worth/missing-{_what}": "Whether the GPU is worth it cannot be said, as the same was not timed on its host "
         "(" + _on,
     }
