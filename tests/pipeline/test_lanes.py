@@ -162,7 +162,7 @@ def result_on(runtime: Any, device: str, method: str) -> tuple[Any, Any, list[An
 
 
 def test_the_cpu_has_one_lane_that_copies_nothing() -> None:
-    expected, _, outs = result_on(cpu_runtime(), "cpu", "direct_rows")
+    expected, _, outs = result_on(cpu_runtime(), "cpu", "direct_naive")
     assert len(outs) == LANES["cpu"] == 1
     out, seconds = outs[0]
     np.testing.assert_array_equal(out, expected)
