@@ -184,7 +184,11 @@ def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Re
 def _kept(
     rule: str, what: str, values: dict[str, Any], pairs: dict[int, tuple[Reading, Reading]], rests: tuple[Datum, ...]
 ) -> Finding:
-    """What holds though something kept the host: its times are too long, never too short."""
+    """What holds though something kept the host: its times may be too long, never too short.
+
+    So where it is ahead, it is. Where it is behind it may have been kept; but not where its times did not vary, and a
+    picture with more pixels takes no less.
+    """
     least = min(pairs, key=lambda size: pairs[size][1].seconds)
     most = max(pairs, key=lambda size: pairs[size][0].seconds)
     behind = [size for size, (gpu, cpu) in pairs.items() if order(cpu.timing, gpu.timing) == "faster"]
@@ -192,7 +196,8 @@ def _kept(
         "least": least, "least_s": pairs[least][1].seconds, "most": most, "most_s": pairs[most][0].seconds,
         "behind": behind,
     }  # fmt: skip
-    if order(pairs[most][0].timing, pairs[least][1].timing) == "faster":
+    bound = pairs[least][1].timing
+    if least == min(pairs) and not bound.noisy and order(pairs[most][0].timing, bound) == "faster":
         return Finding(rule, f"worth/kept-ahead-{what}", values, rests)
     if behind:
         return Finding(rule, f"worth/kept-behind-{what}", values, rests)
@@ -266,7 +271,8 @@ for _what, _said in _WITH.items():
         "{slow_s:time} at {slow} and {quick_s:time} at {quick}, which has more pixels; something else kept it (" + _on,
         f"worth/kept-ahead-{_what}": "The GPU is faster than its host at {n:each size}, though how much cannot be "
         "said: something else kept the host, which takes {slow_s:time} at {slow} and {quick_s:time} at {quick}. But "
-        "the host takes {least_s:time} at least, at {least}, and the GPU no more than {most_s:time}, at {most} (" + _on,
+        "already at {least} the host takes {least_s:time}, which did not vary, and the GPU nowhere more than "
+        "{most_s:time}, at {most} (" + _on,
         f"worth/kept-behind-{_what}": "The GPU is slower than its host at {behind:names}, though something else kept "
         "the host, which takes {slow_s:time} at {slow} and {quick_s:time} at {quick}; of other sizes nothing can be "
         "said (" + _on,

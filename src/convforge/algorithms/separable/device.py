@@ -151,7 +151,7 @@ class Separable(DeviceConvolution[FusedConfig]):
             "Separable",
         )  # fmt: skip
         kernel = compiled(runtime, source, config.threads, config.resident)
-        tiles = _tiles(problem, config)
+        tiles, across = _tiles(problem, config), max(1, -(-problem.q // config.tile_q))
         info = LaunchInfo("separable", (tiles,), (config.threads,), lies.shared_bytes, early=True)
         info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
@@ -161,7 +161,7 @@ class Separable(DeviceConvolution[FusedConfig]):
             factors = frame.prepared.tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, frame)
-            args.tiles, args.across = tiles, max(1, -(-problem.q // config.tile_q))
+            args.tiles, args.across = tiles, across
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
@@ -216,7 +216,7 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
         -(-blocks // facts.cores),
     )
     held = max(1, at_once) * warps
-    alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the pixels of an only block come in
+    alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the warps of an only block wait for each other
     waves = math.ceil(blocks / facts.cores)
     return waves * problem.c_per_group * max(issued / 4, shared, moved * apart) * max(1.0, 8 / held) * alone
 
