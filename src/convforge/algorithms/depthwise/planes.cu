@@ -20,11 +20,11 @@
 // Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
 #include "border.cuh"
 #include "device.cuh"
-#include "divide.cuh"
 #include "ends.cuh"
 #include "given.cuh"
 #include "held.cuh"
 #include "lines.cuh"
+#include "plane_tiles.cuh"
 #include "vector.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
@@ -47,17 +47,12 @@ struct Planes {
     Conv conv;
     Filter filter;
     int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
-    Divisor across, down;        // tiles of a plane along q and p
+    PlaneTiles tiles;
 };
 
 struct Held {
     acc_t filters[PLANES * FILTER];
     tile_t pixels[PLANES * PLANE];
-};
-
-// What a block computes: `planes` planes from (n, k) on, and their first output.
-struct Tile {
-    int n, k, planes, p, q;
 };
 
 // How the threads of a plane share what there is to copy: WIDE vectors of a row side by side, LINES rows at a time.
@@ -191,24 +186,13 @@ __device__ inline void store(const Planes &args, const acc_t (&sums)[OUT_P][OUT_
     }
 }
 
-// The tile of block i.
-__device__ inline Tile tile_of(const Planes &args, int i) {
-    const int strip = quotient(i, args.across), group = quotient(strip, args.down);
-    const long long first = static_cast<long long>(group) * PLANES;
-    const long long planes = static_cast<long long>(args.conv.N) * K - first;
-    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;  // the cheapest division that does
-    return {n, static_cast<int>(first - static_cast<long long>(n) * K),
-            static_cast<int>(planes < PLANES ? planes : PLANES), (strip - group * args.down.by) * TILE_P,
-            (i - strip * args.across.by) * TILE_Q};
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(const __grid_constant__ Planes args) {
     DYNAMIC_SHARED(Held, held);
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
     const int slot = CHANNELS_LAST ? t % PLANES : t / SHARE, strip = CHANNELS_LAST ? t / PLANES : t % SHARE;
     const int y = BESIDE ? strip / STRIPS_X : strip % STRIPS_Y, x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y;
-    const Tile tile = tile_of(args, blockIdx.x);
+    const Tile tile = tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
     wait_for_earlier();
     copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();

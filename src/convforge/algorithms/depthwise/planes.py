@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,15 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
+from convforge.algorithms.include.plane_tiles import (
+    VECTOR_BYTES,
+    PlaneTiles,
+    odd_vectors,
+    tile_height,
+    tile_width,
+    whole_vectors,
+    window,
+)
 from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
@@ -20,14 +30,14 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-# Bytes of the widest load, store and copy.
-VECTOR_BYTES = 16
+# Bytes that shared memory moves in a cycle.
+BANK_BYTES = 128
 
 # Rows and columns of outputs of a thread that are worth comparing. Odd rows meet in no bank of shared memory.
 OUTPUTS = ((7, 8), (5, 8), (4, 8), (3, 8), (2, 8), (1, 8), (7, 4), (4, 4), (3, 4), (2, 4), (1, 4))
 
 # Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
-MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 128, (64, 128, 256)
+MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 256, (64, 128, 256)
 
 # Taps of a row that are taken together: all of a short one.
 SHORT_ROW, CHUNK = 11, 8
@@ -39,14 +49,18 @@ MOST_REGISTERS = 160
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
 # Blocks that a multiprocessor holds at most, and cycles in which it begins one: small blocks of little work wait.
-BLOCKS_HELD, BEGIN_CYCLES = 32, 285
+BLOCKS_HELD, BEGIN_CYCLES = 32, 550
 
-# Bytes a cycle between a multiprocessor and L2. Cycles from one instruction of a warp to its next, and those in which a
-# block waits for its first pixels. What a multiprocessor loses while a block waits at its barrier, if it has no other.
-L2_BYTES, WARP_CYCLES, WAIT_CYCLES, ALONE = 11, 6.5, 600, 0.25
+# Bytes a cycle between a multiprocessor and L2; what it loses of that time while a block waits for its first pixels and
+# no other is there. Cycles from one instruction of a warp to its next, but for multiply-adds: these wait for nothing.
+L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 
-# Instructions of a copied vector, of a store, of a thread's turn at the filters, and of a whole number's conversion.
-COPY, STORE, TURN, CONVERSION = 15, 45, 270, 2
+# Instructions of a copied vector, a store, a thread's turn at the filters, a whole number's conversion, and of a row of
+# outputs that may have no use for a row of pixels. Cycles of shared memory for a vector of weights.
+COPY, STORE, TURN, CONVERSION, TEST, WEIGHTS = 35, 66, 270, 2.4, 16, 5
+
+# Products of a thread whose loops planes.cu unrolls, so that no row is tested.
+UNROLLED = 1536
 
 # How many configs are worth trying.
 MOST_CONFIGS = 10
@@ -121,7 +135,10 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     since = "direct_shared"
     sources = (
         "algorithms/depthwise/planes.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "held", "lines", "vector")),
+        *(
+            f"algorithms/include/device/{name}.cuh"
+            for name in ("divide", "given", "held", "lines", "plane_tiles", "vector")
+        ),
         *DepthwiseConvolution.headers,
     )
 
@@ -134,15 +151,15 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
-            strips_y = even_share(-(-problem.p // out_p), MOST_STRIPS)
-            strips_x = even_share(-(-problem.q // out_q), MOST_COLUMNS // out_q)
-            for threads in BLOCKS:
+            high = even_share(-(-problem.p // out_p), MOST_STRIPS)
+            wide = even_share(-(-problem.q // out_q), MOST_COLUMNS // out_q)
+            strips = {(-(-high // y), -(-wide // x)) for y in (1, 2) for x in (1, 2, 4)}
+            for (strips_y, strips_x), threads in itertools.product(strips, BLOCKS):
                 planes = max(1, min(problem.n * problem.k, threads // (strips_y * strips_x)))
                 if problem.x_layout == "NHWC" and planes > 4:
                     planes -= planes % 4  # 16 bytes of float32 side by side
-                found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
-                for fewer in ((-(-strips_y // 2), strips_x), (-(-strips_y // 2), -(-strips_x // 2))):
-                    found.add(PlanesConfig(out_p, out_q, *fewer, planes, resident))
+                if strips_y * strips_x * planes <= BLOCKS[-1]:
+                    found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
@@ -151,8 +168,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
-        struct = with_conv("Planes", problem, filter=Filter, **vectors, across=Divisor, down=Divisor)
-        lies, store = _layout(problem, config), _store(problem, config)
+        struct = with_conv("Planes", problem, filter=Filter, **vectors, tiles=PlaneTiles.struct)
+        lies, store, tiles = _layout(problem, config), _store(problem, config), _tiles(problem, config)
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
             PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=lies.raw, FILL=lies.fill,
@@ -163,9 +180,9 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
         source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
         kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        info = LaunchInfo(name, (tiles.count,), (config.threads,), lies.shared_bytes, early=True)
         info = runtime.describe(kernel, info)
-        divisors = [divisor(max(1, count)) for count in _tiles(problem, config)]
+        divisors = tiles.divisors()
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
@@ -176,7 +193,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             conv = args.conv
             fill(conv, problem, frame)
             args.filter = weights.filter(frame.prepared)
-            args.across, args.down = divisors
+            args.tiles = divisors
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
@@ -202,9 +219,7 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
             f"tiles and filters of {config.planes} planes take {room} bytes of shared memory; a block has "
             f"{facts.block_shared_bytes}"
         )
-    if (blocks := _blocks(problem, config)) >= 2**LIMIT_BITS:
-        return f"{blocks} tiles of {config.planes} planes are more than a launch counts"
-    return None
+    return _tiles(problem, config).refusal
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
@@ -213,7 +228,7 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
     cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
     its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
-    Counts come from planes.cu; what stands above in figures is fitted to the times of some 600 configs.
+    Counts come from planes.cu; what stands above in figures is fitted to the times of some 900 configs.
     """
     lies = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
@@ -228,28 +243,49 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     conversions = CONVERSION * outputs if is_integer(problem.out_dtype) else 0
     if problem.x_dtype != problem.acc_dtype:
         conversions += pixels * lies.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
-    width = -(-(_tile(config.strips_x * config.out_q, problem, 1) + lies.shift) // lies.fill)
-    height = _tile(config.strips_y * config.out_p, problem, 0)
+    width = -(-(tile_width(problem, config.strips_x * config.out_q) + lies.shift) // lies.fill)
+    height = tile_height(problem, config.strips_y * config.out_p)
     copies = -(-height // max(1, share // width)) * -(-width // share)
     turns = -(-config.planes * problem.r * problem.s // config.threads)
-    issued = (
-        outputs * problem.r * problem.s + pixels + weights + conversions
-        + COPY * copies + STORE * stores + TURN * turns
-    )  # fmt: skip
+    products = outputs * problem.r * problem.s
+    others = pixels + weights + conversions + COPY * copies + STORE * stores + TURN * turns
+    if products > UNROLLED:
+        close = problem.stride[0] == problem.dilation[0] == 1
+        for_all = max(0, problem.r - config.out_p + 1) if close else 0
+        others += TEST * (lies.rows - for_all) * config.out_p * len(counts)
     lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
-    shared = pixels * max(1.0, lies.load * x_bytes * 32 / 128) + 3.5 * weights + 2 * copies + stores * lines
-    moved = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
-    moved += config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
-    waves = math.ceil(_blocks(problem, config) / facts.cores)
+    shared = pixels * _phases(problem, config, lies) + WEIGHTS * weights + 2 * copies + stores * lines
+    read = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
+    written = config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
+    waves = math.ceil(_tiles(problem, config).count / facts.cores)
     registers = max(32, 24 + _registers(problem, config))
     beside = max(1, min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
         (facts.registers or 1 << 16) // (registers * warps * 32), (facts.threads or 2048) // (32 * warps), waves,
         BLOCKS_HELD,
     ))  # fmt: skip
-    by_itself = (WAIT_CYCLES + issued * max(warps / 4, WARP_CYCLES)) / beside
-    times = (max(warps * issued / 4, warps * shared), moved / L2_BYTES, by_itself, BEGIN_CYCLES)
-    return waves * math.cbrt(sum(time**3 for time in times)) * (1 + ALONE / beside)
+    issued = warps * (products + others) / 4
+    by_itself = max(issued, products + WARP_CYCLES * others) / beside
+    times = (max(issued, warps * shared), (read + written) / L2_BYTES, by_itself, BEGIN_CYCLES)
+    return waves * (math.cbrt(sum(time**3 for time in times)) + ALONE / beside * read / L2_BYTES)
+
+
+def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:
+    """Cycles in which shared memory serves a warp's loads of pixels: as many bytes at once as it has banks for."""
+    nbytes = itemsize(problem.x_dtype if lies.raw else problem.acc_dtype)
+    vector = max(4, lies.load * nbytes)
+    together = BANK_BYTES // vector
+    if problem.x_layout == "NHWC":
+        return 32 // together  # neighbours lie in neighbouring planes, an odd number of vectors apart
+    beside = config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES
+    places = set()
+    for thread in range(together):
+        slot, strip = divmod(thread, config.strips_y * config.strips_x)
+        y, x = divmod(strip, config.strips_x) if beside else divmod(strip, config.strips_y)[::-1]
+        row = slot * lies.plane + y * config.out_p * problem.stride[0] * lies.pitch
+        places.add((row + x * config.out_q * problem.stride[1]) * nbytes // vector)
+    banks = collections.Counter(place % together for place in places)
+    return 32 // together * max(banks.values())
 
 
 def _sector(layout: str, config: PlanesConfig, nbytes: int) -> float:
@@ -266,13 +302,7 @@ def _chunks(problem: Conv2dProblem) -> list[int]:
 
 def _span(problem: Conv2dProblem, config: PlanesConfig, shift: int, taps: int) -> int:
     """Pixels of a row that a thread loads for so many taps."""
-    return shift + (config.out_q - 1) * problem.stride[1] + (taps - 1) * problem.dilation[1] + 1
-
-
-def _tile(outputs: int, problem: Conv2dProblem, axis: int) -> int:
-    """Pixels under so many outputs, along H (0) or W (1)."""
-    taps = (problem.r, problem.s)[axis]
-    return (outputs - 1) * problem.stride[axis] + problem.dilation[axis] * (taps - 1) + 1
+    return shift + window(config.out_q, taps, problem.stride[1], problem.dilation[1])
 
 
 def _registers(problem: Conv2dProblem, config: PlanesConfig) -> int:
@@ -292,26 +322,20 @@ def _layout(problem: Conv2dProblem, config: PlanesConfig) -> _Layout:
     chunks = _chunks(problem)
     load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunks[0] * problem.dilation[1] if len(chunks) > 1 else step)
 
-    width = shift + _tile(config.strips_x * config.out_q, problem, 1)
+    width = shift + tile_width(problem, config.strips_x * config.out_q)
     reach = [-(-width // copied) * copied]
     for i, taps in enumerate(chunks):
         last = (config.strips_x - 1) * step + i * chunks[0] * problem.dilation[1]
         reach.append(last + -(-_span(problem, config, shift, taps) // load) * load)
-    pitch = _odd_vectors(max(reach), tile_bytes, odd=True)
-    height = _tile(config.strips_y * config.out_p, problem, 0)
-    filter_pitch = _odd_vectors(problem.s, acc_bytes, odd=False)
+    pitch = odd_vectors(max(reach), tile_bytes)
+    height = tile_height(problem, config.strips_y * config.out_p)
+    filter_pitch = whole_vectors(problem.s, acc_bytes)
     plane, filter_ = height * pitch, problem.r * filter_pitch
     if near:
-        plane, filter_ = (_odd_vectors(*of, odd=True) for of in ((plane, tile_bytes), (filter_, acc_bytes)))
+        plane, filter_ = odd_vectors(plane, tile_bytes), odd_vectors(filter_, acc_bytes)
     nbytes = config.planes * (filter_ * acc_bytes + plane * tile_bytes)
-    rows = _tile(config.out_p, problem, 0)
+    rows = tile_height(problem, config.out_p)
     return _Layout(raw, copied, shift, load, chunks[0], pitch, plane, filter_pitch, filter_, rows, nbytes)
-
-
-def _odd_vectors(elements: int, nbytes: int, *, odd: bool) -> int:
-    """The least number of elements, at least `elements`, that whole vectors hold; an odd number of vectors if asked."""
-    vectors = -(-elements * nbytes // VECTOR_BYTES)
-    return (vectors | 1 if odd else vectors) * VECTOR_BYTES // nbytes
 
 
 def _store(problem: Conv2dProblem, config: PlanesConfig) -> int:
@@ -321,11 +345,5 @@ def _store(problem: Conv2dProblem, config: PlanesConfig) -> int:
     return math.gcd(problem.q, config.out_q, VECTOR_BYTES // itemsize(problem.out_dtype))
 
 
-def _tiles(problem: Conv2dProblem, config: PlanesConfig) -> tuple[int, int]:
-    """Tiles of a plane along q and p."""
-    return -(-problem.q // (config.strips_x * config.out_q)), -(-problem.p // (config.strips_y * config.out_p))
-
-
-def _blocks(problem: Conv2dProblem, config: PlanesConfig) -> int:
-    across, down = _tiles(problem, config)
-    return max(1, across * down * -(-problem.n * problem.k // config.planes))
+def _tiles(problem: Conv2dProblem, config: PlanesConfig) -> PlaneTiles:
+    return PlaneTiles.of(problem, config.strips_y * config.out_p, config.strips_x * config.out_q, config.planes)

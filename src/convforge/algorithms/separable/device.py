@@ -11,6 +11,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.include.resident import as_many_as_run, compiled
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
@@ -18,9 +19,6 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
-
-# Bytes of the widest load, store and copy.
-VECTOR_BYTES = 16
 
 # Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
 # takes in the first pass, that are worth comparing.
@@ -109,7 +107,7 @@ class Separable(DeviceConvolution[FusedConfig]):
     sources = (
         "algorithms/separable/fused.cu",
         "algorithms/separable/factor.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "held", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "divide", "held", "plane_tiles", "vector")),
         *DeviceConvolution.headers,
     )
 
@@ -135,8 +133,8 @@ class Separable(DeviceConvolution[FusedConfig]):
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)
-        counts = {"tiles": ctypes.c_uint, "across": ctypes.c_uint}
-        struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int, **counts)
+        tiles = {"tiles": PlaneTiles.struct, "count": ctypes.c_int}
+        struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int, **tiles)
         lies = _layout(problem, config)
         prelude = constants(
             OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
@@ -151,8 +149,9 @@ class Separable(DeviceConvolution[FusedConfig]):
             "Separable",
         )  # fmt: skip
         kernel = compiled(runtime, source, config.threads, config.resident)
-        tiles, across = _tiles(problem, config), max(1, -(-problem.q // config.tile_q))
-        info = LaunchInfo("separable", (tiles,), (config.threads,), lies.shared_bytes, early=True)
+        numbered = _tiles(problem, config)
+        divisors = numbered.divisors()
+        info = LaunchInfo("separable", (numbered.count,), (config.threads,), lies.shared_bytes, early=True)
         info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if lies.fill > 1 else {}
@@ -161,7 +160,7 @@ class Separable(DeviceConvolution[FusedConfig]):
             factors = frame.prepared.tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, frame)
-            args.tiles, args.across = tiles, across
+            args.tiles, args.count = divisors, numbered.count
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
@@ -182,7 +181,7 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
         return f"taps and sums take {need} registers; {MOST_REGISTERS} are to be had"
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
         return f"the tiles of both passes take {room} bytes of shared memory; a block has {facts.block_shared_bytes}"
-    return None
+    return _tiles(problem, config).refusal
 
 
 def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
@@ -208,7 +207,7 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
     shared = turns * (loads * pixels + config.along * wide + taps) + warps * (span * wide + taps)
     shared += copies * max(1.0, lies.fill * tile_bytes / 4)
     moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
-    blocks = _tiles(problem, config)
+    blocks = _tiles(problem, config).count
     apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
     at_once = min(
         (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
@@ -247,16 +246,16 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     chunk, step = _chunk(problem.s, problem), config.along * problem.stride[1]
     load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunk * problem.dilation[1] if chunk < problem.s else step)
 
-    width = shift + _under(config.tile_q, problem, 1)
+    width = shift + tile_width(problem, config.tile_q)
     reach = [-(-width // copied) * copied]
     for first in range(0, problem.s, chunk):
         count = min(chunk, problem.s - first)
         span = shift + (config.along - 1) * problem.stride[1] + (count - 1) * problem.dilation[1] + 1
         last = (config.tile_q // config.along - 1) * step + first * problem.dilation[1]
         reach.append(last + -(-span // load) * load)
-    pitch = _odd_vectors(max(reach), tile_bytes)
-    rows = _under(config.strips_y * config.out_p, problem, 0)
-    middle_pitch = _odd_vectors(config.tile_q, acc_bytes)
+    pitch = odd_vectors(max(reach), tile_bytes)
+    rows = tile_height(problem, config.strips_y * config.out_p)
+    middle_pitch = odd_vectors(config.tile_q, acc_bytes)
     plane, middle = rows * pitch, rows * middle_pitch
     if config.planes > 1:  # the planes of a pixel meet in no bank
         banks = 128 // acc_bytes
@@ -267,17 +266,5 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     return _Layout(raw, copied, shift, load, pitch, plane, middle_pitch, middle, rows, width, nbytes)
 
 
-def _under(outputs: int, problem: Conv2dProblem, axis: int) -> int:
-    """Pixels under so many outputs, along H (0) or W (1)."""
-    taps = (problem.r, problem.s)[axis]
-    return (outputs - 1) * problem.stride[axis] + problem.dilation[axis] * (taps - 1) + 1
-
-
-def _odd_vectors(elements: int, nbytes: int) -> int:
-    """The least number of elements, at least `elements`, that an odd number of vectors holds."""
-    return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes
-
-
-def _tiles(problem: Conv2dProblem, config: FusedConfig) -> int:
-    across, down = -(-problem.q // config.tile_q), -(-problem.p // (config.strips_y * config.out_p))
-    return max(1, across * down * -(-problem.n * problem.k // config.planes))
+def _tiles(problem: Conv2dProblem, config: FusedConfig) -> PlaneTiles:
+    return PlaneTiles.of(problem, config.strips_y * config.out_p, config.tile_q, config.planes)

@@ -28,6 +28,7 @@
 #include "device.cuh"
 #include "ends.cuh"
 #include "held.cuh"
+#include "plane_tiles.cuh"
 #include "vector.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, THREADS = PLANES * TILE_Q * STRIPS_Y;
@@ -51,7 +52,8 @@ struct Separable {
     const acc_t *rows, *columns;  // factors: (K, C_GROUP, MOST_PRODUCTS, S) and (K, C_GROUP, MOST_PRODUCTS, R)
     const int *ranks;             // (K, C_GROUP): how many of them are a filter's
     int aligned_x;                // whether rows allow vectors of FILL pixels
-    unsigned tiles, across;       // all of them; those beside each other in a plane
+    PlaneTiles tiles;
+    int count;  // of all tiles
 };
 
 struct Factors {
@@ -64,28 +66,15 @@ struct Held {
     tile_t pixels[PLANES * PLANE];
 };
 
-// What a block computes: `planes` planes from (n, k) on, and their first output.
-struct Tile {
-    int n, k, planes, p, q;
-};
-
 // What is computed at a time: product i of `products` of channel c, in tile `at`.
 struct Step {
-    unsigned at;
+    int at;
     int c, i, products;
     Tile tile;
 };
 
-__device__ inline Tile tile_of(const Separable &args, unsigned at) {
-    const Conv &conv = args.conv;
-    const unsigned down = (conv.P + TILE_P - 1) / TILE_P, strip = at / args.across, group = strip / down;
-    // Unsigned 32-bit divisions are the cheapest: tiles are no more, and planes where places have 32 bits.
-    const long long first = static_cast<long long>(group) * PLANES;
-    const long long planes = static_cast<long long>(conv.N) * K - first;
-    const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / K : first / K;
-    return {n, static_cast<int>(first - static_cast<long long>(n) * K),
-            static_cast<int>(planes < PLANES ? planes : PLANES), static_cast<int>(strip - group * down) * TILE_P,
-            static_cast<int>(at - strip * args.across) * TILE_Q};
+__device__ inline Tile tile_of(const Separable &args, int at) {
+    return tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, args.conv, at);
 }
 
 // Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
@@ -172,7 +161,7 @@ __device__ inline void advance(const Separable &args, Step &step) {
     if (++step.c == C_GROUP) {
         step.c = 0;
         step.at += gridDim.x;
-        if (step.at >= args.tiles) return;
+        if (step.at >= args.count) return;
         step.tile = tile_of(args, step.at);
     }
     step.products = products_of(args, step.tile, step.c);
@@ -284,11 +273,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
     const int x = u % TILE_Q, y = u / TILE_Q % STRIPS_Y;
     acc_t sums[OUT_P] = {};
     wait_for_earlier();
-    Step step = {blockIdx.x, 0, 0, 0, tile_of(args, blockIdx.x)};
+    Step step = {static_cast<int>(blockIdx.x), 0, 0, 0, tile_of(args, blockIdx.x)};
     step.products = products_of(args, step.tile, 0);
     ask(args, *held, held->factors[0], step);
     int turn = 0;
-    while (step.at < args.tiles) {
+    while (step.at < args.count) {
         Step next = step;
         advance(args, next);
         copy_async_wait();
@@ -296,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
         const Tile tile = step.tile;
         pass_along(conv, *held, held->factors[turn], tile.planes);
         __syncthreads();  // sums along rows are there, and nobody reads pixels any more
-        if (next.at < args.tiles) ask(args, *held, held->factors[turn ^ 1], next);
+        if (next.at < args.count) ask(args, *held, held->factors[turn ^ 1], next);
         const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
         const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
         if (takes_part)
