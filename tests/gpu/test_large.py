@@ -66,12 +66,13 @@ def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared."""
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"
-    problem: Any = parse_problem(f"n1c1h{SIDE}w{SIDE}_k1r3s3_p1_f16_{layout}")
+    dtypes, least = ("u8-i8-u8-i32", 0) if algorithm.name == "direct_mma" else ("f16", -8)
+    problem: Any = parse_problem(f"n1c1h{SIDE}w{SIDE}_k1r3s3_p1_{dtypes}_{layout}")
     assert problem.h * problem.w > 2**31
-    x = _picture()
-    w = np.arange(1, 10, dtype=np.float16).reshape(1, 1, 3, 3)
+    x = _picture(problem.x_dtype, least)
+    w = (np.arange(1, 10) % 3).astype(problem.w_dtype).reshape(1, 1, 3, 3)  # no sum exceeds 9 * 16, so a byte holds it
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
-    there, out = runtime.upload(x.reshape(problem.x_shape)), runtime.empty(problem.out_shape, np.float16)
+    there, out = runtime.upload(x.reshape(problem.x_shape)), runtime.empty(problem.out_shape, problem.out_dtype)
     runtime.fill(out, 0xFF)
     plan(there, plan.prepare(runtime.upload(w)), None, out)
     runtime.synchronize()
@@ -79,13 +80,13 @@ def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     for row in (0, 1, SIDE // 2, wide - 1, wide, wide + 1, SIDE - 2, SIDE - 1):
         expected = _row_of_output(x, w[0, 0].astype(np.float32), row)
         got = runtime.download(out[0, 0, row] if layout == "nchw" else out[0, row, :, 0])
-        assert np.array_equal(got, expected.astype(np.float16)), f"{algorithm.name}: row {row}"
+        assert np.array_equal(got, expected.astype(problem.out_dtype)), f"{algorithm.name}: row {row}"
 
 
-def _picture() -> Any:
-    """Whole numbers from -8 to 8, no two rows alike nearby."""
+def _picture(dtype: str, least: int) -> Any:
+    """Seventeen whole numbers from `least` on, no two rows alike nearby."""
     columns = np.arange(SIDE)
-    return np.stack([((columns * 7 + row * 13 + row // 17) % 17 - 8).astype(np.float16) for row in range(SIDE)])
+    return np.stack([((columns * 7 + row * 13 + row // 17) % 17 + least).astype(dtype) for row in range(SIDE)])
 
 
 def _row_of_output(x: Any, w: Any, row: int) -> Any:
