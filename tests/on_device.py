@@ -38,6 +38,8 @@ def takes(algorithm: Any, text: str) -> bool:
     if problem.operation != algorithm.operation:
         return False
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
+        if algorithm.name == "depthwise_rows":
+            return _has_whole_rows(problem)
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":
@@ -62,6 +64,16 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):
         return not is_integer(problem.acc_dtype)
     return True
+
+
+def _has_whole_rows(problem: Conv2dProblem) -> bool:
+    """Whether depthwise_rows has room for a row of pixels and its outputs in registers, and for a plane."""
+    blank = problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
+    seen = (problem.q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
+    row = min(seen, problem.w) if blank else seen
+    numbers = (problem.q + row) * -(-itemsize(problem.acc_dtype) // 4) + 24
+    alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
+    return alone and numbers <= 190 and problem.p <= 1024 and problem.h * problem.w * itemsize(problem.x_dtype) < 40000
 
 
 def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:

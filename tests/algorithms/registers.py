@@ -93,6 +93,14 @@ OWN = {
             "n32c64h56w56_k128r3s3_p1_g64_f64_nchw", "n1c3h2160w3840_k3r11s11_p5_reflect_g3_u8-f32-u8-f32_nhwc",
         ),
     ),
+    "depthwise_rows": (
+        ("n32c672h14w14_k672r5s5_p2_st2_g672_f16_nchw", "n32c512h14w14_k512r27s27_p13_g512_f32_nchw"),
+        (
+            "n32c240h28w28_k240r5s5_p2_g240_f32_nchw", "n32c96h56w56_k96r7s7_p3_g96_f16_nchw",
+            "n32c128h56w56_k128r31s31_p15_g128_f32_nchw", "n32c384h14w14_k384r7s7_p3_g384_f32_nchw_+bias+relu",
+            "n32c64h14w14_k64r3s3_p1_reflect_g64_f64_nchw",
+        ),
+    ),
     "fft": (
         ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-fft", "n32c64h56w56_k64r7s7_p3_f32_nhwc_math-fft"),
         (

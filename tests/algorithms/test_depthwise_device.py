@@ -12,7 +12,14 @@ from tests.judged import judge_of
 from tests.on_device import check_views
 
 from convforge.algorithms.contract import Operands
-from convforge.algorithms.depthwise.device import ChannelsConfig, DepthwiseChannels, DepthwisePlanes, PlanesConfig
+from convforge.algorithms.depthwise.device import (
+    ChannelsConfig,
+    DepthwiseChannels,
+    DepthwisePlanes,
+    DepthwiseRows,
+    PlanesConfig,
+    RowsConfig,
+)
 from convforge.algorithms.depthwise.planes import modelled_cycles
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
@@ -20,7 +27,7 @@ from convforge.check import check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import choose
 
-CHANNELS, PLANES = DepthwiseChannels("emulator"), DepthwisePlanes("emulator")
+CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
 EACH = [
     (CHANNELS, "n2c8h21w26_k8r3s3_st1_p1_g8_f32_nhwc"),
     (CHANNELS, "n1c6h19w22_k12r5s3_st2x1_p2x1_g6_f16_nhwc"),
@@ -29,6 +36,12 @@ EACH = [
     (PLANES, "n1c6h33w40_k12r5s7_st1x2_p2x3_g6_f16_nchw"),
     (PLANES, "n1c8h18w21_k8r13s15_st1_p6x7_g8_f32_nhwc"),
     (PLANES, "n1c3h40w36_k3r31s31_st1_p15_g3_u8-i8-i32-i32_nchw_+zero:3"),
+    (ROWS, "n2c9h14w14_k9r5s5_st2_p2_g9_f16_nchw"),
+    (ROWS, "n1c3h56w56_k3r7s7_p3_g3_f32_nchw"),
+    (ROWS, "n1c5h14w14_k5r27s27_p13_g5_f32_nchw"),
+    (ROWS, "n2c3h9w16_k3r5s3_st2x3_p2x1x3x4_constant2.5_g3_f32_nchw"),
+    (ROWS, "n1c5h9w13_k5r12s2_d1_p6_g5_f64_nchw_+scale:channel+bias+residual+relu"),
+    (ROWS, "n1c5h9w16_k5r3s3_p1_circular_g5_u8-i8-u8-i32_nchw_+zero:3"),
 ]
 
 
@@ -55,15 +68,27 @@ def test_every_config(method: Any, text: str) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("border", ["zeros", "constant2", "reflect", "symmetric", "replicate", "circular"])
+@pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-i8-u8-i32"])
+def test_rows_of_a_plane_that_is_smaller_than_its_threads(border: str, dtypes: str) -> None:
+    """A config that another size of its bucket was tuned with: columns and threads are left over."""
+    border = "" if border == "zeros" else f"_{border}"
+    for size, filter_, padding in (("h7w9", "r3s3", "p1"), ("h7w16", "r5s4", "p2x3x4x1"), ("h6w6", "r11s11", "p5")):
+        text = f"n2c3{size}_k3{filter_}_{padding}{border}_g3_{dtypes}_nchw"
+        check(ROWS, text, RowsConfig(wide=20, rows=13, planes=3))
+
+
+@needs_emulator
 def test_more_rows_and_pictures_than_a_grid_has() -> None:
     check(CHANNELS, "n1c1h66000w1_k1r3s1_p1x0_f32_nhwc", ChannelsConfig(1, 1, 1, 1, 32, 1))
     check(CHANNELS, "n66000c1h1w2_k1r1s1_f32_nhwc")
     check(PLANES, "n66000c1h1w2_k1r1s1_f32_nchw")
+    check(ROWS, "n66000c1h1w2_k1r1s1_f32_nchw")
 
 
 @needs_emulator
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-@pytest.mark.parametrize(("method", "layout"), [(CHANNELS, "nhwc"), (PLANES, "nchw"), (PLANES, "nhwc")])
+@pytest.mark.parametrize(("method", "layout"), [(CHANNELS, "nhwc"), (PLANES, "nchw"), (PLANES, "nhwc"), (ROWS, "nchw")])
 def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
     """Parts of larger arrays, `ahead` elements behind their rows' first: vectors only where they are aligned."""
     text = f"n2c8h12w16_k8r3s3_p1_g8_f32_{layout}_+bias"
@@ -93,6 +118,13 @@ def test_refusals_say_why() -> None:
     assert CHANNELS.refuses(plain.replace(groups=8), H200) is None
     reason = CHANNELS.refuses(plain.replace(groups=8, x_layout="NCHW"), H200)
     assert reason == "channels must lie side by side: x_layout=NCHW must be NHWC"
+    assert ROWS.refuses(plain.replace(groups=8), H200) == "planes must lie by themselves: NCHW, not NHWC and NHWC"
+    apart = plain.replace(groups=8, x_layout="NCHW", out_layout="NCHW")
+    assert ROWS.refuses(apart, H200) is None
+    assert "an output must have a plane of its own: K=16" in str(ROWS.refuses(apart.replace(k=16), H200))
+    assert "a row of 112 pixels" in str(ROWS.refuses(apart.replace(w=112), H200))
+    assert "planes and their filters take" in str(ROWS.refuses(apart.replace(h=1000, w=70), H200))
+    assert "2000 are asked for" in str(ROWS.refuses(apart.replace(h=2000), H200))
     huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")
     assert "bytes of shared memory; a block has 232448" in str(PLANES.refuses(huge, H200))
 
@@ -134,9 +166,13 @@ def test_the_tile_follows_the_plane() -> None:
 @needs_emulator
 def test_auto_takes_them() -> None:
     runtime = emulator_runtime()
+    many = 4 * runtime.facts.cores
     for text, name in (
         ("n1c8h14w14_k8r3s3_p1_g8_f32_nhwc", "depthwise_channels"),
-        ("n1c8h14w14_k8r3s3_p1_g8_f32_nchw", "depthwise_planes"),
+        (f"n1c{many - 1}h14w14_k{many - 1}r3s3_p1_g{many - 1}_f32_nchw", "depthwise_planes"),
+        (f"n1c{many}h14w14_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_rows"),
+        (f"n1c{many}h30w30_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_planes"),
+        (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f32_nchw", "depthwise_rows"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):

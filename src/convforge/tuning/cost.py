@@ -147,6 +147,15 @@ def _by_plane(problem: Problem) -> Work:
     return Work(work.flops * idle, work.moved * (min(problem.c, 8) if problem.x_layout == "NHWC" else 1))
 
 
+def _by_row(problem: Problem) -> Work:
+    """The same without products that fall on a border of zeros: of a filter no more rows and columns than pixels."""
+    work = _direct(problem)
+    if not isinstance(problem, Conv2dProblem):
+        return work
+    seen = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
+    return Work(work.flops * seen / max(problem.r * problem.s, 1), work.moved)
+
+
 def _by_load(problem: Problem) -> Work:
     """A thread takes as long as its loads: pixels that it has serve up to four output channels for nothing."""
     work = _direct(problem)
@@ -218,6 +227,7 @@ ON_GPU: dict[str, Method] = {
     "direct_mma": Method(1.0, 0.8, 4096, 1, _by_rows),
     "depthwise_channels": Method(0.17, 0.5, 2048, 2, _direct),
     "depthwise_planes": Method(0.50, 0.6, 2048, 2, _by_plane),
+    "depthwise_rows": Method(0.55, 0.6, 2048, 1, _by_row),
     "im2col": Method(0.55, 0.8, 2048, 3, _expanded),
     "implicit_gemm": Method(0.62, 0.8, 8192, 2, _blocked),
     "fft": Method(0.30, 0.7, 4096, 5, _fourier(3)),

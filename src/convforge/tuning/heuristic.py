@@ -34,6 +34,10 @@ FUSED_EXTENT = 63
 # Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
 LARGE_DEPTHWISE = 49
 
+# Pixels of a plane up to which, or with such filters, blocks that hold whole planes are ahead of tiles in NCHW; and
+# planes for each multiprocessor from which they are: fewer leave some without any.
+SMALL_PLANE, FEW_PLANES = 28 * 28, 4
+
 # Output channels of a group up to which tiles that come ahead of the threads are ahead: with more there is so much to
 # multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
 # limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
@@ -182,7 +186,7 @@ def _on_cpu(problem: Conv2dProblem) -> list[Rule]:
 def _on_gpu(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     tiled = ("direct_tiled", "a thread's outputs share the pixels that it holds in registers")
     return [
-        *_small(problem, facts), *_bytes(problem), *_one_channel(problem), *_matrices(problem, facts),
+        *_small(problem, facts), *_bytes(problem), *_one_channel(problem, facts), *_matrices(problem, facts),
         *_boxes(problem), tiled, *_shared_pixels(problem),
     ]  # fmt: skip
 
@@ -213,12 +217,12 @@ def _bytes(problem: Conv2dProblem) -> list[Rule]:
     return [("direct_mma", "bytes: a row of the filter is one product of a tensor core")]
 
 
-def _one_channel(problem: Conv2dProblem) -> list[Rule]:
+def _one_channel(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     """Filters that see one channel each."""
     large = problem.r * problem.s > BOXES_TAPS
     if problem.groups != problem.c or (problem.c == 1 and (not large or problem.k_per_group >= MANY_OUTPUTS)):
         return []
-    return [*([] if large else _boxes(problem)), *_depthwise(problem)]
+    return [*([] if large else _boxes(problem)), *_depthwise(problem, facts)]
 
 
 def _matrices(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
@@ -246,8 +250,11 @@ def _boxes(problem: Conv2dProblem) -> list[Rule]:
     return [("direct_boxes", "few channels: the next boxes of pixels come while one is computed")]
 
 
-def _depthwise(problem: Conv2dProblem) -> list[Rule]:
+def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     """Names in order of preference where every filter sees one channel, on a GPU."""
     planes = ("depthwise_planes", "every filter sees one channel: tiles of several planes share a block")
     channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
-    return [channels, planes] if problem.r * problem.s <= LARGE_DEPTHWISE else [planes, channels]
+    rows = ("depthwise_rows", "every filter sees one channel: a block holds whole planes, a thread a row")
+    small = problem.h * problem.w <= SMALL_PLANE or problem.r * problem.s > LARGE_DEPTHWISE
+    first = [rows] if small and problem.n * problem.c >= FEW_PLANES * facts.cores else []
+    return [*first, *([channels, planes] if problem.r * problem.s <= LARGE_DEPTHWISE else [planes, channels]), rows]

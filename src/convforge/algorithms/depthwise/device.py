@@ -2,5 +2,6 @@
 
 from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels
 from convforge.algorithms.depthwise.planes import DepthwisePlanes, PlanesConfig
+from convforge.algorithms.depthwise.rows import DepthwiseRows, RowsConfig
 
-__all__ = ["ChannelsConfig", "DepthwiseChannels", "DepthwisePlanes", "PlanesConfig"]
+__all__ = ["ChannelsConfig", "DepthwiseChannels", "DepthwisePlanes", "DepthwiseRows", "PlanesConfig", "RowsConfig"]

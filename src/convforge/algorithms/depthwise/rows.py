@@ -1,0 +1,278 @@
+"""Host side of rows.cu: which planes a block holds whole, and how they lie there."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.divide import LIMIT_BITS
+from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, odd_vectors, whole_vectors, window
+from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, itemsize
+
+# Threads of a block that are worth comparing.
+THREADS = (32, 64, 96, 128, 192, 256)
+
+# Registers of a thread that a row of pixels, its sums and what else it needs may take, of the 255 that it has.
+MOST_REGISTERS = 190
+
+# Those of places, weights and counters.
+BESIDES = 24
+
+# Threads that a multiprocessor shall hold: fewer where each has a long row.
+RESIDENT, LONG_RESIDENT, LONG = 512, 256, 100
+
+# Instructions of a vector of pixels or outputs that is moved, of one that is moved by itself, of a tap, and of a row of
+# the filter besides its products. Of a block's time, what a multiprocessor loses if it has no other; cycles in which it
+# begins one.
+VECTOR, SINGLE, TAP, ROW, ALONE, BEGIN_CYCLES = 12, 60, 40, 20, 0.7, 400
+
+# How many configs are worth trying.
+MOST_CONFIGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RowsConfig(Config):
+    """Planes of :class:`DepthwiseRows`.
+
+    Attributes
+    ----------
+    wide : int
+        The most columns that a plane may have.
+    rows : int
+        Threads of a plane: the most rows of outputs that it may have.
+    planes : int
+        Planes of a block. It has rows * planes threads.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
+    """
+
+    wide: int
+    rows: int
+    planes: int
+    resident: int = RESIDENT
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows * self.planes
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How pixels, outputs and filters lie in shared memory, in elements: see rows.cu."""
+
+    fill: int
+    load: int
+    pitch: int
+    store: int
+    out_pitch: int
+    filter_pitch: int
+    filter: int
+    by_pixels: bool
+    room: int
+    shared_bytes: int
+
+
+class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
+    """Whole planes in shared memory, a row of outputs a thread: for small planes in NCHW, and large filters on them.
+
+    Examples
+    --------
+    >>> from convforge.backends.emulator.facts import emulator_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n32c512h14w14_k512r27s27_st1_p13_g512_f32_nchw")
+    >>> DepthwiseRows("emulator").refuses(problem, emulator_facts()) is None
+    True
+    >>> DepthwiseRows("emulator").refuses(problem.replace(h=112, w=112), emulator_facts())
+    'a row of 112 pixels and its 112 outputs take 248 registers; 190 are to be had'
+    """
+
+    name = "depthwise_rows"
+    summary = "depthwise: whole planes in shared memory, a row of pixels in registers for a row of outputs"
+    since = "depthwise_planes"
+    sources = (
+        "algorithms/depthwise/rows.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "lines", "vector")),
+        *DepthwiseConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        return super().refuses(problem, facts) or config_refusal(problem, _least(problem), facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
+        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        least = _least(problem)
+        whole = _whole_planes(problem)
+        found = set()
+        for planes in {max(1, threads // least.rows) for threads in THREADS}:
+            found |= {replace(least, planes=planes), replace(least, planes=max(1, planes - planes % whole))}
+        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [_least(problem)]
+        return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        numbers = dict.fromkeys(("aligned_x", "aligned_out", "room"), ctypes.c_int)
+        struct = with_conv("Rows", problem, filter=Filter, **numbers)
+        lies = _layout(problem, config)
+        prelude = constants(
+            WIDE=config.wide, ROWS=config.rows, PLANES=config.planes, OUT_Q=_outputs(problem, config),
+            EXACT=config.wide == problem.w, LEFT=problem.padding[2], RAW=True, FILL=lies.fill, LOAD=lies.load,
+            PITCH=lies.pitch, STORE=lies.store, OUT_PITCH=lies.out_pitch, FILTER_PITCH=lies.filter_pitch,
+            FILTER=lies.filter, BY_PIXELS=lies.by_pixels,
+        )  # fmt: skip
+        path, name = "algorithms/depthwise/rows.cu", "depthwise_rows"
+        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Rows")
+        kernel = compiled(runtime, source, config.threads, config.resident)
+        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        info = runtime.describe(kernel, info)
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+        sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
+        x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
+        out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, sizes), lies.fill, x_bytes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, _run(out_run, sizes), lies.store, out_bytes)
+            args.room = lies.room
+            runtime.launch(kernel, info, args, frame.stream)
+
+        weights = StagedWeights(problem, runtime, kernel)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+
+
+def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
+        return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
+    if problem.k != problem.c:
+        return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
+    for name in ("wide", "rows", "planes"):
+        if getattr(config, name) < 1:
+            return f"{name}={getattr(config, name)} must be at least 1"
+    if config.wide < problem.w or config.rows < problem.p:
+        return f"{config.rows} rows of {config.wide} columns hold no P={problem.p} of W={problem.w}"
+    if (need := _registers(problem, config)) > MOST_REGISTERS:
+        row = f"a row of {config.wide} pixels and its {_outputs(problem, config)} outputs"
+        return f"{row} take {need} registers; {MOST_REGISTERS} are to be had"
+    if config.threads > 1024:
+        return f"a block has at most 1024 threads; {config.threads} are asked for"
+    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
+        return (
+            f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
+            f"{facts.block_shared_bytes}"
+        )
+    if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
+        return f"{planes} planes are more than a launch counts"
+    return None
+
+
+def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
+    """Cycles that a multiprocessor takes to issue all instructions of its blocks. Only for comparing configs.
+
+    Counts come from rows.cu; what stands above in figures follows the times of some 100 configs on an H200.
+    """
+    lies = _layout(problem, config)
+    warps = -(-config.threads // 32)
+    outputs = _outputs(problem, config)
+    taps = -(-problem.s * itemsize(problem.acc_dtype) // VECTOR_BYTES)
+    pixels = config.wide // lies.load + (config.wide if problem.x_dtype != problem.acc_dtype else 0)
+    issued: float = min(problem.r, problem.h) * (problem.s * outputs + pixels + taps + ROW)
+    moved = (
+        (problem.h * problem.w, lies.fill, problem.x_dtype),
+        (problem.p * problem.q, lies.store, problem.out_dtype),
+    )
+    for elements, vector, dtype in moved:
+        alone = vector * itemsize(dtype) < 4
+        issued += config.planes * elements / vector / config.threads * (SINGLE if alone else VECTOR)
+    issued += -(-config.planes * problem.r * problem.s // config.threads) * TAP
+    blocks = -(-_blocks(problem, config) // facts.cores)
+    registers = max(32, _registers(problem, config))
+    beside = max(1, min(
+        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
+        (facts.registers or 1 << 16) // (registers * warps * 32), (facts.threads or 2048) // (32 * warps), 32, blocks,
+    ))  # fmt: skip
+    return blocks * max(warps * issued / 4, BEGIN_CYCLES) * (1 + ALONE / beside)
+
+
+def _run(steps: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
+    """The strides of planes that follow each other in memory; of an axis of one element any will do."""
+    return {axis: step for axis, step in steps.items() if sizes[axis] > 1}
+
+
+def _least(problem: Conv2dProblem) -> RowsConfig:
+    """What asks for least: one plane."""
+    config = RowsConfig(max(1, problem.w), max(1, problem.p), 1)
+    return replace(config, resident=LONG_RESIDENT) if _registers(problem, config) > LONG else config
+
+
+def _whole_planes(problem: Conv2dProblem) -> int:
+    """How many planes, of pixels and of outputs, are whole vectors."""
+    planes = ((problem.h * problem.w, problem.x_dtype), (problem.p * problem.q, problem.out_dtype))
+    return max(VECTOR_BYTES // math.gcd(elements * itemsize(dtype), VECTOR_BYTES) for elements, dtype in planes)
+
+
+def _outputs(problem: Conv2dProblem, config: RowsConfig) -> int:
+    """Outputs of a row of `wide` pixels, in whole vectors where rows are stored so."""
+    outputs = max(1, problem.q + -(-(config.wide - problem.w) // problem.stride[1]))
+    vector, pitch = _moved(problem.q, 1, itemsize(problem.out_dtype))
+    return -(-outputs // vector) * vector if pitch else outputs
+
+
+def _registers(problem: Conv2dProblem, config: RowsConfig) -> int:
+    outputs = _outputs(problem, config)
+    span = window(outputs, problem.s, problem.stride[1], problem.dilation[1])
+    numbers = outputs + (min(span, config.wide) if _blank(problem) else span)
+    return numbers * -(-itemsize(problem.acc_dtype) // 4) + BESIDES
+
+
+def _blank(problem: Conv2dProblem) -> bool:
+    """BLANK of held.cuh."""
+    return problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
+
+
+def _layout(problem: Conv2dProblem, config: RowsConfig) -> _Layout:
+    x_bytes, out_bytes, acc_bytes = (itemsize(of) for of in (problem.x_dtype, problem.out_dtype, problem.acc_dtype))
+    fill_, pitch = _moved(problem.w, config.planes * problem.h * problem.w, x_bytes)
+    store, out_pitch = _moved(problem.q, config.planes * problem.p * problem.q, out_bytes)
+    load = math.gcd(problem.w or 1, config.wide, VECTOR_BYTES // x_bytes)
+    by_pixels = _blank(problem) and problem.r > problem.h
+    rows = odd_vectors if by_pixels else whole_vectors
+    filter_pitch = rows(problem.s, acc_bytes)
+    filter_ = odd_vectors(problem.r * filter_pitch, acc_bytes)
+    pixels = config.planes * problem.h * (pitch or problem.w) * x_bytes
+    outputs = config.planes * problem.p * (out_pitch or problem.q) * out_bytes
+    room = -(-max(pixels, outputs) // VECTOR_BYTES) * VECTOR_BYTES
+    nbytes = room + config.planes * filter_ * acc_bytes
+    return _Layout(
+        fill_, load, pitch, store, out_pitch, filter_pitch, filter_, by_pixels, room // x_bytes, nbytes,
+    )  # fmt: skip
+
+
+def _moved(columns: int, elements: int, nbytes: int) -> tuple[int, int]:
+    """Elements of a vector of a block's planes; and of a row, where rows are whole vectors, else 0."""
+    vector = VECTOR_BYTES // nbytes
+    if columns and columns % vector == 0:
+        return vector, odd_vectors(columns, nbytes)
+    return math.gcd(elements or 1, vector), 0
+
+
+def _blocks(problem: Conv2dProblem, config: RowsConfig) -> int:
+    return max(1, -(-problem.n * problem.k // config.planes))
