@@ -147,6 +147,13 @@ def _by_plane(problem: Problem) -> Work:
     return Work(work.flops * idle, work.moved * (min(problem.c, 8) if problem.x_layout == "NHWC" else 1))
 
 
+def _by_tile(problem: Problem) -> Work:
+    """Tiles are as wide as the plane; in NHWC lines are read for the sake of a few neighbouring planes."""
+    work = _direct(problem)
+    apart = isinstance(problem, Conv2dProblem) and problem.x_layout == "NHWC" and problem.c > 1
+    return Work(work.flops, work.moved * (2 if apart else 1))
+
+
 def _by_row(problem: Problem) -> Work:
     """The same without products that fall on a border of zeros: of a filter no more rows and columns than pixels."""
     work = _direct(problem)
@@ -225,9 +232,9 @@ ON_GPU: dict[str, Method] = {
     "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_plane),
     "direct_small": Method(0.05, 0.95, 256, 1, _by_load),
     "direct_mma": Method(1.0, 0.8, 4096, 1, _by_rows),
-    "depthwise_channels": Method(0.17, 0.5, 2048, 2, _direct),
-    "depthwise_planes": Method(0.50, 0.6, 2048, 2, _by_plane),
-    "depthwise_rows": Method(0.55, 0.6, 2048, 1, _by_row),
+    "depthwise_channels": Method(0.17, 0.8, 2048, 1, _direct),
+    "depthwise_planes": Method(0.50, 0.9, 2048, 1, _by_tile),
+    "depthwise_rows": Method(0.55, 0.9, 2048, 1, _by_row),
     "im2col": Method(0.55, 0.8, 2048, 3, _expanded),
     "implicit_gemm": Method(0.62, 0.8, 8192, 2, _blocked),
     "fft": Method(0.30, 0.7, 4096, 5, _fourier(3)),

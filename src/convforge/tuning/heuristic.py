@@ -15,7 +15,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, itemsize
 
 # A method's name, and the sentence that says why it comes here.
 Rule = tuple[str, str]
@@ -31,8 +31,9 @@ _ORDER = {
 # Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
 FUSED_EXTENT = 63
 
-# Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead.
-LARGE_DEPTHWISE = 49
+# Taps of a depthwise filter beyond which, in NHWC too, planes in shared memory are ahead; and those with pixels of four
+# bytes or more, of whose lines a few planes have use.
+LARGE_DEPTHWISE, WIDE_DEPTHWISE = 49, 9
 
 # Pixels of a plane up to which, or with such filters, blocks that hold whole planes are ahead of tiles in NCHW; and
 # planes for each multiprocessor from which they are: fewer leave some without any.
@@ -255,6 +256,8 @@ def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     planes = ("depthwise_planes", "every filter sees one channel: tiles of several planes share a block")
     channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
     rows = ("depthwise_rows", "every filter sees one channel: a block holds whole planes, a thread a row")
-    small = problem.h * problem.w <= SMALL_PLANE or problem.r * problem.s > LARGE_DEPTHWISE
+    taps = problem.r * problem.s
+    small = problem.h * problem.w <= SMALL_PLANE or taps >= LARGE_DEPTHWISE
     first = [rows] if small and problem.n * problem.c >= FEW_PLANES * facts.cores else []
-    return [*first, *([channels, planes] if problem.r * problem.s <= LARGE_DEPTHWISE else [planes, channels]), rows]
+    large = taps > (WIDE_DEPTHWISE if itemsize(problem.x_dtype) >= 4 else LARGE_DEPTHWISE)
+    return [*first, *([planes, channels] if large else [channels, planes]), rows]
