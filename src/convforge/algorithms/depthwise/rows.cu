@@ -12,8 +12,8 @@
 // Order     rows of the filter, where threads of a plane want the same one; or, where the filter is higher than the
 //           plane, rows of the plane (BY_PIXELS), of which each wants another row of the filter, an odd number of
 //           vectors apart.
-// Balance   7 x 7 over 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 392 multiply-adds, less 6 %.
-//           In cycles of a multiprocessor: 98 of multiply-adds beside 58 of shared memory.
+// Balance   7 x 7 over 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 380 multiply-adds. In cycles
+//           of a multiprocessor: 95 of multiply-adds beside 58 of shared memory.
 // Needs     P <= ROWS, W <= WIDE, all planes of a block in shared memory, a row and its sums in registers.
 // Limit     memory up to about 7 x 7, which the block that computes shares with those that wait for pixels; FMA beyond.
 #include "border.cuh"
