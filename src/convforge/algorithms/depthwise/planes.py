@@ -22,7 +22,7 @@ from convforge.algorithms.include.plane_tiles import (
     whole_vectors,
     window,
 )
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.resident import blocks_held, compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -48,8 +48,8 @@ MOST_REGISTERS = 160
 # Threads that a multiprocessor shall hold: more where memory is the limit.
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
-# Blocks that a multiprocessor holds at most, and cycles in which it begins one: small blocks of little work wait.
-BLOCKS_HELD, BEGIN_CYCLES = 32, 550
+# Cycles in which a multiprocessor begins a block: small ones of little work wait.
+BEGIN_CYCLES = 550
 
 # Bytes a cycle between a multiprocessor and L2; what it loses of that time while a block waits for its first pixels and
 # no other is there. Cycles from one instruction of a warp to its next, but for multiply-adds: these wait for nothing.
@@ -258,12 +258,7 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     read = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
     written = config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
     waves = math.ceil(_tiles(problem, config).count / facts.cores)
-    registers = max(32, 24 + _registers(problem, config))
-    beside = max(1, min(
-        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
-        (facts.registers or 1 << 16) // (registers * warps * 32), (facts.threads or 2048) // (32 * warps), waves,
-        BLOCKS_HELD,
-    ))  # fmt: skip
+    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, 24 + _registers(problem, config)), waves))
     issued = warps * (products + others) / 4
     by_itself = max(issued, products + WARP_CYCLES * others) / beside
     times = (max(issued, warps * shared), (read + written) / L2_BYTES, by_itself, BEGIN_CYCLES)

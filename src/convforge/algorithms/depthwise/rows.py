@@ -12,7 +12,7 @@ from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import LIMIT_BITS
 from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, odd_vectors, whole_vectors, window
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.resident import blocks_held, compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -204,11 +204,7 @@ def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFac
         issued += config.planes * elements / vector / config.threads * (SINGLE if alone else VECTOR)
     issued += -(-config.planes * problem.r * problem.s // config.threads) * TAP
     blocks = -(-_blocks(problem, config) // facts.cores)
-    registers = max(32, _registers(problem, config))
-    beside = max(1, min(
-        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
-        (facts.registers or 1 << 16) // (registers * warps * 32), (facts.threads or 2048) // (32 * warps), 32, blocks,
-    ))  # fmt: skip
+    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, _registers(problem, config)), blocks))
     return blocks * max(warps * issued / 4, BEGIN_CYCLES) * (1 + ALONE / beside)
 
 

@@ -10,8 +10,12 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 
-# Blocks that a multiprocessor of any architecture can hold.
-MOST_BLOCKS_HELD = 16
+# Blocks that a multiprocessor of any architecture can hold; and those of data centres.
+MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
+
+# Bytes of a block's shared memory that the driver takes; registers and threads of a multiprocessor whose facts are not
+# known.
+DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
 
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
@@ -38,6 +42,23 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
             return kernel
         resident = min(resident * 3 // 4, (blocks - 1) * whole)
+
+
+def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: int) -> int:
+    """How many blocks a multiprocessor holds at once, at least one: what a model of its time goes by.
+
+    Parameters
+    ----------
+    warps : int
+        Of a block.
+    shared_bytes : int
+        That it takes.
+    registers : int
+        Of a thread, as far as its numbers tell; it has 32 at least.
+    """
+    shared = (facts.shared_bytes or facts.block_shared_bytes) // (shared_bytes + DRIVER_BYTES)
+    of_registers = (facts.registers or REGISTERS) // (max(32, registers) * warps * 32)
+    return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:

@@ -12,7 +12,7 @@ from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, PlaneTiles, odd_vectors, tile_height, tile_width
-from convforge.algorithms.include.resident import as_many_as_run, compiled
+from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -209,12 +209,9 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
     moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
     blocks = _tiles(problem, config).count
     apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
-    at_once = min(
-        (facts.shared_bytes or facts.block_shared_bytes) // (lies.shared_bytes + 1024),
-        (facts.registers or 1 << 16) // (max(32, 40 + _registers(problem, config)) * warps * 32),
-        -(-blocks // facts.cores),
-    )
-    held = max(1, at_once) * warps
+    possible = blocks_held(facts, warps, lies.shared_bytes, 40 + _registers(problem, config))
+    at_once = max(1, min(possible, -(-blocks // facts.cores)))
+    held = at_once * warps
     alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the warps of an only block wait for each other
     waves = math.ceil(blocks / facts.cores)
     return waves * problem.c_per_group * max(issued / 4, shared, moved * apart) * max(1.0, 8 / held) * alone
