@@ -26,6 +26,8 @@ CLOCK_HZ, FLOPS_PER_BYTE = 1.5e9, 25.0
 # A CPU core: two multiply-adds of vectors in a clock, and its part of the memory's bandwidth.
 CPU_CLOCK_HZ, CPU_BYTES_PER_S, MOST_CPU_BYTES_PER_S = 3e9, 13e9, 300e9
 LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
+# Planes that keep a GPU busy where a block has whole ones.
+BUSY_PLANES = 512
 # Threads of a multiprocessor below which an occupancy no longer hides what memory and arithmetic take.
 BUSY_OCCUPANCY = 0.25
 
@@ -140,11 +142,19 @@ def _by_plane(problem: Problem) -> Work:
 
     In NHWC a plane's pixels lie among those of others, of which up to eight are loaded along.
     """
+    work = _by_box(problem)
+    if isinstance(problem, Conv2dProblem) and problem.groups == problem.c > 1 and problem.x_layout == "NHWC":
+        return Work(work.flops, work.moved * min(problem.c, 8))
+    return work
+
+
+def _by_box(problem: Problem) -> Work:
+    """The same, where pixels of all channels come in one box."""
     work = _direct(problem)
     if not isinstance(problem, Conv2dProblem) or problem.groups != problem.c or problem.c == 1:
         return work
     idle = -(-problem.p // 16) * 16 * -(-problem.q // 128) * 128 / max(problem.p * problem.q, 1)
-    return Work(work.flops * idle, work.moved * (min(problem.c, 8) if problem.x_layout == "NHWC" else 1))
+    return Work(work.flops * idle, work.moved)
 
 
 def _by_tile(problem: Problem) -> Work:
@@ -155,12 +165,16 @@ def _by_tile(problem: Problem) -> Work:
 
 
 def _by_row(problem: Problem) -> Work:
-    """The same without products that fall on a border of zeros: of a filter no more rows and columns than pixels."""
+    """The same without products that fall on a border of zeros: of a filter no more rows and columns than pixels.
+
+    A block has whole planes, so that few of them leave most multiprocessors idle.
+    """
     work = _direct(problem)
     if not isinstance(problem, Conv2dProblem):
         return work
     seen = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
-    return Work(work.flops * seen / max(problem.r * problem.s, 1), work.moved)
+    idle = max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
+    return Work(work.flops * seen / max(problem.r * problem.s, 1) * idle, work.moved * idle)
 
 
 def _by_load(problem: Problem) -> Work:
@@ -229,7 +243,7 @@ ON_GPU: dict[str, Method] = {
     "direct_constant": Method(0.11, 0.45, 1024, 2, _by_plane),
     "direct_shared": Method(0.28, 0.6, 1024, 2, _by_plane),
     "direct_tiled": Method(0.42, 0.9, 2048, 1, _by_plane),
-    "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_plane),
+    "direct_boxes": Method(0.50, 0.9, 2048, 1, _by_box),
     "direct_small": Method(0.05, 0.95, 256, 1, _by_load),
     "direct_mma": Method(1.0, 0.8, 4096, 1, _by_rows),
     "depthwise_channels": Method(0.17, 0.8, 2048, 1, _direct),
