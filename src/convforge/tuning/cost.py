@@ -164,7 +164,7 @@ def _by_tile(problem: Problem) -> Work:
     return Work(work.flops, work.moved * (2 if apart else 1))
 
 
-def _by_row(problem: Problem) -> Work:
+def _by_whole_plane(problem: Problem) -> Work:
     """The same without products that fall on a border of zeros: of a filter no more rows and columns than pixels.
 
     A block has whole planes, so that few of them leave most multiprocessors idle.
@@ -248,7 +248,7 @@ ON_GPU: dict[str, Method] = {
     "direct_mma": Method(1.0, 0.8, 4096, 1, _by_rows),
     "depthwise_channels": Method(0.17, 0.8, 2048, 1, _direct),
     "depthwise_planes": Method(0.50, 0.9, 2048, 1, _by_tile),
-    "depthwise_rows": Method(0.55, 0.9, 2048, 1, _by_row),
+    "depthwise_rows": Method(0.55, 0.9, 2048, 1, _by_whole_plane),
     "im2col": Method(0.55, 0.8, 2048, 3, _expanded),
     "implicit_gemm": Method(0.62, 0.8, 8192, 2, _blocked),
     "fft": Method(0.30, 0.7, 4096, 5, _fourier(3)),

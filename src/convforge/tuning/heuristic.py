@@ -258,6 +258,6 @@ def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     rows = ("depthwise_rows", "every filter sees one channel: a block holds whole planes, a thread a row")
     taps = problem.r * problem.s
     small = problem.h * problem.w <= SMALL_PLANE or taps >= LARGE_DEPTHWISE
-    first = [rows] if small and problem.n * problem.c >= FEW_PLANES * facts.cores else []
     large = taps > (WIDE_DEPTHWISE if itemsize(problem.x_dtype) >= 4 else LARGE_DEPTHWISE)
-    return [*first, *([planes, channels] if large else [channels, planes]), rows]
+    others = [planes, channels] if large else [channels, planes]
+    return [rows, *others] if small and problem.n * problem.c >= FEW_PLANES * facts.cores else [*others, rows]
