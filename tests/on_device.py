@@ -73,7 +73,8 @@ def _has_whole_rows(problem: Conv2dProblem) -> bool:
     row = min(seen, problem.w) if blank else seen
     numbers = (problem.q + row) * -(-itemsize(problem.acc_dtype) // 4) + 24
     alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
-    return alone and numbers <= 190 and problem.p <= 1024 and problem.h * problem.w * itemsize(problem.x_dtype) < 40000
+    small = max(problem.h, problem.w) <= 64
+    return alone and small and numbers <= 190 and problem.p <= 1024
 
 
 def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:

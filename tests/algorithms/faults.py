@@ -88,10 +88,10 @@ PLANES_WIDE = replace(PLANES, problem="n1c3h19w21_k3r9s13_p4x6_g3_f32_nchw")
 PLANES_TALL = replace(PLANES, problem="n1c3h33w21_k3r13s13_p6_g3_f32_nhwc", config=PlanesConfig(7, 8, 2, 1, 2))
 # Planes that are whole vectors only together, with a last block of fewer; rows of whole vectors; a filter higher than
 # the plane; a plane smaller than its threads.
-ROWS = Run("depthwise_rows", "n2c5h14w14_k5r5s5_st2_p2_g5_f16_nchw", RowsConfig(14, 7, 4))
-ROWS_VECTORS = Run("depthwise_rows", "n1c5h13w16_k5r3s3_p1_g5_f32_nchw", RowsConfig(16, 13, 2))
-ROWS_TALL = Run("depthwise_rows", "n1c3h6w10_k3r11s9_p5x4_g3_f32_nchw", RowsConfig(10, 6, 2))
-ROWS_LEFT = Run("depthwise_rows", "n2c3h7w9_k3r3s3_p1_reflect_g3_f32_nchw", RowsConfig(12, 9, 2))
+ROWS = Run("depthwise_rows", "n2c5h14w14_k5r5s5_st2_p2_g5_f16_nchw", RowsConfig(4))
+ROWS_VECTORS = Run("depthwise_rows", "n1c5h13w16_k5r3s3_p1_g5_f32_nchw", RowsConfig(2))
+ROWS_TALL = Run("depthwise_rows", "n1c3h6w10_k3r11s9_p5x4_g3_f32_nchw", RowsConfig(2))
+ROWS_MIRRORED = Run("depthwise_rows", "n2c3h7w9_k3r3s3_p1_reflect_g3_f32_nchw", RowsConfig(2))
 
 FAULTS = [
     *of_file("direct/naive.cu", NAIVE,
@@ -251,7 +251,7 @@ FAULTS = [
         ("no barrier behind the copies", "copy_async_wait();\n    __syncthreads();", "copy_async_wait();"),
         ("copies not waited for", "    copy_async_wait();\n", ""),
         ("outputs over pixels that are read", "    __syncthreads();  // nobody reads pixels any more\n", "",
-         replace(ROWS_VECTORS, problem="n1c5h70w16_k5r3s3_p1_g5_f32_nchw", config=RowsConfig(16, 70, 1))),
+         replace(ROWS_VECTORS, problem="n1c5h60w16_k5r3s3_p1_g5_f32_nchw", config=RowsConfig(1))),
         ("outputs not waited for", "    __syncthreads();\n    copy_outputs", "    copy_outputs"),
         ("filters of the first planes for all", "given_tap(filter, (first + slot) % K", "given_tap(filter, slot % K"),
         ("one filter for all planes", "filters + slot * FILTER, p);", "filters, p);"),
@@ -261,21 +261,20 @@ FAULTS = [
         ("the first planes' outputs for all", "out_t *const to = conv.out + place(conv.out_strides, n, k, 0, 0);",
          "out_t *const to = conv.out;"),
         ("what is left of the last plane's pixels", "if (t < left) to[count", "if (false) to[count",
-         replace(ROWS, problem="n1c5h7w7_k5r3s3_p1_g5_f16_nchw", config=RowsConfig(7, 7, 8))),
+         replace(ROWS, problem="n1c5h7w7_k5r3s3_p1_g5_f16_nchw", config=RowsConfig(8))),
         ("what is left of the last plane's outputs", "if (t < left) to[static_cast", "if (false) to[static_cast",
-         replace(ROWS, problem="n1c5h7w7_k5r3s3_p1_g5_f16_nchw", config=RowsConfig(7, 7, 8))),
+         replace(ROWS, problem="n1c5h7w7_k5r3s3_p1_g5_f16_nchw", config=RowsConfig(8))),
         ("no border above", "if (BLANK && h < 0) continue;", ""),
-        ("no border beside", "j < LEFT || j >= LEFT + WIDE", "j < LEFT"),
-        ("products with pixels left out", "j < LEFT || j >= LEFT + WIDE", "j <= LEFT || j >= LEFT + WIDE"),
+        ("no border beside", "j < LEFT || j >= LEFT + W", "j < LEFT"),
+        ("products with pixels left out", "j < LEFT || j >= LEFT + W", "j <= LEFT || j >= LEFT + W"),
         ("not shifted by the padding", "row[LEFT + v + e] = centred", "row[v + e] = centred"),
         ("stride 1 for stride 2", "h0 = p * STRIDE_H", "h0 = p"),
-        ("uninitialised accumulators", "sums[OUT_Q] = {};", "sums[OUT_Q];"),
-        ("rows beyond the last", "slot < planes && p < conv.P;", "slot < planes;", ROWS_LEFT),
-        ("rows of vectors as memory has them", "row * PITCH + column : i * FILL", "i * FILL : i * FILL", ROWS_VECTORS),
-        ("rows of outputs as memory has them", "row * OUT_PITCH + column : i * STORE", "i * STORE : i * STORE",
-         ROWS_VECTORS),
-        ("columns beyond the last", "!EXACT && q >= conv.Q", "false", ROWS_LEFT),
-        ("the border's columns not filled", "const int w = inside(j - LEFT, conv.W);", "const int w = 0;", ROWS_LEFT),
+        ("uninitialised accumulators", "sums[Q] = {};", "sums[Q];"),
+        ("rows of vectors as memory has them", "i / ACROSS * PITCH + i % ACROSS * FILL : i * FILL",
+         "i * FILL : i * FILL", ROWS_VECTORS),
+        ("rows of outputs as memory has them", "i / ACROSS * OUT_PITCH + i % ACROSS * STORE : i * STORE",
+         "i * STORE : i * STORE", ROWS_VECTORS),
+        ("the border's columns not filled", "const int w = inside(j - LEFT, W);", "const int w = 0;", ROWS_MIRRORED),
         ("rows that the filter does not reach", "|| r >= R) continue;", ") continue;",
          replace(ROWS_TALL, problem="n1c3h6w10_k3r7s9_p3x4_g3_f32_nchw")),
         ("rows above the filter", "below < 0 || r *", "r *",

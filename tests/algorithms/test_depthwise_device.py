@@ -70,12 +70,11 @@ def test_every_config(method: Any, text: str) -> None:
 @needs_emulator
 @pytest.mark.parametrize("border", ["zeros", "constant2", "reflect", "symmetric", "replicate", "circular"])
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-i8-u8-i32"])
-def test_rows_of_a_plane_that_is_smaller_than_its_threads(border: str, dtypes: str) -> None:
-    """A config that another size of its bucket was tuned with: columns and threads are left over."""
+def test_rows_of_planes_with_every_border(border: str, dtypes: str) -> None:
     border = "" if border == "zeros" else f"_{border}"
     for size, filter_, padding in (("h7w9", "r3s3", "p1"), ("h7w16", "r5s4", "p2x3x4x1"), ("h6w6", "r11s11", "p5")):
         text = f"n2c3{size}_k3{filter_}_{padding}{border}_g3_{dtypes}_nchw"
-        check(ROWS, text, RowsConfig(wide=20, rows=13, planes=3))
+        check(ROWS, text, RowsConfig(planes=4))
 
 
 @needs_emulator
@@ -122,9 +121,11 @@ def test_refusals_say_why() -> None:
     apart = plain.replace(groups=8, x_layout="NCHW", out_layout="NCHW")
     assert ROWS.refuses(apart, H200) is None
     assert "an output must have a plane of its own: K=16" in str(ROWS.refuses(apart.replace(k=16), H200))
-    assert "a row of 112 pixels" in str(ROWS.refuses(apart.replace(w=112), H200))
-    assert "planes and their filters take" in str(ROWS.refuses(apart.replace(h=1000, w=70), H200))
-    assert "2000 are asked for" in str(ROWS.refuses(apart.replace(h=2000), H200))
+    assert "at most 64 x 64; these are 9 x 65" in str(ROWS.refuses(apart.replace(w=65), H200))
+    assert "a row of 60 pixels" in str(ROWS.refuses(problem_of("n1c8h9w60_k8r3s3_p1_g8_f64_nchw"), H200))
+    large = problem_of("n1c8h64w64_k8r241s241_p120_g8_f32_nchw")
+    assert "planes and their filters take" in str(ROWS.refuses(large, H200))
+    assert "1060 are asked for" in str(ROWS.refuses(problem_of("n1c8h60w8_k8r1s1_p500x0_g8_f32_nchw"), H200))
     huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")
     assert "bytes of shared memory; a block has 232448" in str(PLANES.refuses(huge, H200))
 

@@ -17,7 +17,7 @@ from convforge.algorithms.pool.device import MaxPool, MaxPoolConfig
 from convforge.backends.emulator import emulator_runtime
 from convforge.backends.emulator.facts import emulator_facts
 from convforge.check import Judge, check_plan, make_inputs
-from convforge.problem import Pool2dProblem, parse_problem
+from convforge.problem import Pool2dProblem, parse_problem, pool2d
 
 POOL = MaxPool("emulator")
 RANDOM = np.random.default_rng(11)
@@ -235,7 +235,7 @@ def test_more_tiles_than_a_grid_has_threads(layout: str, monkeypatch: pytest.Mon
 @needs_emulator
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_wide_places_give_the_same(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "WIDE", 100)
+    monkeypatch.setattr(pool2d, "WIDE", 100)
     plan = plan_of(f"max_n2c4h13w24_r3s3_st2_p1_f32_{layout}")
     verdict = check_plan(plan)
     assert verdict.ok, verdict.message
@@ -243,8 +243,8 @@ def test_wide_places_give_the_same(layout: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_places_are_wide_where_an_array_needs_it() -> None:
     problem = problem_of("max_n64c64h1024w1024_r3s3_st2_p1_f32_nchw")
-    assert device._needs_wide_index(problem)
-    assert not device._needs_wide_index(dataclasses.replace(problem, n=16))
+    assert problem.needs_wide_index
+    assert not dataclasses.replace(problem, n=16).needs_wide_index
 
 
 @needs_emulator

@@ -22,7 +22,7 @@ from convforge.tuning.heuristic import choose
 
 TEXT = "n1c8h24w24_k8r3s3_p1_f32_nchw"
 PROBLEM: Any = parse_problem(TEXT)
-ALIKE: Any = parse_problem("n1c8h20w30_k8r3s3_p1_f32_nchw")
+ALIKE: Any = parse_problem("n1c8h20w28_k8r3s3_p1_f32_nchw")
 X = np.arange(8 * 24 * 24, dtype=np.float32).reshape(1, 8, 24, 24) % 13
 W = np.arange(8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3) % 7
 

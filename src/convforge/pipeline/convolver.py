@@ -16,6 +16,7 @@ from convforge.filtering import plan_filter
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.lanes import Lane
 from convforge.problem import compile_key
+from convforge.problem.keys import VECTOR_BYTES
 
 # Side of the part of a picture on which kernels are compiled before a whole one is timed.
 WARM_SIDE = 1024
@@ -91,7 +92,8 @@ class Convolver:
             return
         with self._clock("first call"):
             side = max(WARM_SIDE, 2 * max(self._taps.shape))
-            part = np.ascontiguousarray(x[:1, :side, :side])
+            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # rows of the same vectors
+            part = np.ascontiguousarray(x[:1, :side, :width])
             small = plan.problem.replace(n=1, h=part.shape[1], w=part.shape[2])
             warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)
             lane(warm, part, self._prepare(warm, w), Clock())

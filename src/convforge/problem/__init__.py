@@ -5,7 +5,7 @@ from convforge.problem.conv2d import Conv2dProblem
 from convforge.problem.elementwise import ElementwiseProblem
 from convforge.problem.epilogue import ACTIVATIONS, Epilogue
 from convforge.problem.gemm import GemmProblem
-from convforge.problem.keys import compile_key, parse_problem, result_key, tuning_key
+from convforge.problem.keys import compile_key, is_small_plane, parse_problem, result_key, tuning_key
 from convforge.problem.partition import Tile
 from convforge.problem.pool2d import Pool2dProblem
 from convforge.problem.types import DTYPES, PRECISIONS
@@ -26,6 +26,7 @@ __all__ = [
     "Tile",
     "border_indices",
     "compile_key",
+    "is_small_plane",
     "parse_problem",
     "result_key",
     "tuning_key",

@@ -13,6 +13,7 @@ from convforge.problem.epilogue import Epilogue
 from convforge.problem.partition import Tile, split
 from convforge.problem.types import (
     PRECISIONS,
+    WIDE,
     accumulation_dtype,
     check_dtype,
     is_integer,
@@ -283,6 +284,12 @@ class Conv2dProblem:
         x = self.n * self.c * self.h * self.w * itemsize(self.x_dtype)
         w = self.k * self.taps * itemsize(self.w_dtype)
         return x + w + self.n * self.k * self.p * self.q * itemsize(self.out_dtype)
+
+    @property
+    def needs_wide_index(self) -> bool:
+        """Whether a place in x, w or the output may exceed 32 bits."""
+        x, w, out = self.n * self.c * self.h * self.w, self.k * self.taps, self.n * self.k * self.p * self.q
+        return max(x, w, out) > WIDE
 
     def split(self, tile_p: int, tile_q: int | None = None) -> Iterator[Tile]:
         """Cut the output into tiles of at most `tile_p` by `tile_q` pixels; see :class:`convforge.problem.Tile`."""

@@ -13,6 +13,7 @@ a result's key at once. Tokens that say the default are left out.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from convforge.problem.elementwise import ElementwiseProblem
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.gemm import GemmProblem
 from convforge.problem.pool2d import Pool2dProblem
-from convforge.problem.types import DTYPES, PRECISIONS, SHORT_NAMES, accumulation_dtype, output_dtype
+from convforge.problem.types import DTYPES, PRECISIONS, SHORT_NAMES, accumulation_dtype, itemsize, output_dtype
 
 if TYPE_CHECKING:
     from convforge.problem import Problem
@@ -33,6 +34,12 @@ _RELU = re.compile(r"relu(\d+)(?=_|$)")
 _PAIR = re.compile(r"(st|d)(\d+)(?:x(\d+))?")
 _PADDING = re.compile(r"p(\d+)(?:x(\d+)(?:x(\d+)x(\d+))?)?")
 _CONSTANT = re.compile(r"constant(.+)")
+# Planes of a depthwise convolution that are at most so high and wide may have kernels of their own.
+SMALL_PLANE = 64
+
+# Bytes of the widest vector that kernels move.
+VECTOR_BYTES = 16
+
 _LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
 
 
@@ -50,19 +57,24 @@ def result_key(problem: Problem) -> str:
 
 
 def tuning_key(problem: Problem) -> str:
-    """The key under which a choice is remembered: batch, height and width fall into powers of two.
+    """The key under which a choice is remembered: its bucket. Batch, height and width fall into powers of two.
+
+    All else that :func:`compile_key` has is in it too, so that one config is one set of kernels in all of a bucket.
 
     Examples
     --------
     >>> tuning_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
     'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw'
+    >>> tuning_key(parse_problem("n3c3h1000w1002_k3r3s3_st1_p1_f32_nchw"))
+    'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw_v8'
     """
     if isinstance(problem, Conv2dProblem):
-        size = f"n{_bucket(problem.n)}c{problem.c}h{_bucket(problem.h)}w{_bucket(problem.w)}"
-        return "_".join([f"{size}_k{problem.k}r{problem.r}s{problem.s}", *_conv2d_tokens(problem)])
+        plane = (problem.h, problem.w) if is_small_plane(problem) else (_bucket(problem.h), _bucket(problem.w))
+        size = f"n{_bucket(problem.n)}c{problem.c}h{plane[0]}w{plane[1]}_k{problem.k}r{problem.r}s{problem.s}"
+        return "_".join([size, *_conv2d_tokens(problem), *_seen_by_kernels(problem)])
     if isinstance(problem, Pool2dProblem):
         size = f"max_n{_bucket(problem.n)}c{problem.c}h{_bucket(problem.h)}w{_bucket(problem.w)}"
-        return "_".join([f"{size}_r{problem.r}s{problem.s}", *_pool2d_tokens(problem)])
+        return "_".join([f"{size}_r{problem.r}s{problem.s}", *_pool2d_tokens(problem), *_seen_by_kernels(problem)])
     if isinstance(problem, GemmProblem):
         size = f"m{_bucket(problem.m)}n{_bucket(problem.n)}k{_bucket(problem.k)}"
         return "_".join([size, *_gemm_tokens(problem)])
@@ -70,22 +82,35 @@ def tuning_key(problem: Problem) -> str:
 
 
 def compile_key(problem: Problem) -> str:
-    """What a kernel may be specialised to: all but batch, height, width and padding, which are run-time arguments.
+    """What a kernel may be specialised to besides its config.
+
+    Batch, height and width are run-time arguments, but for three things: the bytes of the widest vectors that rows of
+    pixels and of outputs divide into, where they are fewer than 16 (``v8``, ``v8x4``); whether places take 64 bits
+    (``wide``); and the size of a small plane of a depthwise convolution.
 
     Examples
     --------
     >>> compile_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
-    'c3_k3r3s3_st1_f32_nchw'
+    'c3_k3r3s3_st1_p1_f32_nchw'
+    >>> compile_key(parse_problem("n3c32h14w14_k32r3s3_st1_p1_g32_f32_nchw"))
+    'c32h14w14_k32r3s3_st1_p1_g32_f32_nchw'
     """
     if isinstance(problem, Conv2dProblem):
-        tokens = [t for t in _conv2d_tokens(problem) if not _PADDING.fullmatch(t)]
-        return "_".join([f"c{problem.c}_k{problem.k}r{problem.r}s{problem.s}", *tokens])
+        plane = f"h{problem.h}w{problem.w}" if is_small_plane(problem) else ""
+        size = f"c{problem.c}{plane}_k{problem.k}r{problem.r}s{problem.s}"
+        return "_".join([size, *_conv2d_tokens(problem), *_seen_by_kernels(problem)])
     if isinstance(problem, Pool2dProblem):
-        tokens = [t for t in _pool2d_tokens(problem) if not _PADDING.fullmatch(t) and t != "ceil"]
-        return "_".join([f"max_r{problem.r}s{problem.s}", *tokens])
+        tokens = [t for t in _pool2d_tokens(problem) if t != "ceil"]
+        return "_".join([f"max_r{problem.r}s{problem.s}", *tokens, *_seen_by_kernels(problem)])
     if isinstance(problem, GemmProblem):
         return "_".join(["gemm", *_gemm_tokens(problem)])
     return f"relu_{SHORT_NAMES[problem.dtype]}"
+
+
+def is_small_plane(problem: Conv2dProblem) -> bool:
+    """Whether kernels may be specialised to a plane's size: depthwise, K = C, in NCHW, at most 64 x 64 pixels."""
+    depthwise = problem.groups == problem.c == problem.k
+    return depthwise and problem.x_layout == problem.out_layout == "NCHW" and max(problem.h, problem.w) <= SMALL_PLANE
 
 
 def parse_problem(text: str) -> Problem:
@@ -122,6 +147,17 @@ def parse_problem(text: str) -> Problem:
 def _bucket(size: int) -> int:
     """The next power of two; 0 and 1 stay."""
     return size if size < 2 else 1 << (size - 1).bit_length()
+
+
+def _seen_by_kernels(problem: Conv2dProblem | Pool2dProblem) -> list[str]:
+    """What kernels see of batch, height and width: see :func:`compile_key`."""
+    tokens = ["wide"] if problem.needs_wide_index else []
+    if isinstance(problem, Pool2dProblem) or is_small_plane(problem):
+        return tokens
+    x_row = problem.w * (problem.c if problem.x_layout == "NHWC" else 1) * itemsize(problem.x_dtype)
+    out_row = problem.q * (problem.k if problem.out_layout == "NHWC" else 1) * itemsize(problem.out_dtype)
+    vectors = (math.gcd(x_row, VECTOR_BYTES), math.gcd(out_row, VECTOR_BYTES))
+    return tokens if vectors == (VECTOR_BYTES, VECTOR_BYTES) else [_pair("v", vectors), *tokens]
 
 
 def _pair(prefix: str, pair: tuple[int, int]) -> str:

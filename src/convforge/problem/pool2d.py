@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from convforge.problem.types import check_dtype, itemsize
+from convforge.problem.types import WIDE, check_dtype, itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,11 @@ class Pool2dProblem:
         """Shape of the output in the order of `layout`."""
         n, c, p, q = self.n, self.c, self.p, self.q
         return (n, c, p, q) if self.layout == "NCHW" else (n, p, q, c)
+
+    @property
+    def needs_wide_index(self) -> bool:
+        """Whether a place in x or the output may exceed 32 bits."""
+        return self.n * self.c * max(self.h * self.w, self.p * self.q) > WIDE
 
     @property
     def flops(self) -> int:

@@ -23,6 +23,9 @@ SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
 # Two bytes of bfloat16 as NumPy sees them: it has no such type, but arrays of them have shape, strides and a place.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
+# Elements of an array beyond which places in it need 64 bits.
+WIDE = 2**31 - 1
+
 # What each class of arithmetic is allowed to do to the result. `strict` is always allowed.
 PRECISIONS: dict[str, str] = {
     "strict": "RMS error at most twice a sequential FMA loop's in the accumulation type; full range; Inf and NaN kept",

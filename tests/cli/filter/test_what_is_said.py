@@ -74,7 +74,7 @@ def test_compiling_is_told_apart_and_done_on_a_part_of_a_large_picture(
     monkeypatch.setattr(Plan, "__call__", watched)
     source = kept(tmp_path, "a.npy", np.zeros((3, 40, 2500, 1), np.float32), pages=True)
     done(source, tmp_path / "b.npy", "--kernel", "laplacian")
-    assert shapes == [(1, 40, 1024, 1), (3, 40, 2500, 1)]
+    assert shapes == [(1, 40, 1028, 1), (3, 40, 2500, 1)], "a part whose rows divide into the same vectors"
 
 
 def test_help_names_every_option(run: Callable[..., Ran]) -> None:

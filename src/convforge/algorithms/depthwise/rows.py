@@ -17,11 +17,12 @@ from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.problem import Conv2dProblem
+from convforge.problem import Conv2dProblem, is_small_plane
+from convforge.problem.keys import SMALL_PLANE
 from convforge.problem.types import is_integer, itemsize
 
 # Threads of a block that are worth comparing.
-THREADS = (32, 64, 96, 128, 192, 256)
+THREADS = (32, 64, 96, 128)
 
 # Registers of a thread that a row of pixels, its sums and what else it needs may take, of the 255 that it has.
 MOST_REGISTERS = 190
@@ -47,25 +48,14 @@ class RowsConfig(Config):
 
     Attributes
     ----------
-    wide : int
-        The most columns that a plane may have.
-    rows : int
-        Threads of a plane: the most rows of outputs that it may have.
     planes : int
-        Planes of a block. It has rows * planes threads.
+        Planes of a block. It has P * planes threads.
     resident : int
         Threads that a multiprocessor shall hold; see :func:`compiled`.
     """
 
-    wide: int
-    rows: int
     planes: int
     resident: int = RESIDENT
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.rows * self.planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     >>> DepthwiseRows("emulator").refuses(problem, emulator_facts()) is None
     True
     >>> DepthwiseRows("emulator").refuses(problem.replace(h=112, w=112), emulator_facts())
-    'a row of 112 pixels and its 112 outputs take 248 registers; 190 are to be had'
+    'a kernel is made for one size of planes, at most 64 x 64; these are 112 x 112'
     """
 
     name = "depthwise_rows"
@@ -116,7 +106,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         least = _least(problem)
         whole = _whole_planes(problem)
         found = set()
-        for planes in {max(1, threads // least.rows) for threads in THREADS}:
+        for planes in {max(1, threads // problem.p) for threads in THREADS}:
             found |= {replace(least, planes=planes), replace(least, planes=max(1, planes - planes % whole))}
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [_least(problem)]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
@@ -125,19 +115,18 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        numbers = dict.fromkeys(("aligned_x", "aligned_out", "room"), ctypes.c_int)
-        struct = with_conv("Rows", problem, filter=Filter, **numbers)
-        lies = _layout(problem, config)
+        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
+        struct = with_conv("Rows", problem, filter=Filter, **vectors)
+        lies, threads = _layout(problem, config), problem.p * config.planes
         prelude = constants(
-            WIDE=config.wide, ROWS=config.rows, PLANES=config.planes, OUT_Q=_outputs(problem, config),
-            EXACT=config.wide == problem.w, LEFT=problem.padding[2], RAW=True, FILL=lies.fill, LOAD=lies.load,
-            PITCH=lies.pitch, STORE=lies.store, OUT_PITCH=lies.out_pitch, FILTER_PITCH=lies.filter_pitch,
-            FILTER=lies.filter, BY_PIXELS=lies.by_pixels,
+            H=problem.h, W=problem.w, P=problem.p, Q=problem.q, LEFT=problem.padding[2], PLANES=config.planes, RAW=True,
+            FILL=lies.fill, LOAD=lies.load, PITCH=lies.pitch, STORE=lies.store, OUT_PITCH=lies.out_pitch,
+            FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter, BY_PIXELS=lies.by_pixels, ROOM=lies.room,
         )  # fmt: skip
         path, name = "algorithms/depthwise/rows.cu", "depthwise_rows"
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Rows")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), lies.shared_bytes, early=True)
+        kernel = compiled(runtime, source, threads, config.resident)
+        info = LaunchInfo(name, (_blocks(problem, config),), (threads,), lies.shared_bytes, early=True)
         info = runtime.describe(kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
@@ -151,7 +140,6 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
             args.filter = weights.filter(frame.prepared)
             args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, sizes), lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, _run(out_run, sizes), lies.store, out_bytes)
-            args.room = lies.room
             runtime.launch(kernel, info, args, frame.stream)
 
         weights = StagedWeights(problem, runtime, kernel)
@@ -164,16 +152,16 @@ def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFact
         return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
     if problem.k != problem.c:
         return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
-    for name in ("wide", "rows", "planes"):
-        if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
-    if config.wide < problem.w or config.rows < problem.p:
-        return f"{config.rows} rows of {config.wide} columns hold no P={problem.p} of W={problem.w}"
-    if (need := _registers(problem, config)) > MOST_REGISTERS:
-        row = f"a row of {config.wide} pixels and its {_outputs(problem, config)} outputs"
+    if not is_small_plane(problem):
+        most = f"{SMALL_PLANE} x {SMALL_PLANE}"
+        return f"a kernel is made for one size of planes, at most {most}; these are {problem.h} x {problem.w}"
+    if config.planes < 1:
+        return f"planes={config.planes} must be at least 1"
+    if (need := _registers(problem)) > MOST_REGISTERS:
+        row = f"a row of {problem.w} pixels and its {problem.q} outputs"
         return f"{row} take {need} registers; {MOST_REGISTERS} are to be had"
-    if config.threads > 1024:
-        return f"a block has at most 1024 threads; {config.threads} are asked for"
+    if (threads := problem.p * config.planes) > 1024:
+        return f"a block has at most 1024 threads; {threads} are asked for"
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
         return (
             f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
@@ -189,22 +177,21 @@ def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFac
 
     Counts come from rows.cu; what stands above in figures follows the times of some 100 configs on an H200.
     """
-    lies = _layout(problem, config)
-    warps = -(-config.threads // 32)
-    outputs = _outputs(problem, config)
+    lies, threads = _layout(problem, config), problem.p * config.planes
+    warps = -(-threads // 32)
     taps = -(-problem.s * itemsize(problem.acc_dtype) // VECTOR_BYTES)
-    pixels = config.wide // lies.load + (config.wide if problem.x_dtype != problem.acc_dtype else 0)
-    issued: float = min(problem.r, problem.h) * (problem.s * outputs + pixels + taps + ROW)
+    pixels = problem.w // lies.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
+    issued: float = min(problem.r, problem.h) * (problem.s * problem.q + pixels + taps + ROW)
     moved = (
         (problem.h * problem.w, lies.fill, problem.x_dtype),
         (problem.p * problem.q, lies.store, problem.out_dtype),
     )
     for elements, vector, dtype in moved:
         alone = vector * itemsize(dtype) < 4
-        issued += config.planes * elements / vector / config.threads * (SINGLE if alone else VECTOR)
-    issued += -(-config.planes * problem.r * problem.s // config.threads) * TAP
+        issued += config.planes * elements / vector / threads * (SINGLE if alone else VECTOR)
+    issued += -(-config.planes * problem.r * problem.s // threads) * TAP
     blocks = -(-_blocks(problem, config) // facts.cores)
-    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, _registers(problem, config)), blocks))
+    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, _registers(problem)), blocks))
     return blocks * max(warps * issued / 4, BEGIN_CYCLES) * (1 + ALONE / beside)
 
 
@@ -215,8 +202,7 @@ def _run(steps: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
 
 def _least(problem: Conv2dProblem) -> RowsConfig:
     """What asks for least: one plane."""
-    config = RowsConfig(max(1, problem.w), max(1, problem.p), 1)
-    return replace(config, resident=LONG_RESIDENT) if _registers(problem, config) > LONG else config
+    return RowsConfig(1, LONG_RESIDENT if _registers(problem) > LONG else RESIDENT)
 
 
 def _whole_planes(problem: Conv2dProblem) -> int:
@@ -225,17 +211,9 @@ def _whole_planes(problem: Conv2dProblem) -> int:
     return max(VECTOR_BYTES // math.gcd(elements * itemsize(dtype), VECTOR_BYTES) for elements, dtype in planes)
 
 
-def _outputs(problem: Conv2dProblem, config: RowsConfig) -> int:
-    """Outputs of a row of `wide` pixels, in whole vectors where rows are stored so."""
-    outputs = max(1, problem.q + -(-(config.wide - problem.w) // problem.stride[1]))
-    vector, pitch = _moved(problem.q, 1, itemsize(problem.out_dtype))
-    return -(-outputs // vector) * vector if pitch else outputs
-
-
-def _registers(problem: Conv2dProblem, config: RowsConfig) -> int:
-    outputs = _outputs(problem, config)
-    span = window(outputs, problem.s, problem.stride[1], problem.dilation[1])
-    numbers = outputs + (min(span, config.wide) if _blank(problem) else span)
+def _registers(problem: Conv2dProblem) -> int:
+    span = window(problem.q, problem.s, problem.stride[1], problem.dilation[1])
+    numbers = problem.q + (min(span, problem.w) if _blank(problem) else span)
     return numbers * -(-itemsize(problem.acc_dtype) // 4) + BESIDES
 
 
@@ -248,7 +226,7 @@ def _layout(problem: Conv2dProblem, config: RowsConfig) -> _Layout:
     x_bytes, out_bytes, acc_bytes = (itemsize(of) for of in (problem.x_dtype, problem.out_dtype, problem.acc_dtype))
     fill_, pitch = _moved(problem.w, config.planes * problem.h * problem.w, x_bytes)
     store, out_pitch = _moved(problem.q, config.planes * problem.p * problem.q, out_bytes)
-    load = math.gcd(problem.w or 1, config.wide, VECTOR_BYTES // x_bytes)
+    load = math.gcd(problem.w, VECTOR_BYTES // x_bytes)
     by_pixels = _blank(problem) and problem.r > problem.h
     rows = odd_vectors if by_pixels else whole_vectors
     filter_pitch = rows(problem.s, acc_bytes)
@@ -265,9 +243,9 @@ def _layout(problem: Conv2dProblem, config: RowsConfig) -> _Layout:
 def _moved(columns: int, elements: int, nbytes: int) -> tuple[int, int]:
     """Elements of a vector of a block's planes; and of a row, where rows are whole vectors, else 0."""
     vector = VECTOR_BYTES // nbytes
-    if columns and columns % vector == 0:
+    if columns % vector == 0:
         return vector, odd_vectors(columns, nbytes)
-    return math.gcd(elements or 1, vector), 0
+    return math.gcd(elements, vector), 0
 
 
 def _blocks(problem: Conv2dProblem, config: RowsConfig) -> int:

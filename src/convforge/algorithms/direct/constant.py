@@ -10,7 +10,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, grid
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
-from convforge.algorithms.include.conv import conv_constants, fill, needs_wide_index, with_conv
+from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
 from convforge.backends.facts import DeviceFacts
@@ -60,7 +60,7 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
         """See :class:`Algorithm`. The default, then other shapes of block."""
-        resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not needs_wide_index(problem) else 1024
+        resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not problem.needs_wide_index else 1024
         return [ConstantConfig(*shape, resident) for shape in BLOCKS]
 
     def plan(self, problem: Conv2dProblem, config: ConstantConfig, runtime: Runtime) -> Plan:

@@ -12,13 +12,12 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Frame
-from convforge.algorithms.include.conv import TYPES, WIDE, address, conv_constants, conv_struct, ends_dtype, fill
-from convforge.algorithms.include.conv import needs_wide_index as is_wide
+from convforge.algorithms.include.conv import TYPES, address, conv_constants, conv_struct, ends_dtype, fill
 from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import WIDE, itemsize
 
 # Bytes of the widest load.
 VECTOR_BYTES = 16
@@ -150,7 +149,7 @@ class Product:
             self.struct = _gemm_struct()
             prelude: tuple[str, ...] = (f"using acc_t = {TYPES[dtype]};",)
         else:
-            wide = is_wide(convolution)
+            wide = convolution.needs_wide_index
             self.struct = _gemm_struct(convolution.acc_dtype, ends_dtype(convolution), wide)
             prelude = ("#define CONVOLUTION", *conv_constants(convolution))
         self.arguments = self.struct if around is None else around(self.struct)

@@ -93,7 +93,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         size = np.dtype(problem.acc_dtype).itemsize
         expansion = _Expansion(problem, runtime, pixels_near)
         widest = min(config.columns, total)
-        product = _product(problem, config, runtime, widest, pixels_near)
+        product = _product(problem, config, runtime, pixels_near)
 
         counts = {widest, total % config.columns or widest}  # of all chunks, and of the last
         infos = {n: (expansion.info(n), product.info(problem.k_per_group, n, problem.groups)) for n in counts}
@@ -151,14 +151,12 @@ def _aligned(workspace: Any) -> int:
     return -(-address(workspace) // ALIGNMENT) * ALIGNMENT
 
 
-def _product(
-    problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, columns: int, pixels_near: bool
-) -> Product:
+def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, pixels_near: bool) -> Product:
     if config.gemm not in LADDER:
         raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(LADDER)}")
     step = LADDER[config.gemm](runtime.facts.backend)
     size = np.dtype(problem.acc_dtype).itemsize
-    choices = step.choices(problem.k_per_group, columns, problem.taps, problem.groups, size, runtime.facts)
+    choices = step.choices(problem.k_per_group, config.columns, problem.taps, problem.groups, size, runtime.facts)
     if not 0 <= config.tile < len(choices):
         raise ValueError(f"tile={config.tile} of im2col: {config.gemm} has tilings 0 to {len(choices) - 1}")
     return step.product(choices[config.tile], runtime, False, not pixels_near, problem.acc_dtype, problem)

@@ -14,7 +14,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
-from convforge.problem.types import is_integer
+from convforge.problem.types import WIDE, is_integer
 
 # NumPy's name of a type -> its name in kernels.
 TYPES = {
@@ -34,9 +34,6 @@ NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double
 
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
 MOST_BLOCKS = 65535
-
-# Elements of an array beyond which places in it need 64 bits.
-WIDE = 2**31 - 1
 
 
 class Strides(ctypes.Structure):
@@ -67,7 +64,7 @@ def ends_dtype(problem: Conv2dProblem) -> str:
 
 
 def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
-    """The prelude of a convolution's kernels: all that :func:`convforge.problem.compile_key` covers."""
+    """The prelude of a convolution's kernels. What they add for themselves is of the compile key, or of the config."""
     ends = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
@@ -81,15 +78,9 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
     types = {
         "x_t": TYPES[problem.x_dtype], "w_t": TYPES[problem.w_dtype], "out_t": TYPES[problem.out_dtype],
         "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
-        "operand_t": TYPES[problem.operand_dtype], "index_t": "long long" if needs_wide_index(problem) else "int",
+        "operand_t": TYPES[problem.operand_dtype], "index_t": "long long" if problem.needs_wide_index else "int",
     }  # fmt: skip
     return (*DECLARED, *constants(**numbers, **flags), *(f"using {name} = {value};" for name, value in types.items()))
-
-
-def needs_wide_index(problem: Conv2dProblem) -> bool:
-    """Whether a place in x or the output may exceed 32 bits. Arrays with gaps are seen by :func:`fill`."""
-    x = problem.n * problem.c * problem.h * problem.w
-    return max(x, problem.n * problem.k * problem.p * problem.q, problem.k * problem.taps) > WIDE
 
 
 def address(array: Any) -> int:
@@ -115,7 +106,7 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
     conv.x, conv.out = address(frame.x), address(frame.out)
     if (w := frame.prepared.tensors.get("w")) is not None:  # else it lies in constant memory
         conv.w = address(w)
-    wide = needs_wide_index(problem)
+    wide = problem.needs_wide_index
     conv.x_strides = strides(frame.x, problem.x_layout, wide)
     conv.out_strides = strides(frame.out, problem.out_layout, wide)
     if epilogue.scale != "none":

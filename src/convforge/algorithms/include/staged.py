@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from convforge.algorithms.contract import PreparedFilter
-from convforge.algorithms.include.conv import WIDE, Strides, WeightPacker, address
+from convforge.algorithms.include.conv import Strides, WeightPacker, address
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import WIDE, itemsize
 
 # Of shared memory that a block may spend on the filter: with more, fewer blocks share a multiprocessor.
 STAGED_BYTES = 8 << 10

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, WIDE, Strides, address, strides
+from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
 from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -94,7 +94,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
             raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
         if (reason := _config_refusal(problem, config.out_p, config.out_q)) is not None:
             raise ValueError(f"{config}: {reason}")
-        vectors, wide = _vectors(problem, config), _needs_wide_index(problem)
+        vectors, wide = _vectors(problem, config), problem.needs_wide_index
         value = "int32" if is_integer(problem.dtype) else "float64" if problem.dtype == "float64" else "float32"
         struct = _struct(value)
         source = KernelSource(
@@ -169,11 +169,6 @@ def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> str | Non
 def _tiles(problem: Pool2dProblem, config: MaxPoolConfig) -> int:
     channels = problem.c // _vectors(problem, config).channels
     return problem.n * channels * -(-problem.p // config.out_p) * -(-problem.q // config.out_q)
-
-
-def _needs_wide_index(problem: Pool2dProblem) -> bool:
-    """Whether a place in x or the output may exceed 32 bits. Arrays with gaps are seen when they come."""
-    return problem.n * problem.c * max(problem.h * problem.w, problem.p * problem.q) > WIDE
 
 
 def _lies_in_vectors(array: Any, vector: int) -> bool:
