@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.gpu.present import gpu, need_gpu
 
 from convforge import conv2d, execution
-from convforge.problem import parse_problem
+from convforge.check import check_plan
+from convforge.problem import parse_problem, tuning_key
 from convforge.tuning import CHOICES, decide, remembered, tune
 from convforge.tuning.cost import rates_of
 
@@ -57,8 +59,38 @@ def test_a_call_tunes_its_bucket_once() -> None:
     np.testing.assert_array_equal(conv2d(x, w, padding=1, device="cuda"), expected)
     found = remembered(problem, gpu())
     assert found is not None
-    conv2d(x[..., :190], w, padding=1, device="cuda")
+    conv2d(x[..., :196], w, padding=1, device="cuda")
     assert remembered(problem, gpu()) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("n1c3h512w512_k3r3s3_p1_f32_nchw", {"h": 300, "w": 388}),
+        ("n1c3h511w511_k3r5s5_p2_reflect_f32_nchw", {"h": 300, "w": 389}),
+        ("n8c64h28w28_k64r3s3_p1_f32_nchw", {"n": 5, "h": 20, "w": 24}),
+        ("n32c480h14w14_k480r5s5_p2_g480_f32_nchw", {"n": 21}),
+        ("n8c48h112w112_k48r7s7_p3_g48_f16_nchw", {"n": 6, "h": 100, "w": 96}),
+        ("n1c1h512w512_k1r21s21_p10_f32_nchw_math-fft", {"h": 400, "w": 420}),
+        ("n1c3h512w512_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", {"h": 260, "w": 400}),
+    ],
+)
+def test_a_new_size_in_a_known_bucket_neither_measures_nor_compiles(
+    text: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*words: Any, **more: Any) -> None:
+        raise AssertionError("nothing may be measured or compiled")
+
+    problem: Any = parse_problem(text)
+    other = problem.replace(**sizes)
+    assert tuning_key(other) == tuning_key(problem) != str(other)
+    assert check_plan(execution.find_plan(problem, "auto", None, "cuda", None)).ok
+    monkeypatch.setattr("convforge.backends.cuda.runtime.compile_kernel", never)
+    monkeypatch.setattr("convforge.tuning.tuner._searched", never)
+    plan = execution.find_plan(other, "auto", None, "cuda", None)
+    assert plan.problem == other
+    verdict = check_plan(plan)
+    assert verdict.ok, verdict.message
 
 
 def test_a_stream_that_is_captured_is_neither_measured_nor_broken() -> None:
