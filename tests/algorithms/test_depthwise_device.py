@@ -29,6 +29,7 @@ from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import choose
 
 CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
@@ -245,6 +246,23 @@ def test_which_warps_walk() -> None:
     assert not any(walks(problem_of(f"{text}_f16_nchw")) for text in TILED)
 
 
+def test_tensor_cores_are_expected_where_they_won() -> None:
+    """The first config, and the method, on layers that were measured on an H200."""
+    measured = (
+        ("n32c96h56w56_k96r7s7_p3_g96_f16_nchw", {(1, 2, 1), (2, 2, 1)}, True),
+        ("n32c128h56w56_k128r31s31_p15_g128_f16_nchw", {(1, 4, 7), (2, 4, 7)}, True),
+        ("n32c384h14w14_k384r7s7_p3_g384_f16_nchw", {(4, 1, 1), (4, 1, 2)}, False),
+        ("n32c240h28w28_k240r5s5_p2_g240_f16_nchw", {(2, 1, 1), (4, 1, 1)}, False),
+        ("n32c512h14w14_k512r27s27_p13_g512_f16_nchw", {(2, 1, 2), (4, 1, 2)}, False),
+    )
+    for text, best, won in measured:
+        problem = problem_of(text)
+        first = DepthwiseMma().configs(problem, H200)[0]
+        assert (first.planes, first.team, first.tiles) in best
+        ours, other = (predicted_s(method, problem, H200) for method in (DepthwiseMma(), DepthwiseRows()))
+        assert (ours < other) == won
+
+
 def test_the_tile_follows_the_plane() -> None:
     """A plane of 56 x 56 is one tile without waste; small planes share a block; large filters take large tiles."""
     layer = problem_of("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
@@ -267,6 +285,9 @@ def test_auto_takes_them() -> None:
         (f"n1c{many}h14w14_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_rows"),
         (f"n1c{many}h30w30_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_planes"),
         (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f32_nchw", "depthwise_rows"),
+        (f"n1c{many}h28w28_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_rows"),
+        (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_mma"),
+        (f"n1c{many - 1}h30w30_k{many - 1}r9s9_p4_g{many - 1}_f16_nchw", "depthwise_planes"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):
