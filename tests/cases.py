@@ -153,6 +153,8 @@ CONV2D = [
     Case("n1c4h12w16_k4r9s12_p4x4x5x6_g4_constant1.75_f16_nchw", FLOATS),
     Case("n2c8h15w16_k8r3s3_p1_g8_f16_nhwc_+scale:channel+bias+residual+relu", FLOATS),
     Case("n2c4h16w24_k8r5s5_p2_g4_f16_nchw_+bias+silu", FLOATS),
+    Case("n1c3h24w20_k3r5s4_p2x2x1x2_g3_f16_nchw", FLOATS),
+    Case("n2c3h14w16_k3r7s7_p3_st2x1_g3_f16_nchw_+scale:channel+bias+residual+relu", FLOATS),
     Case("n1c6h12w20_k6r3s3_p1_g6_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
     Case("n2c4h12w32_k4r5s3_p2x1_g4_u8-i8-i32-i32_nchw_+zero:7"),
     Case("n1c4h12w20_k4r3s3_p1_constant9.0_g4_u8-i8-i32-i32_nchw_+zero:7"),

@@ -40,6 +40,8 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         if algorithm.name == "depthwise_rows":
             return _has_whole_rows(problem)
+        if algorithm.name == "depthwise_mma":
+            return _is_of_halves(problem)
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":
@@ -77,6 +79,16 @@ def _has_whole_rows(problem: Conv2dProblem) -> bool:
     return alone and small and numbers <= 190 and problem.p <= 1024
 
 
+def _is_of_halves(problem: Conv2dProblem) -> bool:
+    """Whether a plane is one of 16-bit floats for depthwise_mma, with zeros around it, and has room in a block."""
+    alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
+    halves = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"}) and problem.acc_dtype == "float32"
+    narrow = not is_integer(problem.out_dtype) and itemsize(problem.out_dtype) == 2
+    pixels = (problem.h + sum(problem.padding[:2])) * (problem.w + sum(problem.padding[2:]))
+    whole = problem.padding_mode == "zeros" and problem.w % 2 == 0 and pixels < 80000
+    return alone and halves and narrow and whole
+
+
 def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:
     """A method takes every problem that it is for, and refuses the others of its operation in a sentence."""
     mine = [text for text in texts if parse_problem(text).operation == algorithm.operation]
@@ -103,13 +115,14 @@ def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", ever
 
 
 def check_views(plan: Any, inputs: Inputs, ahead: int) -> None:
-    """A plan on float32 parts of larger arrays, `ahead` elements behind their rows' first; it writes nothing around."""
+    """A plan on parts of larger arrays, `ahead` elements behind their rows' first; it writes nothing around."""
 
-    def within(shape: tuple[int, ...]) -> tuple[NDArray[Any], tuple[slice, ...]]:
+    def within(shape: tuple[int, ...], dtype: str) -> tuple[NDArray[Any], tuple[slice, ...]]:
         part = (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
-        return np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, np.float32), part
+        return np.full([size + 2 for size in shape[:3]] + [shape[3] + 8], 7, dtype), part
 
-    (pixels, inner), (around, part) = within(plan.problem.x_shape), within(plan.problem.out_shape)
+    pixels, inner = within(plan.problem.x_shape, plan.problem.x_dtype)
+    around, part = within(plan.problem.out_shape, plan.problem.out_dtype)
     pixels[inner] = inputs.x
     plan(pixels[inner], plan.prepare(inputs.w), inputs.operands, around[part])
     verdict = Judge(plan.problem, inputs).verdict(plan.algorithm.precision, np.ascontiguousarray(around[part]))
@@ -182,4 +195,6 @@ BFLOAT16 = (
     "n1c8h7w8_k16r1s1_bf16_nhwc",
     "n2c4h9w24_k4r3s3_p1_g4_bf16_nhwc_+bias",
     "n2c4h11w24_k8r5s5_p2_g4_bf16_nchw",
+    "n2c3h24w20_k3r5s5_p2_g3_bf16_nchw",
+    "n1c3h14w16_k3r9s9_p4_g3_bf16_nchw_+bias",
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
 from tests.algorithms.planted import SYNC, Run, of_file
 from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
@@ -282,6 +283,7 @@ FAULTS = [
         ("rows that a window steps over", "r * DILATION_H != below || ", "",
          replace(ROWS_TALL, problem="n1c3h6w10_k3r7s3_p6x1_d2x1_g3_f32_nchw")),
     ),
+    *MMA_FAULTS,
     *FFT_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
@@ -378,9 +380,8 @@ FAULTS = [
     *of_file("include/device/mma.cuh", MMA,
         ("rows of another half", "a[2 * half + j]", "a[j]"),
         ("columns of the first for all", "4 * (2 * t + j) + quarter", "4 * (2 * t) + quarter"),
-        ("signs of taps for the pixels'", "static_cast<A>(rows[i / 2] >> bit)", "static_cast<B>(rows[i / 2] >> bit)"),
-        ("signs of pixels for the taps'", "static_cast<B>(columns[i % 2] >> bit)",
-         "static_cast<A>(columns[i % 2] >> bit)"),
+        ("signs of taps for the pixels'", "static_cast<A>(row >> bit)", "static_cast<B>(row >> bit)"),
+        ("signs of pixels for the taps'", "static_cast<B>(column >> bit)", "static_cast<A>(column >> bit)"),
         ("sums thrown away", "found[4] = {sums[0], sums[1], sums[2], sums[3]}", "found[4] = {}"),
     ),
     *of_file("direct/boxes.cu", BOXES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,34 @@ from convforge.algorithms.contract import Operands
 from convforge.algorithms.depthwise.device import (
     ChannelsConfig,
     DepthwiseChannels,
+    DepthwiseMma,
+    DepthwiseMmaConfig,
     DepthwisePlanes,
     DepthwiseRows,
     PlanesConfig,
     RowsConfig,
 )
+from convforge.algorithms.depthwise.mma import walks
 from convforge.algorithms.depthwise.planes import modelled_cycles
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import check_plan, make_inputs
+from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import choose
 
 CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
+MMA = DepthwiseMma("emulator")
+# What warps of depthwise_mma walk down: strips as high as the filter, one window, a filter of one row. Where they take
+# tiles: low planes, strides, dilation, many windows, long rows, a filter larger than its plane.
+WALKED = (
+    "n1c5h56w56_k5r7s7_p3_g5", "n1c3h24w20_k3r5s5_p2_g3", "n2c3h33w6_k3r2s3_p1x0_g3", "n1c3h7w40_k3r1s9_p0x4_g3",
+    "n1c3h40w30_k3r4s4_p2x2x1x2_st1x2_g3", "n1c3h40w30_k3r4s2_p2x2x4x1_d1x5_g3",
+)  # fmt: skip
+TILED = (
+    "n2c9h14w14_k9r7s7_p3_g9", "n2c3h9w16_k3r5s3_st2x3_p2x1x3x4_g3", "n1c3h21w14_k3r3s3_d2_p2_g3",
+    "n1c3h13w130_k3r3s3_p1_g3", "n1c2h20w34_k2r21s31_p10x15_g2", "n1c3h14w14_k3r27s27_p13_g3",
+)  # fmt: skip
 EACH = [
     (CHANNELS, "n2c8h21w26_k8r3s3_st1_p1_g8_f32_nhwc"),
     (CHANNELS, "n1c6h19w22_k12r5s3_st2x1_p2x1_g6_f16_nhwc"),
@@ -42,6 +58,9 @@ EACH = [
     (ROWS, "n2c3h9w16_k3r5s3_st2x3_p2x1x3x4_constant2.5_g3_f32_nchw"),
     (ROWS, "n1c5h9w13_k5r12s2_d1_p6_g5_f64_nchw_+scale:channel+bias+residual+relu"),
     (ROWS, "n1c5h9w16_k5r3s3_p1_circular_g5_u8-i8-u8-i32_nchw_+zero:3"),
+    *((MMA, f"{text}_f16_nchw") for text in (WALKED + TILED)),
+    (MMA, "n1c3h24w18_k3r4s5_p2x2x1x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
+    (MMA, "n1c3h11w18_k3r9s6_p4x4x2x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
 ]
 
 
@@ -97,6 +116,42 @@ def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("ahead", [0, 1, 2, 4])
+@pytest.mark.parametrize("size", ["n2c4h24w16", "n2c4h9w16", "n2c4h24w18", "n2c4h9w22"])
+def test_halves_in_views_with_gaps(size: str, ahead: int) -> None:
+    """Copies of 4 and 16 bytes, or of pixels by themselves; by warps that walk, and by tiles."""
+    problem, runtime = problem_of(f"{size}_k4r3s3_p1_g4_f16_nchw_+bias"), emulator_runtime()
+    plan = MMA.plan(problem, MMA.configs(problem, runtime.facts)[0], runtime)
+    check_views(plan, make_inputs(problem), ahead)
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", WALKED + TILED)
+def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
+    """Zeros of a matrix times an Inf would be NaN elsewhere; in the filter too."""
+    problem, runtime = problem_of(f"{text}_f16_nchw"), emulator_runtime()
+    plan = MMA.plan(problem, MMA.configs(problem, runtime.facts)[0], runtime)
+    assert check_nan_spread(plan).ok
+    inputs = make_inputs(problem)
+    inputs.w[1, 0, -1, problem.s // 2] = np.inf
+    naive = DirectNaive("emulator")
+    found = []
+    for one in (plan, naive.plan(problem, naive.configs(problem, runtime.facts)[0], runtime)):
+        found.append(np.empty(problem.out_shape, np.float16))
+        one(inputs.x, one.prepare(inputs.w), Operands(), found[-1])
+    got, expected = found
+    assert not np.isfinite(expected[:, 1]).all()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+
+
+@needs_emulator
+def test_halves_of_no_picture() -> None:
+    check(MMA, "n0c3h24w20_k3r5s5_p2_g3_f16_nchw")
+    check(MMA, "n0c3h14w14_k3r7s7_p3_g3_f16_nchw")
+
+
+@needs_emulator
 def test_reversed_axes() -> None:
     problem, runtime = problem_of("n1c4h9w12_k4r3s3_p1_g4_f32_nhwc"), emulator_runtime()
     inputs = make_inputs(problem)
@@ -126,6 +181,21 @@ def test_refusals_say_why() -> None:
     large = problem_of("n1c8h64w64_k8r241s241_p120_g8_f32_nchw")
     assert "planes and their filters take" in str(ROWS.refuses(large, H200))
     assert "1060 are asked for" in str(ROWS.refuses(problem_of("n1c8h60w8_k8r1s1_p500x0_g8_f32_nchw"), H200))
+    halves = apart.replace(x_dtype="float16", w_dtype="float16", out_dtype="float16")
+    assert MMA.refuses(halves, H200) is None
+    brain = halves.replace(x_dtype="bfloat16", w_dtype="bfloat16", out_dtype="bfloat16")
+    assert DepthwiseMma().refuses(brain, H200) is None
+    turing = dataclasses.replace(H200, architecture="sm_75")
+    assert DepthwiseMma().refuses(halves, turing) == "these tensor cores came with sm_80; this is sm_75"
+    assert "float32 and float32 in float32" in str(MMA.refuses(apart, H200))
+    assert "float16 and bfloat16" in str(DepthwiseMma().refuses(halves.replace(w_dtype="bfloat16"), H200))
+    reason = MMA.refuses(halves.replace(out_dtype="float32"), H200)
+    assert reason == "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not float32"
+    assert "not NCHW and NHWC" in str(MMA.refuses(halves.replace(out_layout="NHWC"), H200))
+    assert "K=16" in str(MMA.refuses(halves.replace(k=16), H200))
+    assert "zeros must stand outside" in str(MMA.refuses(halves.replace(padding_mode="reflect"), H200))
+    assert "W=13 must be even" in str(MMA.refuses(halves.replace(w=13), H200))
+    assert "1 planes and their filters take" in str(MMA.refuses(halves.replace(h=400, w=400), H200))
     huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")
     assert "bytes of shared memory; a block has 232448" in str(PLANES.refuses(huge, H200))
 
@@ -152,6 +222,46 @@ def test_what_cannot_be_is_refused(method: Any, config: Any, reason: str) -> Non
         method.plan(problem, config, emulator_runtime())
 
 
+@pytest.mark.parametrize(
+    ("text", "config", "reason"),
+    [
+        (TILED[0], DepthwiseMmaConfig(0, 1, 1), "planes=0 must be at least 1"),
+        (TILED[0], DepthwiseMmaConfig(1, 1, -1), "tiles=-1 must be at least 0"),
+        (TILED[0], DepthwiseMmaConfig(8, 8, 1), "2048 are asked for"),
+        (TILED[0], DepthwiseMmaConfig(1024, 1, 1), "at most 1024 threads; 32768"),
+        (WALKED[0], DepthwiseMmaConfig(32, 1, 0), "32 planes and their filters take"),
+        *((text, DepthwiseMmaConfig(1, 1, 0), "tiles=0: a warp goes down a plane") for text in TILED[1:]),
+    ],
+    ids=str,
+)
+@needs_emulator
+def test_what_no_warp_can_be_is_refused(text: str, config: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        MMA.plan(problem_of(f"{text}_f16_nchw"), config, emulator_runtime())
+
+
+def test_which_warps_walk() -> None:
+    assert all(walks(problem_of(f"{text}_f16_nchw")) for text in WALKED)
+    assert not any(walks(problem_of(f"{text}_f16_nchw")) for text in TILED)
+
+
+def test_tensor_cores_are_expected_where_they_won() -> None:
+    """The first config, and the method, on layers that were measured on an H200."""
+    measured = (
+        ("n32c96h56w56_k96r7s7_p3_g96_f16_nchw", {(1, 2, 0), (2, 2, 0)}, True),
+        ("n32c128h56w56_k128r31s31_p15_g128_f16_nchw", {(1, 4, 7), (2, 4, 7)}, True),
+        ("n32c384h14w14_k384r7s7_p3_g384_f16_nchw", {(4, 1, 1), (4, 1, 2)}, False),
+        ("n32c240h28w28_k240r5s5_p2_g240_f16_nchw", {(2, 1, 0), (4, 1, 0)}, False),
+        ("n32c512h14w14_k512r27s27_p13_g512_f16_nchw", {(2, 1, 2), (4, 1, 2)}, False),
+    )
+    for text, best, won in measured:
+        problem = problem_of(text)
+        first = DepthwiseMma().configs(problem, H200)[0]
+        assert (first.planes, first.team, first.tiles) in best
+        ours, other = (predicted_s(method, problem, H200) for method in (DepthwiseMma(), DepthwiseRows()))
+        assert (ours < other) == won
+
+
 def test_the_tile_follows_the_plane() -> None:
     """A plane of 56 x 56 is one tile without waste; small planes share a block; large filters take large tiles."""
     layer = problem_of("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
@@ -174,6 +284,9 @@ def test_auto_takes_them() -> None:
         (f"n1c{many}h14w14_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_rows"),
         (f"n1c{many}h30w30_k{many}r3s3_p1_g{many}_f32_nchw", "depthwise_planes"),
         (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f32_nchw", "depthwise_rows"),
+        (f"n1c{many}h28w28_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_rows"),
+        (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_mma"),
+        (f"n1c{many - 1}h30w30_k{many - 1}r9s9_p4_g{many - 1}_f16_nchw", "depthwise_planes"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):

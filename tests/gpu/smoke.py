@@ -23,7 +23,7 @@ PROBLEMS = {
                "n1c3h8w9_k4r3s3_p1_f16_nchw", "n2c6h11w13_k6r3s3_p1_g6_f32_nhwc",
                "n1c3h14w16_k6r9s13_p4x6_g3_f16_nchw", "n2c3h11w12_k5r3s3_st1_p1_f32_nchw",
                "n2c3h13w80_k3r5s4_p2x3x4x1_reflect_g3_u8-i8-u8-i32_nhwc",
-               "n2c5h14w14_k5r5s5_st2_p2_g5_f16_nchw"),
+               "n2c5h14w14_k5r5s5_st2_p2_g5_f16_nchw", "n1c3h27w20_k3r7s7_p3_g3_f16_nchw"),
     "gemm": ("m33n29k17_f32",),
     "max_pool2d": ("max_n1c2h9w10_r3s3_st2_p1_f32_nchw",),
     "relu": ("relu77_f32",),

@@ -23,6 +23,7 @@ DEPTHWISE = "n2c4h40w41_k8r3s3_p1_g4_f32_nhwc"
 WHOLE_ROWS = "n2c3h40w44_k5r3s3_p1_f32_nchw"  # of multiples of 16 bytes
 BYTES = "n2c3h40w48_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc"
 PLANES = "n20c40h14w14_k40r5s5_p2_g40_f32_nchw"
+HALVES = "n20c40h28w28_k40r7s7_p3_g40_f16_nchw"
 # Written again and again, so that the stream is busy for milliseconds while the host goes on.
 BUSY_BYTES, BUSY_TIMES = 256 << 20, 40
 
@@ -35,6 +36,8 @@ def text_for(algorithm: Any) -> str:
         return BYTES
     if algorithm.name == "depthwise_rows":
         return PLANES
+    if algorithm.name == "depthwise_mma":
+        return HALVES
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
     return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]
 

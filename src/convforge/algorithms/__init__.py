@@ -59,7 +59,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
     *(direct.DirectSmall, direct.DirectMma),
-    *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows),
+    *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows, depthwise.DepthwiseMma),
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),

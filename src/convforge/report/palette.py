@@ -75,6 +75,7 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "depthwise_channels": (_OLIVE, "diamond"),
     "depthwise_planes": (_OLIVE, "square"),
     "depthwise_rows": (_OLIVE, "triangle-up"),
+    "depthwise_mma": (_OLIVE, "triangle-down"),
     "fft_fused": (_GREEN, "triangle-up"),
     "gemm_loops": (_PURPLE, "square"),
     "gemm_blocked": (_AMBER, "triangle-up"),

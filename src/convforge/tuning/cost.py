@@ -26,8 +26,9 @@ CLOCK_HZ, FLOPS_PER_BYTE = 1.5e9, 25.0
 # A CPU core: two multiply-adds of vectors in a clock, and its part of the memory's bandwidth.
 CPU_CLOCK_HZ, CPU_BYTES_PER_S, MOST_CPU_BYTES_PER_S = 3e9, 13e9, 300e9
 LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
-# Planes that keep a GPU busy where a block has whole ones.
-BUSY_PLANES = 512
+# Planes that keep a GPU busy where a block has whole ones; and operations of tensor cores that would take as long as
+# beginning one there.
+BUSY_PLANES, PLANE_FLOPS = 512, 1 << 15
 # Threads of a multiprocessor below which an occupancy no longer hides what memory and arithmetic take.
 BUSY_OCCUPANCY = 0.25
 
@@ -177,6 +178,18 @@ def _by_whole_plane(problem: Problem) -> Work:
     return Work(work.flops * seen / max(problem.r * problem.s, 1) * idle, work.moved * idle)
 
 
+def _by_matrix(problem: Problem) -> Work:
+    """Eight outputs take a product of 16 pixels or more with each row of the filter; planes are begun one by one."""
+    work = _direct(problem)
+    if not isinstance(problem, Conv2dProblem):
+        return work
+    planes = problem.n * problem.c
+    window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
+    products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
+    idle = max(1.0, BUSY_PLANES / max(planes, 1))
+    return Work(planes * (2 * products + PLANE_FLOPS) * idle, work.moved * idle)
+
+
 def _by_load(problem: Problem) -> Work:
     """A thread takes as long as its loads: pixels that it has serve up to four output channels for nothing."""
     work = _direct(problem)
@@ -249,6 +262,7 @@ ON_GPU: dict[str, Method] = {
     "depthwise_channels": Method(0.17, 0.8, 2048, 1, _direct),
     "depthwise_planes": Method(0.50, 0.9, 2048, 1, _by_tile),
     "depthwise_rows": Method(0.55, 0.9, 2048, 1, _by_whole_plane),
+    "depthwise_mma": Method(1.7, 0.9, 2048, 1, _by_matrix),
     "im2col": Method(0.55, 0.8, 2048, 3, _expanded),
     "implicit_gemm": Method(0.62, 0.8, 8192, 2, _blocked),
     "fft": Method(0.30, 0.7, 4096, 5, _fourier(3)),

@@ -35,9 +35,10 @@ FUSED_EXTENT = 63
 # bytes or more, of whose lines a few planes have use.
 LARGE_DEPTHWISE, WIDE_DEPTHWISE = 49, 9
 
-# Pixels of a plane up to which, or with such filters, blocks that hold whole planes are ahead of tiles in NCHW; and
-# planes for each multiprocessor from which they are: fewer leave some without any.
-SMALL_PLANE, FEW_PLANES = 28 * 28, 4
+# Pixels of a plane up to which blocks that hold whole planes are ahead of tiles in NCHW; up to which they are with such
+# filters, and on 16-bit floats tensor cores; and planes for each multiprocessor from which all of them are: fewer leave
+# some without any.
+SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 
 # Output channels of a group up to which tiles that come ahead of the threads are ahead: with more there is so much to
 # multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
@@ -256,8 +257,14 @@ def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     planes = ("depthwise_planes", "every filter sees one channel: tiles of several planes share a block")
     channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
     rows = ("depthwise_rows", "every filter sees one channel: a block holds whole planes, a thread a row")
+    matrix = ("depthwise_mma", "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
     taps = problem.r * problem.s
-    small = problem.h * problem.w <= SMALL_PLANE or taps >= LARGE_DEPTHWISE
+    small = problem.h * problem.w <= SMALL_PLANE
+    whole: list[Rule] = []
+    most = LARGE_PLANE if taps >= LARGE_DEPTHWISE else SMALL_PLANE
+    if problem.n * problem.c >= FEW_PLANES * facts.cores and problem.h * problem.w <= most:
+        halves = problem.x_dtype in ("float16", "bfloat16")
+        whole = [matrix, rows] if halves and not small else [rows]
     large = taps > (WIDE_DEPTHWISE if itemsize(problem.x_dtype) >= 4 else LARGE_DEPTHWISE)
     others = [planes, channels] if large else [channels, planes]
-    return [rows, *others] if small and problem.n * problem.c >= FEW_PLANES * facts.cores else [*others, rows]
+    return [*whole, *others, *(rule for rule in (rows, matrix) if rule not in whole)]

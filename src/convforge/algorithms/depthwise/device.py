@@ -1,7 +1,17 @@
 """Depthwise convolution on GPUs: a kernel a layout, its host side beside its .cu."""
 
 from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels
+from convforge.algorithms.depthwise.mma import DepthwiseMma, DepthwiseMmaConfig
 from convforge.algorithms.depthwise.planes import DepthwisePlanes, PlanesConfig
 from convforge.algorithms.depthwise.rows import DepthwiseRows, RowsConfig
 
-__all__ = ["ChannelsConfig", "DepthwiseChannels", "DepthwisePlanes", "DepthwiseRows", "PlanesConfig", "RowsConfig"]
+__all__ = [
+    "ChannelsConfig",
+    "DepthwiseChannels",
+    "DepthwiseMma",
+    "DepthwiseMmaConfig",
+    "DepthwisePlanes",
+    "DepthwiseRows",
+    "PlanesConfig",
+    "RowsConfig",
+]

@@ -1,4 +1,4 @@
-// A product of matrices of bytes by a warp, on tensor cores (sm_80 and later): 16 x 32 by 32 x 8, added to 16 x 8 sums.
+// Products of matrices by a warp, on tensor cores (sm_80 and later): of bytes 16 x 32 by 32 x 8, added to 16 x 8 sums.
 //
 // multiply_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
 //
@@ -7,11 +7,15 @@
 //   a[2], a[3]    the same rows, columns 16 + 4 t and on
 //   b[0], b[1]    column g of the second matrix, rows 4 t to 4 t + 3, and 16 + 4 t and on
 //   sums[0], [1]  row g, columns 2 t and 2 t + 1;  sums[2], [3] of row g + 8
+//
+// multiply_halves<T>(sums, a, b);       T is half_t or bfloat16_t: 16 x 16 by 16 x 8, floats as sums (mma.m16n8k16)
+//   a[0], a[1]    row g and row g + 8 of the first matrix, columns 2 t and 2 t + 1;  a[2], a[3] columns 8 + 2 t and on
+//   b[0], b[1]    column g of the second matrix, rows 2 t and 2 t + 1, and 8 + 2 t and on
 #pragma once
 #include "device.cuh"
 #include "types.cuh"
 
-constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32;
+constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
@@ -35,6 +39,22 @@ __device__ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], co
 
 #undef MULTIPLY_BYTES
 
+template <class T> __device__ void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+
+#define MULTIPLY_HALVES(type, name)                                                                                  \
+    template <>                                                                                                      \
+    __device__ inline void multiply_halves<type>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                                           \
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                        \
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                             \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                     \
+    }
+
+MULTIPLY_HALVES(half_t, "f16")
+MULTIPLY_HALVES(bfloat16_t, "bf16")
+
+#undef MULTIPLY_HALVES
+
 // A place in shared memory, in its register from here on: see settled.cuh.
 template <class T>
 __device__ inline T *settled_shared(T *place) {
@@ -45,10 +65,10 @@ __device__ inline T *settled_shared(T *place) {
 
 #else  // the emulator: lanes hand each other what they hold
 
-template <class A, class B>
-inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4]) {
+// Add to each sum what `products` makes of every word of its row of the first matrix and its column of the second.
+template <class Sum, class Products>
+inline void multiply_words(Sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], Products products) {
     const int lane = emulator::here()->lane, g = lane / 4, t = lane % 4;
-    int found[4] = {sums[0], sums[1], sums[2], sums[3]};
     for (int quarter = 0; quarter < 4; quarter++)
         for (int half = 0; half < 2; half++) {
             unsigned rows[2], columns[2];
@@ -56,12 +76,32 @@ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigne
                 rows[j] = __shfl_sync(0xffffffffu, a[2 * half + j], 4 * g + quarter);
                 columns[j] = __shfl_sync(0xffffffffu, b[half], 4 * (2 * t + j) + quarter);
             }
-            for (int i = 0; i < 4; i++)
-                for (int bit = 0; bit < 32; bit += 8)
-                    found[i] += static_cast<int>(static_cast<A>(rows[i / 2] >> bit)) *
-                                static_cast<int>(static_cast<B>(columns[i % 2] >> bit));
+            for (int i = 0; i < 4; i++) sums[i] += products(rows[i / 2], columns[i % 2]);
         }
+}
+
+template <class A, class B>
+inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4]) {
+    int found[4] = {sums[0], sums[1], sums[2], sums[3]};
+    multiply_words(found, a, b, [](unsigned row, unsigned column) {
+        int sum = 0;
+        for (int bit = 0; bit < 32; bit += 8)
+            sum += static_cast<int>(static_cast<A>(row >> bit)) * static_cast<int>(static_cast<B>(column >> bit));
+        return sum;
+    });
     for (int i = 0; i < 4; i++) next[i] = found[i];
+}
+
+template <class T>
+inline void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    multiply_words(sums, a, b, [](unsigned row, unsigned column) {
+        const auto product = [&](int bit) {
+            const T pixel = {static_cast<unsigned short>(row >> bit)};
+            const T tap = {static_cast<unsigned short>(column >> bit)};
+            return widen(pixel) * widen(tap);
+        };
+        return product(0) + product(16);
+    });
 }
 
 template <class T>

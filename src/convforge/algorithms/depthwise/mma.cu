@@ -1,0 +1,286 @@
+// depthwise_mma: a row of the filter is a matrix of 16-bit numbers, and a tensor core multiplies 16 windows by it.
+//
+// Since depthwise_rows: with 16-bit pixels multiply-adds and conversions are the limit. Eight outputs side by side see
+//           SPAN neighbouring pixels of a row. Those times a matrix in which the taps of the row stand once for each
+//           output, STRIDE_W rows further down, are what the row adds to them (a Toeplitz matrix, mostly of zeros).
+// Window    the pixels of a row that eight outputs see, an even number of columns before the plane's first on.
+// Tiles     of 16 windows, in the order of a plane's outputs: a warp takes TILES at a time, row of the filter by row,
+//           and the TEAM warps of a plane take turns.
+// Walk      where the filter is small, WALK has a warp go down the plane instead, with the matrices of all R rows of
+//           the filter in registers: 16 windows are strips beside and below each other, of args.height rows of
+//           outputs. A row of pixels is loaded once and added to R rows of outputs, a ring of sums; one is whole then.
+// Threads   THREADS = 32 * TEAM * PLANES; lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
+// Grid      blocks in one dimension, PLANES neighbouring planes each.
+// Pixels    planes stand in shared memory among zeros, so that no window is tested; zeros are written before the
+//           launch's turn. Rows are args.pitch apart, such that the windows of a load meet in few banks.
+// Taps      of a row of the filter stand among zeros too, in a line of LINE numbers, from which a lane reads its part
+//           of the matrix.
+// Outputs   go to memory from registers: eight windows are 128 bytes where rows are whole windows.
+// Inf, NaN  times a zero of the matrix would reach outputs that do not see them. So outputs that are not finite are
+//           computed again, from their own windows alone.
+// Needs     zeros outside, rows of an even number of pixels, K = C, NCHW, sm_80, all planes of a block in shared
+//           memory; outputs of 16 bits, as tensor cores cut sums off where others round them.
+// Limit     memory up to about 7 x 7 where warps walk; else loads of shared memory, four of windows for each product.
+#include "border.cuh"
+#include "device.cuh"
+#include "divide.cuh"
+#include "ends.cuh"
+#include "given.cuh"
+#include "lines.cuh"
+#include "mma.cuh"
+#include "vector.cuh"
+
+constexpr int TEAM_THREADS = 32 * TEAM, THREADS = TEAM_THREADS * PLANES;
+constexpr int SPAN = LEAD + (MMA_COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
+constexpr int STEPS = (SPAN + MMA_HALVES - 1) / MMA_HALVES;
+constexpr int BEFORE = LEAD + (MMA_COLUMNS - 1) * STRIDE_W;  // zeros before the taps of a line
+constexpr int LINE = (BEFORE - LEAD + MMA_HALVES * STEPS + 7) / 8 * 8;
+
+static_assert(THREADS <= 1024, "a block has at most 1024 threads");
+static_assert(BORDER == ZEROS && K == C, "zeros stand outside, and an output has a plane of its own");
+static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(out_t) == 2, "numbers are of 16 bits");
+static_assert(FILL % 2 == 0 && FILL <= 8, "copies are of 4, 8 or 16 bytes");
+static_assert(!WALK || (STRIDE_H == 1 && DILATION_H == 1), "each row of pixels is one of R windows");
+
+struct Mma {
+    Conv conv;
+    Filter filter;
+    Divisor windows, across;  // windows of a row of outputs, vectors of a row of pixels
+    int tiles;                // of a plane
+    int strips, height;       // of a warp, below each other; rows of outputs of a strip
+    int pitch, plane;         // numbers from row to row of shared memory, and from plane to plane
+    int first;                // where a plane's first pixel stands
+    int aligned_x, aligned_out;  // whether vectors of FILL pixels and of two outputs may be moved
+};
+
+// A plane, as a lane of its team has it.
+struct Plane {
+    int n, k;
+    x_t *pixels, *lines;  // its first pixel, and the first line of its filter, in shared memory
+    int member, g, t;     // the warp of the team, and lane 4 g + t of it
+};
+
+// Write zeros over all that the block holds.
+__device__ inline void clear(const Mma &args, x_t *held) {
+    const Vector<x_t, 8> zeros = {};
+    for (int i = threadIdx.x; i < PLANES * (R * LINE + args.plane) / 8; i += THREADS) store_vector(held + 8 * i, zeros);
+}
+
+__device__ inline void copy_fill(x_t *to, const x_t *from) {
+    if constexpr (FILL == 8) copy_of_line16(to, from, true);
+    else copy_async<FILL * sizeof(x_t)>(to, from, true);
+}
+
+__device__ inline void copy_pixels(const Mma &args, const Plane &plane) {
+    const Conv &conv = args.conv;
+    const int u = threadIdx.x % TEAM_THREADS;
+    const x_t *const from = conv.x + place(conv.x_strides, plane.n, plane.k, 0, 0);
+    if (args.aligned_x) {
+#pragma unroll 4
+        for (int i = u; i < conv.H * args.across.by; i += TEAM_THREADS) {
+            const int h = quotient(i, args.across), w = (i - h * args.across.by) * FILL;
+            copy_fill(plane.pixels + (h * args.pitch + w), from + (h * static_cast<index_t>(conv.x_strides.h) + w));
+        }
+    } else {
+        for (int i = u; i < conv.H * conv.W; i += TEAM_THREADS) {
+            const int h = i / conv.W, w = i - h * conv.W;
+            plane.pixels[h * args.pitch + w] = from[place(conv.x_strides, 0, 0, h, w)];
+        }
+    }
+}
+
+__device__ inline void copy_taps(const Filter &filter, const Plane &plane) {
+    for (int i = threadIdx.x % TEAM_THREADS; i < R * S; i += TEAM_THREADS) {
+        const int r = i / S, s = i % S;
+        const w_t tap = filter.taps[place(filter.strides, plane.k, 0, r, s)];
+        plane.lines[r * LINE + BEFORE + s * DILATION_W].bits = tap.bits;
+    }
+}
+
+// What a lane holds of the matrix of row r of the filter: its column is output g of a window.
+__device__ inline void load_taps(unsigned (&b)[STEPS][2], const Plane &plane, int r) {
+    const x_t *const column = plane.lines + (r * LINE + BEFORE - LEAD + 2 * plane.t - plane.g * STRIDE_W);
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const x_t *const two = column + (MMA_HALVES * step + 8 * half);  // of which the first may be an odd number
+            b[step][half] = two[0].bits | static_cast<unsigned>(two[1].bits) << 16;
+        }
+}
+
+// Where a lane's pixels of the window of outputs (p, 8 i) and its neighbours begin.
+__device__ inline const x_t *window_at(const Mma &args, const Plane &plane, int p, int i) {
+    const int w = i * (MMA_COLUMNS * STRIDE_W) - args.conv.left - LEAD + 2 * plane.t;
+    return plane.pixels + ((p * STRIDE_H - args.conv.top) * args.pitch + w);
+}
+
+// What a lane holds of windows g and g + 8.
+__device__ inline void load_windows(unsigned (&a)[4], const x_t *first, const x_t *second, int step) {
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        a[e] = load_vector<2>((e % 2 == 0 ? first : second) + (MMA_HALVES * step + 8 * (e / 2))).word.bits;
+}
+
+// The sum of an output from its own window alone.
+__device__ inline acc_t sum_of(const Mma &args, const Plane &plane, int p, int q) {
+    const int h = p * STRIDE_H - args.conv.top, w = q * STRIDE_W - args.conv.left;
+    const x_t *const window = plane.pixels + (h * args.pitch + w);
+    acc_t sum = 0;
+#pragma unroll 1
+    for (int r = 0; r < R; r++)
+#pragma unroll 1
+        for (int s = 0; s < S * DILATION_W; s += DILATION_W) {
+            const acc_t tap = as<acc_t>(plane.lines[r * LINE + BEFORE + s]);
+            sum = multiply_add(tap, as<acc_t>(window[r * DILATION_H * args.pitch + s]), sum);
+        }
+    return sum;
+}
+
+// Whether any of a lane's sums is an Inf or a NaN: only those less themselves are not 0.
+__device__ inline bool has_odd(const acc_t (&sums)[4]) {
+    const acc_t all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    return all - all != 0;
+}
+
+// Store outputs (p, q) and (p, q + 1), at `to`; from their windows where they are odd.
+__device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to, int p, int q, const acc_t *sums,
+                                 bool odd) {
+    const Conv &conv = args.conv;
+    Vector<out_t, 2> values;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        if (q + e >= conv.Q) continue;
+        const acc_t sum = odd ? sum_of(args, plane, p, q + e) : sums[e];
+        values.at[e] = finished(conv, plane.n, plane.k, p, q + e, sum);
+        if (!args.aligned_out) to[e * static_cast<index_t>(conv.out_strides.w)] = values.at[e];
+    }
+    if (args.aligned_out) store_vector(to, values);
+}
+
+// Add the products of TILES tiles, TEAM apart.
+__device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (&sums)[TILES][4], int tile) {
+    const x_t *from[TILES][2];
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int m = (tile + i * TEAM) * MMA_ROWS + 8 * half + plane.g;
+            const int window = min(m, args.windows.by * args.conv.P - 1), p = quotient(window, args.windows);
+            from[i][half] = window_at(args, plane, p, window - p * args.windows.by);
+        }
+#pragma unroll(R <= 7 ? R : 1)
+    for (int r = 0; r < R; r++) {
+        unsigned b[STEPS][2];
+        load_taps(b, plane, r);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                unsigned a[4];
+                load_windows(a, from[i][0], from[i][1], step);
+                multiply_halves<x_t>(sums[i], a, b[step]);
+            }
+#pragma unroll
+        for (int i = 0; i < TILES; i++) from[i][0] += DILATION_H * args.pitch, from[i][1] += DILATION_H * args.pitch;
+    }
+}
+
+__device__ inline void store_tile(const Mma &args, const Plane &plane, const acc_t (&sums)[4], int tile) {
+    const Conv &conv = args.conv;
+    const bool odd = has_odd(sums);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int m = tile * MMA_ROWS + 8 * half + plane.g, p = quotient(m, args.windows);
+        const int q = (m - p * args.windows.by) * MMA_COLUMNS + 2 * plane.t;
+        if (p >= conv.P || q >= conv.Q) continue;
+        store_two(args, plane, conv.out + place(conv.out_strides, plane.n, plane.k, p, q), p, q, sums + 2 * half, odd);
+    }
+}
+
+// All outputs of a warp's tiles.
+__device__ inline void take_tiles(const Mma &args, const Plane &plane) {
+    for (int tile = plane.member; tile < args.tiles; tile += TEAM * TILES) {
+        acc_t sums[TILES][4] = {};
+        add_products(args, plane, sums, tile);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) store_tile(args, plane, sums[i], tile + i * TEAM);
+        __syncwarp();  // tensor cores take a whole warp
+    }
+}
+
+// Of a warp that walks, a lane's part of a window's strip.
+struct Strip {
+    const x_t *from;
+    out_t *to;       // R - 1 rows before the first output: a row of pixels is the last one of so much earlier outputs
+    int p, q, rows;  // the first output, and how many rows of them there are
+};
+
+__device__ inline Strip strip_of(const Mma &args, const Plane &plane, int m) {
+    const Conv &conv = args.conv;
+    const int strip = quotient(m, args.windows), window = m - strip * args.windows.by;
+    const int p = strip < args.strips ? (plane.member * args.strips + strip) * args.height : 0;
+    const int q = window * MMA_COLUMNS + 2 * plane.t;
+    const int rows = strip < args.strips && q < conv.Q ? min(args.height, conv.P - p) : 0;
+    out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, p - (R - 1), q);
+    return {window_at(args, plane, p, window), to, p, q, rows};
+}
+
+// Store a row of both strips if they have it, and go on to the next one.
+__device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&strips)[2], acc_t (&sums)[4], int row) {
+    const bool odd = has_odd(sums);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        Strip &strip = strips[half];
+        if (0 <= row && row < strip.rows)
+            store_two(args, plane, strip.to, strip.p + row, strip.q, sums + 2 * half, odd);
+        strip.to += args.conv.out_strides.h;
+        strip.from += args.pitch;
+        sums[2 * half] = sums[2 * half + 1] = acc_t(0);
+    }
+}
+
+// All outputs of a warp's strips.
+__device__ inline void walk(const Mma &args, const Plane &plane) {
+    unsigned b[R][STEPS][2];
+#pragma unroll
+    for (int r = 0; r < R; r++) load_taps(b[r], plane, r);
+    Strip strips[2] = {strip_of(args, plane, plane.g), strip_of(args, plane, plane.g + 8)};
+    acc_t sums[R][4] = {};
+#pragma unroll 1
+    for (int row = 1 - R; row < args.height; row += R)
+#pragma unroll
+        for (int d = 0; d < R; d++) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                unsigned a[4];
+                load_windows(a, strips[0].from, strips[1].from, step);
+#pragma unroll
+                for (int r = 0; r < R; r++) multiply_halves<x_t>(sums[(d - r + R) % R], a, b[r][step]);
+            }
+            store_row(args, plane, strips, sums[(d + 1) % R], row + d);
+            __syncwarp();  // tensor cores take a whole warp
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_mma(const __grid_constant__ Mma args) {
+    DYNAMIC_SHARED(x_t, held);
+    const int lane = threadIdx.x % 32, slot = threadIdx.x / TEAM_THREADS;
+    const long long at = static_cast<long long>(blockIdx.x) * PLANES + slot;
+    const int n = static_cast<int>(at / K), k = static_cast<int>(at - static_cast<long long>(n) * K);
+    x_t *const pixels = held + (PLANES * R * LINE + slot * args.plane + args.first);
+    const Plane plane = {n, k, pixels, held + slot * (R * LINE), threadIdx.x / 32 % TEAM, lane / 4, lane % 4};
+    clear(args, held);
+    __syncthreads();  // zeros are written
+    wait_for_earlier();
+    if (n < args.conv.N) {
+        copy_pixels(args, plane);
+        copy_async_commit();
+        copy_taps(args.filter, plane);  // while the pixels are under way
+    }
+    copy_async_wait();
+    __syncthreads();  // pixels and taps are there
+    if (n >= args.conv.N) return;
+    if constexpr (WALK) walk(args, plane);
+    else take_tiles(args, plane);
+}

@@ -1,0 +1,331 @@
+"""Host side of mma.cu: how planes stand among zeros, and how warps share their windows."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
+from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, whole_vectors, window
+from convforge.algorithms.include.resident import blocks_held, compiled
+from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Rows, columns and depth of a tensor core's product of 16-bit numbers.
+ROWS, COLUMNS, DEPTH = 16, 8, 16
+
+# The first architecture that has it, and its types.
+FIRST_ARCHITECTURE, TYPES = 80, ("float16", "bfloat16")
+
+# Words that shared memory gives at once, and numbers of its widest load.
+BANKS, VECTOR = 32, VECTOR_BYTES // 2
+
+# Warps of a plane, of a block, and tiles of a warp at a time, that are worth comparing.
+TEAMS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
+
+# Matrices that a warp that walks holds at most, of all rows of the filter.
+WALKED = 8
+
+# Threads that a multiprocessor shall hold.
+RESIDENT = 768
+
+# What a warp issues, in instructions: of four loads of windows, whose words meet in banks; of a step's taps; of outputs
+# that are stored; of a vector that is copied; of one of zeros; and of a block besides. Of a block's time, what a
+# multiprocessor loses if it has no other; cycles in which it begins one; warps with which it is busy.
+LOADS, TAPS, STORE, COPY, ZEROS, BLOCK = 8, 12, 60, 20, 5, 150
+ALONE, BEGIN_CYCLES, BUSY_WARPS = 0.3, 400, 28
+
+# Registers of a thread, and those of each tile.
+REGISTERS, REGISTERS_OF_TILE = 40, 8
+
+# How many configs are worth trying.
+MOST_CONFIGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseMmaConfig(Config):
+    """Planes of :class:`DepthwiseMma`.
+
+    Attributes
+    ----------
+    planes : int
+        Planes of a block.
+    team : int
+        Warps of a plane.
+    tiles : int
+        Tiles of 16 windows that a warp computes at a time; 0 where it goes down the plane with 16 windows instead.
+    resident : int
+        Threads that a multiprocessor shall hold; see :func:`compiled`.
+    """
+
+    planes: int
+    team: int
+    tiles: int = field(metadata={"least": 0})
+    resident: int = RESIDENT
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.planes * self.team
+
+
+LEAST = DepthwiseMmaConfig(1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How pixels and taps stand in shared memory, in numbers: see mma.cu."""
+
+    lead: int
+    steps: int
+    line: int
+    fill: int
+    pitch: int
+    plane: int
+    first: int
+
+
+class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
+    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW.
+
+    Examples
+    --------
+    >>> from convforge.backends.emulator.facts import emulator_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
+    >>> DepthwiseMma("emulator").refuses(problem, emulator_facts()) is None
+    True
+    >>> DepthwiseMma("emulator").refuses(problem.replace(w=15), emulator_facts())
+    'rows are copied in words of two pixels: W=15 must be even'
+    """
+
+    name = "depthwise_mma"
+    summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
+    since = "depthwise_rows"
+    sources = (
+        "algorithms/depthwise/mma.cu",
+        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "lines", "mma", "vector")),
+        *DepthwiseConvolution.headers,
+    )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+        """See :class:`Algorithm`."""
+        if facts.backend == "cuda" and int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+            return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
+        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
+        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        found = [
+            DepthwiseMmaConfig(warps // team, team, tiles)
+            for team in TEAMS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
+            if team <= warps and team * (tiles - 1) < _tiles(problem)
+        ]  # fmt: skip
+        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
+        return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: DepthwiseMmaConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        numbers = dict.fromkeys(
+            ("tiles", "strips", "height", "pitch", "plane", "first", "aligned_x", "aligned_out"), ctypes.c_int
+        )
+        struct = with_conv("Mma", problem, filter=Filter, windows=Divisor, across=Divisor, **numbers)
+        lies = _layout(problem, config)
+        prelude = constants(
+            PLANES=config.planes, TEAM=config.team, TILES=max(1, config.tiles), LEAD=lies.lead, FILL=lies.fill,
+            WALK=config.tiles == 0,
+        )  # fmt: skip
+        path, name = "algorithms/depthwise/mma.cu", "depthwise_mma"
+        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Mma")
+        kernel = compiled(runtime, source, config.threads, config.resident)
+        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), _shared(problem, config), early=True)
+        info = runtime.describe(kernel, info)
+        divisors = divisor(_windows(problem)), divisor(problem.w // lies.fill)
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
+        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
+        counts = (_tiles(problem), *_strips(problem, config), lies.pitch, lies.plane, lies.first)
+
+        def run(frame: Frame) -> None:
+            args = struct()
+            conv = args.conv
+            fill(conv, problem, frame)
+            args.filter = weights.filter(frame.prepared)
+            args.windows, args.across = divisors
+            args.tiles, args.strips, args.height, args.pitch, args.plane, args.first = counts
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, {"w": 1}, lies.fill, x_bytes)
+            vectors = is_aligned(conv.out, conv.out_strides, out_sizes, {"w": 1}, 2, out_bytes)
+            args.aligned_out = vectors and problem.q % 2 == 0
+            runtime.launch(kernel, info, args, frame.stream)
+
+        weights = StagedWeights(problem, runtime, kernel)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+
+
+def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> str | None:
+    """Why a config cannot be; None if it can."""
+    if (reason := _types_refusal(problem) or _planes_refusal(problem)) is not None:
+        return reason
+    for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
+        if getattr(config, name) < least:
+            return f"{name}={getattr(config, name)} must be at least {least}"
+    if config.tiles == 0 and not _can_walk(problem):
+        return (
+            f"tiles=0: a warp goes down a plane in steps of a row, with at most {ROWS} windows beside each other and "
+            f"{WALKED} matrices"
+        )
+    if config.threads > 1024:
+        return f"a block has at most 1024 threads; {config.threads} are asked for"
+    if (room := _shared(problem, config)) > facts.block_shared_bytes:
+        return (
+            f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
+            f"{facts.block_shared_bytes}"
+        )
+    if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
+        return f"{planes} planes are more than a launch counts"
+    return None
+
+
+def walks(problem: Conv2dProblem) -> bool:
+    """Whether warps had better go down the plane: they can, and few rows of its strips are multiplied for two of them.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> layer = parse_problem("n32c96h56w56_k96r7s7_st1_p3_g96_f16_nchw")
+    >>> walks(layer), walks(layer.replace(h=14, w=14)), walks(layer.replace(r=31, s=31, padding=(15, 15, 15, 15)))
+    (True, False, False)
+    """
+    return _can_walk(problem) and _strips(problem, LEAST)[1] >= problem.r
+
+
+def _can_walk(problem: Conv2dProblem) -> bool:
+    close = (problem.stride[0], problem.dilation[0]) == (1, 1)
+    return close and _windows(problem) <= ROWS and problem.r * _row(problem)[2] <= WALKED
+
+
+def _types_refusal(problem: Conv2dProblem) -> str | None:
+    if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
+        return (
+            "products are of 16-bit floats in float32; these are of "
+            f"{problem.x_dtype} and {problem.w_dtype} in {problem.acc_dtype}"
+        )
+    if problem.out_dtype not in TYPES:
+        return f"tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {problem.out_dtype}"
+    return None
+
+
+def _planes_refusal(problem: Conv2dProblem) -> str | None:
+    if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
+        return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
+    if problem.k != problem.c:
+        return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
+    if problem.padding_mode != "zeros":
+        return f"zeros must stand outside the picture, not {problem.padding_mode}"
+    if problem.w % 2:
+        return f"rows are copied in words of two pixels: W={problem.w} must be even"
+    return None
+
+
+def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> float:
+    """Cycles that a multiprocessor takes to issue all instructions of its blocks. Only for comparing configs.
+
+    Counts come from mma.cu; what stands above in figures follows the times of some 60 configs on an H200.
+    """
+    shared, warps = _shared(problem, config), config.team * config.planes
+    issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
+    issued += COPY * -(-problem.h * problem.w // _layout(problem, config).fill // (32 * config.team))
+    blocks = -(-_blocks(problem, config) // facts.cores)
+    registers = REGISTERS + REGISTERS_OF_TILE * config.tiles
+    beside = max(1, min(blocks_held(facts, warps, shared, registers), blocks))
+    idle = (1 + ALONE / beside) * math.sqrt(max(1.0, BUSY_WARPS / (beside * warps)))
+    return blocks * max(warps * issued / 4, BEGIN_CYCLES) * idle
+
+
+def _products(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
+    """Instructions of a warp from its first window to its last output."""
+    steps, tiles = _row(problem)[2], config.tiles
+    if tiles == 0:
+        rows = _strips(problem, config)[1] + problem.r - 1
+        return -(-rows // problem.r) * problem.r * (steps * (LOADS + problem.r) + STORE)
+    row = steps * (TAPS + (LOADS + 2) * tiles) + 2 * tiles
+    return -(-_tiles(problem) // (config.team * tiles)) * (problem.r * row + STORE * 2 * tiles)
+
+
+def _windows(problem: Conv2dProblem) -> int:
+    """Windows of a row of outputs."""
+    return max(1, -(-problem.q // COLUMNS))
+
+
+def _tiles(problem: Conv2dProblem) -> int:
+    """Tiles of a plane."""
+    return -(-_windows(problem) * problem.p // ROWS)
+
+
+def _row(problem: Conv2dProblem) -> tuple[int, int, int]:
+    """LEAD, SPAN and STEPS of mma.cu."""
+    lead = problem.padding[2] % 2
+    span = lead + window(COLUMNS, problem.s, problem.stride[1], problem.dilation[1])
+    return lead, span, -(-span // DEPTH)
+
+
+def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
+    (top, _, left, _), stride = problem.padding, problem.stride[1]
+    lead, _, steps = _row(problem)
+    line = whole_vectors((COLUMNS - 1) * stride + DEPTH * steps, 2)
+    vector = math.gcd(problem.w, VECTOR)
+    margin = -(-(left + lead) // vector) * vector
+    seen = window(problem.q, problem.s, stride, problem.dilation[1]) - left
+    pitch = _pitch(problem, -(-max(problem.w + left + lead, seen, 1) // vector) * vector, vector)
+    outputs = problem.p
+    if config.tiles == 0:  # of all strips, and those that no row of pixels is the last one of
+        strips, height = _strips(problem, config)
+        outputs = max(outputs, config.team * strips * height + problem.r - 1)
+    rows = max(top + problem.h, window(outputs, problem.r, problem.stride[0], problem.dilation[0]))
+    reach = margin + (_windows(problem) - 1) * COLUMNS * stride + DEPTH * steps
+    plane = whole_vectors(rows * pitch + max(0, reach - pitch) + margin, 2)
+    return _Layout(lead, steps, line, vector, pitch, plane, top * pitch + margin)
+
+
+def _pitch(problem: Conv2dProblem, least: int, step: int) -> int:
+    """From `least` on, the pitch with which the eight windows of a load meet in the fewest banks."""
+    windows = _windows(problem)
+
+    def meets(pitch: int) -> int:
+        banks: collections.Counter[int] = collections.Counter()
+        for word in {
+            (g // windows * problem.stride[0] * pitch + g % windows * COLUMNS * problem.stride[1]) // 2 + t
+            for g in range(8) for t in range(4)
+        }:  # fmt: skip
+            banks[word % BANKS] += 1
+        return max(banks.values())
+
+    return min(range(least, least + 2 * BANKS, step), key=lambda pitch: (meets(pitch), pitch))
+
+
+def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, int]:
+    """Strips of a warp that walks, below each other, and their rows of outputs."""
+    strips = max(1, ROWS // _windows(problem))
+    return strips, -(-problem.p // (strips * config.team))
+
+
+def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
+    """Bytes of shared memory of a block."""
+    lies = _layout(problem, config)
+    return config.planes * (problem.r * lies.line + lies.plane) * 2
+
+
+def _blocks(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
+    return max(1, -(-problem.n * problem.k // config.planes))
