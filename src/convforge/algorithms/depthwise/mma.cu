@@ -143,19 +143,32 @@ __device__ inline bool has_odd(const acc_t (&sums)[4]) {
     return all - all != 0;
 }
 
-// Store outputs (p, q) and (p, q + 1), at `to`; from their windows where they are odd.
-__device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to, int p, int q, const acc_t *sums,
-                                 bool odd) {
-    const Conv &conv = args.conv;
-    Vector<out_t, 2> values;
+// A lane's outputs of a window: (p, q) and (p, q + 1); none where p is negative.
+struct Two {
+    int p, q;
+};
+
+// Take a lane's sums again, from their windows alone.
+__device__ inline void mend(const Mma &args, const Plane &plane, acc_t (&sums)[4], Two first, Two second) {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        if (q + e >= conv.Q) continue;
-        const acc_t sum = odd ? sum_of(args, plane, p, q + e) : sums[e];
-        values.at[e] = finished(conv, plane.n, plane.k, p, q + e, sum);
-        if (!args.aligned_out) to[e * static_cast<index_t>(conv.out_strides.w)] = values.at[e];
+    for (int i = 0; i < 4; i++) {
+        const Two at = i < 2 ? first : second;
+        if (at.p >= 0 && at.q + i % 2 < args.conv.Q) sums[i] = sum_of(args, plane, at.p, at.q + i % 2);
     }
-    if (args.aligned_out) store_vector(to, values);
+}
+
+// Store a lane's outputs of a window, at `to`.
+__device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to, Two at, acc_t first, acc_t second) {
+    const Conv &conv = args.conv;
+    if (args.aligned_out) {
+        Vector<out_t, 2> values;
+        values.at[0] = finished(conv, plane.n, plane.k, at.p, at.q, first);
+        values.at[1] = finished(conv, plane.n, plane.k, at.p, at.q + 1, second);
+        store_vector(to, values);
+    } else {
+        to[0] = finished(conv, plane.n, plane.k, at.p, at.q, first);
+        if (at.q + 1 < conv.Q) to[conv.out_strides.w] = finished(conv, plane.n, plane.k, at.p, at.q + 1, second);
+    }
 }
 
 // Add the products of TILES tiles, TEAM apart.
@@ -186,15 +199,22 @@ __device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (
     }
 }
 
-__device__ inline void store_tile(const Mma &args, const Plane &plane, const acc_t (&sums)[4], int tile) {
+// A lane's outputs of window m of a plane.
+__device__ inline Two two_of(const Mma &args, const Plane &plane, int m) {
+    const int p = quotient(m, args.windows), q = (m - p * args.windows.by) * MMA_COLUMNS + 2 * plane.t;
+    return {p < args.conv.P && q < args.conv.Q ? p : -1, q};
+}
+
+__device__ inline void store_tile(const Mma &args, const Plane &plane, acc_t (&sums)[4], int tile) {
     const Conv &conv = args.conv;
-    const bool odd = has_odd(sums);
+    const int m = tile * MMA_ROWS + plane.g;
+    const Two at[2] = {two_of(args, plane, m), two_of(args, plane, m + 8)};
+    if (has_odd(sums)) mend(args, plane, sums, at[0], at[1]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int m = tile * MMA_ROWS + 8 * half + plane.g, p = quotient(m, args.windows);
-        const int q = (m - p * args.windows.by) * MMA_COLUMNS + 2 * plane.t;
-        if (p >= conv.P || q >= conv.Q) continue;
-        store_two(args, plane, conv.out + place(conv.out_strides, plane.n, plane.k, p, q), p, q, sums + 2 * half, odd);
+        if (at[half].p < 0) continue;
+        out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, at[half].p, at[half].q);
+        store_two(args, plane, to, at[half], sums[2 * half], sums[2 * half + 1]);
     }
 }
 
@@ -226,14 +246,18 @@ __device__ inline Strip strip_of(const Mma &args, const Plane &plane, int m) {
     return {window_at(args, plane, p, window), to, p, q, rows};
 }
 
+__device__ inline Two two_at(const Strip &strip, int row) {
+    return {0 <= row && row < strip.rows ? strip.p + row : -1, strip.q};
+}
+
 // Store a row of both strips if they have it, and go on to the next one.
 __device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&strips)[2], acc_t (&sums)[4], int row) {
-    const bool odd = has_odd(sums);
+    if (has_odd(sums)) mend(args, plane, sums, two_at(strips[0], row), two_at(strips[1], row));
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         Strip &strip = strips[half];
         if (0 <= row && row < strip.rows)
-            store_two(args, plane, strip.to, strip.p + row, strip.q, sums + 2 * half, odd);
+            store_two(args, plane, strip.to, {strip.p + row, strip.q}, sums[2 * half], sums[2 * half + 1]);
         strip.to += args.conv.out_strides.h;
         strip.from += args.pitch;
         sums[2 * half] = sums[2 * half + 1] = acc_t(0);
