@@ -101,7 +101,7 @@ def test_the_problem_is_told_in_full(done: Callable[..., Ran]) -> None:
     assert lines[2] == "x (2, 3, 20, 30) -> out (2, 4, 9, 13)"
     flops, least = 2 * (2 * 4 * 9 * 13) * (3 * 3 * 5), 4 * (2 * 3 * 20 * 30 + 4 * 3 * 3 * 5 + 2 * 4 * 9 * 13)
     assert lines[3] == f"{flops / 1e3:.3g} kFLOP, at least {least / 1e3:.3g} kB moved: {flops / least:.1f} FLOP a byte"
-    assert lines[4] == "tuning key n2c3h32w32_k4r3s5_st2_p0_f32_nchw", "sizes rounded up"
+    assert lines[4] == "tuning key n2c3h32w32_k4r3s5_st2_p0_f32_nchw_v8x4", "sizes rounded up, vectors told"
 
 
 @pytest.mark.parametrize(
