@@ -16,7 +16,7 @@ from convforge.filtering import plan_filter
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.lanes import Lane
 from convforge.problem import compile_key
-from convforge.problem.keys import VECTOR_BYTES
+from convforge.problem.types import VECTOR_BYTES
 
 # Side of the part of a picture on which kernels are compiled before a whole one is timed.
 WARM_SIDE = 1024

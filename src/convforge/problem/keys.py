@@ -22,10 +22,21 @@ from convforge.problem.elementwise import ElementwiseProblem
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.gemm import GemmProblem
 from convforge.problem.pool2d import Pool2dProblem
-from convforge.problem.types import DTYPES, PRECISIONS, SHORT_NAMES, accumulation_dtype, itemsize, output_dtype
+from convforge.problem.types import (
+    DTYPES,
+    PRECISIONS,
+    SHORT_NAMES,
+    VECTOR_BYTES,
+    accumulation_dtype,
+    itemsize,
+    output_dtype,
+)
 
 if TYPE_CHECKING:
     from convforge.problem import Problem
+
+# Planes of a depthwise convolution that are at most so high and wide may have kernels of their own.
+SMALL_SIDE = 64
 
 _CONV2D = re.compile(r"n(\d+)c(\d+)h(\d+)w(\d+)_k(\d+)r(\d+)s(\d+)(?=_|$)")
 _POOL2D = re.compile(r"max_n(\d+)c(\d+)h(\d+)w(\d+)_r(\d+)s(\d+)(?=_|$)")
@@ -34,12 +45,6 @@ _RELU = re.compile(r"relu(\d+)(?=_|$)")
 _PAIR = re.compile(r"(st|d)(\d+)(?:x(\d+))?")
 _PADDING = re.compile(r"p(\d+)(?:x(\d+)(?:x(\d+)x(\d+))?)?")
 _CONSTANT = re.compile(r"constant(.+)")
-# Planes of a depthwise convolution that are at most so high and wide may have kernels of their own.
-SMALL_PLANE = 64
-
-# Bytes of the widest vector that kernels move.
-VECTOR_BYTES = 16
-
 _LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
 
 
@@ -110,7 +115,7 @@ def compile_key(problem: Problem) -> str:
 def is_small_plane(problem: Conv2dProblem) -> bool:
     """Whether kernels may be specialised to a plane's size: depthwise, K = C, in NCHW, at most 64 x 64 pixels."""
     depthwise = problem.groups == problem.c == problem.k
-    return depthwise and problem.x_layout == problem.out_layout == "NCHW" and max(problem.h, problem.w) <= SMALL_PLANE
+    return depthwise and problem.x_layout == problem.out_layout == "NCHW" and max(problem.h, problem.w) <= SMALL_SIDE
 
 
 def parse_problem(text: str) -> Problem:

@@ -26,6 +26,9 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 # Elements of an array beyond which places in it need 64 bits.
 WIDE = 2**31 - 1
 
+# Bytes of the widest vector that a kernel loads or stores.
+VECTOR_BYTES = 16
+
 # What each class of arithmetic is allowed to do to the result. `strict` is always allowed.
 PRECISIONS: dict[str, str] = {
     "strict": "RMS error at most twice a sequential FMA loop's in the accumulation type; full range; Inf and NaN kept",

@@ -174,8 +174,13 @@ def _by_whole_plane(problem: Problem) -> Work:
     if not isinstance(problem, Conv2dProblem):
         return work
     seen = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
-    idle = max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
+    idle = _idle_for_planes(problem)
     return Work(work.flops * seen / max(problem.r * problem.s, 1) * idle, work.moved * idle)
+
+
+def _idle_for_planes(problem: Conv2dProblem) -> float:
+    """How much longer it takes where there are too few planes."""
+    return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
 
 
 def _by_matrix(problem: Problem) -> Work:
@@ -186,7 +191,7 @@ def _by_matrix(problem: Problem) -> Work:
     planes = problem.n * problem.c
     window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
     products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
-    idle = max(1.0, BUSY_PLANES / max(planes, 1))
+    idle = _idle_for_planes(problem)
     return Work(planes * (2 * products + PLANE_FLOPS) * idle, work.moved * idle)
 
 

@@ -17,10 +17,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
-
-# Bytes of the widest load and store.
-VECTOR_BYTES = 16
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Registers of a thread that a row of pixels, the sums and the weights that stay there may take, of the 255 that it has;
 # and up to which a multiprocessor holds enough threads.

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
-from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, whole_vectors, window
+from convforge.algorithms.include.divide import Divisor, divisor
+from convforge.algorithms.include.plane_tiles import whole_vectors, window
 from convforge.algorithms.include.resident import blocks_held, compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Rows, columns and depth of a tensor core's product of 16-bit numbers.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
@@ -87,7 +87,6 @@ class _Layout:
     """How pixels and taps stand in shared memory, in numbers: see mma.cu."""
 
     lead: int
-    steps: int
     line: int
     fill: int
     pitch: int
@@ -120,7 +119,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if facts.backend == "cuda" and int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
             return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
@@ -176,7 +175,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> str | None:
     """Why a config cannot be; None if it can."""
-    if (reason := _types_refusal(problem) or _planes_refusal(problem)) is not None:
+    if (reason := _types_refusal(problem) or whole_planes_refusal(problem) or _pixels_refusal(problem)) is not None:
         return reason
     for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
         if getattr(config, name) < least:
@@ -193,8 +192,6 @@ def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: De
             f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
             f"{facts.block_shared_bytes}"
         )
-    if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
-        return f"{planes} planes are more than a launch counts"
     return None
 
 
@@ -213,7 +210,7 @@ def walks(problem: Conv2dProblem) -> bool:
 
 def _can_walk(problem: Conv2dProblem) -> bool:
     close = (problem.stride[0], problem.dilation[0]) == (1, 1)
-    return close and _windows(problem) <= ROWS and problem.r * _row(problem)[2] <= WALKED
+    return close and _windows(problem) <= ROWS and problem.r * _row(problem)[1] <= WALKED
 
 
 def _types_refusal(problem: Conv2dProblem) -> str | None:
@@ -227,11 +224,7 @@ def _types_refusal(problem: Conv2dProblem) -> str | None:
     return None
 
 
-def _planes_refusal(problem: Conv2dProblem) -> str | None:
-    if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
-        return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
-    if problem.k != problem.c:
-        return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
+def _pixels_refusal(problem: Conv2dProblem) -> str | None:
     if problem.padding_mode != "zeros":
         return f"zeros must stand outside the picture, not {problem.padding_mode}"
     if problem.w % 2:
@@ -256,7 +249,7 @@ def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: D
 
 def _products(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
     """Instructions of a warp from its first window to its last output."""
-    steps, tiles = _row(problem)[2], config.tiles
+    steps, tiles = _row(problem)[1], config.tiles
     if tiles == 0:
         rows = _strips(problem, config)[1] + problem.r - 1
         return -(-rows // problem.r) * problem.r * (steps * (LOADS + problem.r) + STORE)
@@ -274,16 +267,16 @@ def _tiles(problem: Conv2dProblem) -> int:
     return -(-_windows(problem) * problem.p // ROWS)
 
 
-def _row(problem: Conv2dProblem) -> tuple[int, int, int]:
-    """LEAD, SPAN and STEPS of mma.cu."""
+def _row(problem: Conv2dProblem) -> tuple[int, int]:
+    """LEAD and STEPS of mma.cu."""
     lead = problem.padding[2] % 2
     span = lead + window(COLUMNS, problem.s, problem.stride[1], problem.dilation[1])
-    return lead, span, -(-span // DEPTH)
+    return lead, -(-span // DEPTH)
 
 
 def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     (top, _, left, _), stride = problem.padding, problem.stride[1]
-    lead, _, steps = _row(problem)
+    lead, steps = _row(problem)
     line = whole_vectors((COLUMNS - 1) * stride + DEPTH * steps, 2)
     vector = math.gcd(problem.w, VECTOR)
     margin = -(-(left + lead) // vector) * vector
@@ -296,7 +289,7 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     rows = max(top + problem.h, window(outputs, problem.r, problem.stride[0], problem.dilation[0]))
     reach = margin + (_windows(problem) - 1) * COLUMNS * stride + DEPTH * steps
     plane = whole_vectors(rows * pitch + max(0, reach - pitch) + margin, 2)
-    return _Layout(lead, steps, line, vector, pitch, plane, top * pitch + margin)
+    return _Layout(lead, line, vector, pitch, plane, top * pitch + margin)
 
 
 def _pitch(problem: Conv2dProblem, least: int, step: int) -> int:

@@ -14,7 +14,6 @@ from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import (
-    VECTOR_BYTES,
     PlaneTiles,
     odd_vectors,
     tile_height,
@@ -28,7 +27,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # Bytes that shared memory moves in a cycle.
 BANK_BYTES = 128

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.divide import LIMIT_BITS
-from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, odd_vectors, whole_vectors, window
+from convforge.algorithms.include.plane_tiles import odd_vectors, whole_vectors, window
 from convforge.algorithms.include.resident import blocks_held, compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, is_small_plane
-from convforge.problem.keys import SMALL_PLANE
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.keys import SMALL_SIDE
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # Threads of a block that are worth comparing.
 THREADS = (32, 64, 96, 128)
@@ -148,12 +147,10 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
 
 def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> str | None:
     """Why a config cannot be; None if it can."""
-    if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
-        return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
-    if problem.k != problem.c:
-        return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
+    if (reason := whole_planes_refusal(problem)) is not None:
+        return reason
     if not is_small_plane(problem):
-        most = f"{SMALL_PLANE} x {SMALL_PLANE}"
+        most = f"{SMALL_SIDE} x {SMALL_SIDE}"
         return f"a kernel is made for one size of planes, at most {most}; these are {problem.h} x {problem.w}"
     if config.planes < 1:
         return f"planes={config.planes} must be at least 1"
@@ -167,8 +164,6 @@ def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFact
             f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
             f"{facts.block_shared_bytes}"
         )
-    if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
-        return f"{planes} planes are more than a launch counts"
     return None
 
 

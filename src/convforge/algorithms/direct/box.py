@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.direct.tiled import VECTOR_BYTES
 from convforge.backends.maps import MOST_UNITS, BoxMap
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 
 @dataclass(frozen=True, slots=True)

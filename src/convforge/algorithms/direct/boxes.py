@@ -24,7 +24,7 @@ from convforge.algorithms.direct.box import (
     tiles_of,
 )
 from convforge.algorithms.direct.fallback import tiled_instead
-from convforge.algorithms.direct.tiled import MOST_REGISTERS, VECTOR_BYTES
+from convforge.algorithms.direct.tiled import MOST_REGISTERS
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -34,7 +34,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import MAP_BYTES, MOST_UNITS, BoxMap
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # The first architecture that brings boxes.
 FIRST_ARCHITECTURE = 90

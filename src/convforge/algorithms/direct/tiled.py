@@ -18,10 +18,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
-
-# Bytes of the widest load and store.
-VECTOR_BYTES = 16
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Registers of a thread that pixels and sums may take, of the 255 that it has.
 MOST_REGISTERS = 192

@@ -14,10 +14,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import ElementwiseProblem
-from convforge.problem.types import itemsize
-
-# Bytes of the widest load and store.
-VECTOR_BYTES = 16
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 GRIDS = ("resident", "whole")
 

@@ -17,10 +17,8 @@ from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import WIDE, itemsize
+from convforge.problem.types import VECTOR_BYTES, WIDE, itemsize
 
-# Bytes of the widest load.
-VECTOR_BYTES = 16
 # A grid has at most this many blocks along x.
 MOST_TILES = 2**31 - 1
 # Columns of a product whose output is a convolution's: they are counted in 32 bits.

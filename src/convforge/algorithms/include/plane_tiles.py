@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.problem import Conv2dProblem
-
-# Bytes of the widest load, store and copy.
-VECTOR_BYTES = 16
+from convforge.problem.types import VECTOR_BYTES
 
 
 class _PlaneTiles(ctypes.Structure):

@@ -16,10 +16,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Pool2dProblem
-from convforge.problem.types import is_integer, itemsize, limits
-
-# Bytes of the widest load and store.
-VECTOR_BYTES = 16
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, limits
 
 # A grid has at most this many blocks along x.
 MOST_BLOCKS = 2**31 - 1

@@ -11,14 +11,14 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.plane_tiles import VECTOR_BYTES, PlaneTiles, odd_vectors, tile_height, tile_width
+from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
 # takes in the first pass, that are worth comparing.
