@@ -58,6 +58,9 @@ L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 # outputs that may have no use for a row of pixels. Cycles of shared memory for a vector of weights.
 COPY, STORE, TURN, CONVERSION, TEST, WEIGHTS = 35, 66, 270, 2.4, 16, 5
 
+# What a block of one plane takes beside one of as many threads on parts of several.
+ONE_PLANE = 1.02
+
 # Products of a thread whose loops planes.cu unrolls, so that no row is tested.
 UNROLLED = 1536
 
@@ -261,7 +264,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     issued = warps * (products + others) / 4
     by_itself = max(issued, products + WARP_CYCLES * others) / beside
     times = (max(issued, warps * shared), (read + written) / L2_BYTES, by_itself, BEGIN_CYCLES)
-    return waves * (math.cbrt(sum(time**3 for time in times)) + ALONE / beside * read / L2_BYTES)
+    cycles = waves * (math.cbrt(sum(time**3 for time in times)) + ALONE / beside * read / L2_BYTES)
+    return cycles * (ONE_PLANE if config.planes == 1 else 1)
 
 
 def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:

@@ -5,8 +5,10 @@
 //           outputs: the W pixels of a row of the plane are in its registers, and with them all that its outputs want
 //           of it. Which products fall on a border of zeros is known at compile time along the row; these are left out.
 // Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes.
-// Threads   THREADS = PLANES * P, a plane's beside each other.
+// Threads   THREADS = PLANES * TEAM, a plane's beside each other, OUT_P rows of outputs each: a row of pixels is loaded,
+//           and converted, once for all of these whose windows cover it.
 // Grid      blocks in one dimension, PLANES neighbouring planes each.
+// Filters   come while the pixels are under way. A thread asks for all taps of a row of the filter before it waits.
 // Pixels    PITCH apart from row to row where rows are whole vectors (PITCH is an odd number of them, so that threads
 //           meet in no bank); else, PITCH = 0, as in memory. LOAD pixels are one load.
 // Outputs   take the pixels' place once all are done, and leave from there in vectors, as the pixels came.
@@ -25,9 +27,10 @@
 #include "lines.cuh"
 #include "vector.cuh"
 
-constexpr int THREADS = PLANES * P, WEIGHT_LOAD = 16 / sizeof(acc_t);
-constexpr int SPAN = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // of a row, from LEFT columns before it on
-constexpr int PIXELS = H * W, OUTPUTS = P * Q;                                         // of a plane
+constexpr int TEAM = (P - 1) / OUT_P + 1, THREADS = PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
+constexpr int WINDOW = (OUT_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // rows of pixels that a thread's outputs see
+constexpr int SPAN = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;        // of a row, from LEFT columns before it on
+constexpr int PIXELS = H * W, OUTPUTS = P * Q;                             // of a plane
 constexpr int X_ROW = PITCH > 0 ? PITCH : W, OUT_ROW = OUT_PITCH > 0 ? OUT_PITCH : Q;  // of shared memory
 constexpr bool UNROLLED = R * S * Q <= 1024;
 
@@ -41,28 +44,35 @@ struct Rows {
     int aligned_x, aligned_out;  // whether vectors of FILL pixels and STORE outputs may be moved
 };
 
+// Where vector i of a block's planes lies in shared memory: they follow each other, or do so within a row.
+template <int COLUMNS, int ROW, int VECTOR>
+__device__ constexpr int place_of_vector(int i) {
+    constexpr int ACROSS = ROW == COLUMNS ? 1 : COLUMNS / VECTOR;
+    return ROW == COLUMNS ? i * VECTOR : i / ACROSS * ROW + i % ACROSS * VECTOR;
+}
+
 // Bring the planes from `first` on.
 __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int planes) {
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
     if (COPIES && args.aligned_x) {
-        // Where rows are whole vectors they go one by one; else planes follow each other in memory, and rows do too.
-        constexpr int ACROSS = PITCH > 0 ? W / FILL : 1;
-        const int count = planes * PIXELS / FILL;
-        const int n = first / K, k = first - n * K;
-        const x_t *const from = conv.x + place(conv.x_strides, n, k, 0, 0);
-#pragma unroll 4
-        for (int i = t; i < count; i += THREADS) {
-            const x_t *const source = from + static_cast<index_t>(i) * FILL;
-            x_t *const target = to + (PITCH > 0 ? i / ACROSS * PITCH + i % ACROSS * FILL : i * FILL);
-            if constexpr (FILL * sizeof(x_t) == 16) copy_of_line16(target, source, true);
-            else if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, source, true);
+        constexpr int TURNS = (PLANES * PIXELS / FILL + THREADS - 1) / THREADS;
+        const int count = planes * PIXELS / FILL, n = first / K, k = first - n * K;
+        const x_t *const all = conv.x + place(conv.x_strides, n, k, 0, 0), *const from = all + t * FILL;
+#pragma unroll(TURNS <= 16 ? TURNS : 4)
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int i = turn * THREADS + t;
+            if (i >= count) break;
+            x_t *const target = to + place_of_vector<W, X_ROW, FILL>(i);
+            if constexpr (FILL * sizeof(x_t) == 16) copy_of_line16(target, from + turn * THREADS * FILL, true);
+            else if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, from + turn * THREADS * FILL, true);
         }
-        if constexpr (PITCH == 0) {  // what is left of the last plane
-            const int left = planes * PIXELS - count * FILL;
-            if (t < left) to[count * FILL + t] = from[static_cast<index_t>(count) * FILL + t];
+        if constexpr (PIXELS % FILL != 0) {  // what is left of the last plane
+#pragma unroll 1
+            for (int i = count * FILL + t; i < planes * PIXELS; i += THREADS) to[i] = all[i];
         }
     } else {
+#pragma unroll 1
         for (int i = t; i < planes * PIXELS; i += THREADS) {
             const int row = i / W, w = i % W, plane = first + row / H;
             to[row * X_ROW + w] = conv.x[place(conv.x_strides, plane / K, plane % K, row % H, w)];
@@ -70,11 +80,15 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
     }
 }
 
-__device__ inline void copy_filters(const Filter &filter, acc_t *to, int first, int planes) {
+// Bring the filter of a thread's plane: rows `row`, row + TEAM, ... of it. All taps of a row are under way together.
+__device__ inline void copy_filter(const Filter &filter, acc_t *to, int k, int row) {
+#pragma unroll 1
+    for (int r = row; r < R; r += TEAM) {
+        Vector<acc_t, WEIGHT_LOAD> taps[(S - 1) / WEIGHT_LOAD + 1] = {};
 #pragma unroll
-    for (int i = threadIdx.x; i < PLANES * R * S; i += THREADS) {
-        const int slot = i / (R * S), tap = i % (R * S), r = tap / S, s = tap % S;
-        if (slot < planes) to[slot * FILTER + r * FILTER_PITCH + s] = given_tap(filter, (first + slot) % K, 0, r, s);
+        for (int s = 0; s < S; s++) taps[s / WEIGHT_LOAD].at[s % WEIGHT_LOAD] = given_tap(filter, k, 0, r, s);
+#pragma unroll
+        for (int s = 0; s < S; s += WEIGHT_LOAD) store_vector(to + (r * FILTER_PITCH + s), taps[s / WEIGHT_LOAD]);
     }
 }
 
@@ -118,27 +132,26 @@ __device__ inline void add_row(acc_t (&sums)[Q], const acc_t (&row)[SPAN], const
     }
 }
 
-// All products of row p of a plane's outputs.
-__device__ inline void add_products(const Conv &conv, acc_t (&sums)[Q], const x_t *plane, const acc_t *filter,
+// The row of the filter that meets a row of pixels `below` rows below the window's first; negative where there is none.
+__device__ constexpr int tap_row(int below) {
+    const int r = below / DILATION_H;
+    return r * DILATION_H == below && r < R ? r : -1;
+}
+
+// All products of rows p to p + OUT_P - 1 of a plane's outputs.
+__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][Q], const x_t *plane, const acc_t *filter,
                                     int p) {
+    constexpr int STEP = OUT_P == 1 ? DILATION_H : 1;
     const int h0 = p * STRIDE_H - conv.top;
     acc_t row[SPAN];
-    if constexpr (BY_PIXELS) {
-#pragma unroll 1
-        for (int h = 0; h < H; h++) {
-            const int below = h - h0, r = below / DILATION_H;
-            if (below < 0 || r * DILATION_H != below || r >= R) continue;
-            load_row(conv, row, plane, h);
-            add_row(sums, row, filter, r);
-        }
-    } else {
-#pragma unroll(UNROLLED ? R : 1)
-        for (int r = 0; r < R; r++) {
-            const int h = inside(h0 + r * DILATION_H, H);
-            if (BLANK && h < 0) continue;
-            load_row(conv, row, plane, h);
-            add_row(sums, row, filter, r);
-        }
+#pragma unroll(UNROLLED ? WINDOW : 1)
+    for (int i = 0; i < (BY_PIXELS ? H : WINDOW); i += BY_PIXELS ? 1 : STEP) {
+        const int h = BY_PIXELS ? i : inside(h0 + i, H), below = BY_PIXELS ? i - h0 : i;
+        if (BLANK && h < 0) continue;
+        load_row(conv, row, plane, h);
+#pragma unroll
+        for (int o = 0; o < OUT_P; o++)
+            if (const int r = tap_row(below - o * STRIDE_H); r >= 0) add_row(sums[o], row, filter, r);
     }
 }
 
@@ -159,20 +172,21 @@ __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int 
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
     if (STORE > 1 && args.aligned_out) {
-        const int n = first / K, k = first - n * K;
-        out_t *const to = conv.out + place(conv.out_strides, n, k, 0, 0);
-        constexpr int ACROSS = OUT_PITCH > 0 ? Q / STORE : 1;
-        const int count = planes * OUTPUTS / STORE;
-#pragma unroll 4
-        for (int i = t; i < count; i += THREADS) {
-            const out_t *const from = outputs + (OUT_PITCH > 0 ? i / ACROSS * OUT_PITCH + i % ACROSS * STORE : i * STORE);
-            store_vector(to + static_cast<index_t>(i) * STORE, load_vector<STORE>(from));
+        constexpr int TURNS = (PLANES * OUTPUTS / STORE + THREADS - 1) / THREADS;
+        const int count = planes * OUTPUTS / STORE, n = first / K, k = first - n * K;
+        out_t *const all = conv.out + place(conv.out_strides, n, k, 0, 0), *const to = all + t * STORE;
+#pragma unroll(TURNS <= 16 ? TURNS : 4)
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int i = turn * THREADS + t;
+            if (i >= count) break;
+            store_vector(to + turn * THREADS * STORE, load_vector<STORE>(outputs + place_of_vector<Q, OUT_ROW, STORE>(i)));
         }
-        if constexpr (OUT_PITCH == 0) {
-            const int left = planes * OUTPUTS - count * STORE;
-            if (t < left) to[static_cast<index_t>(count) * STORE + t] = outputs[count * STORE + t];
+        if constexpr (OUTPUTS % STORE != 0) {
+#pragma unroll 1
+            for (int i = count * STORE + t; i < planes * OUTPUTS; i += THREADS) all[i] = outputs[i];
         }
     } else {
+#pragma unroll 1
         for (int i = t; i < planes * OUTPUTS; i += THREADS) {
             const int row = i / Q, q = i % Q, plane = first + row / P;
             conv.out[place(conv.out_strides, plane / K, plane % K, row % P, q)] = outputs[row * OUT_ROW + q];
@@ -183,22 +197,25 @@ __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_rows(const __grid_constant__ Rows args) {
     DYNAMIC_SHARED(x_t, pixels);
     const Conv &conv = args.conv;
-    acc_t *const filters = reinterpret_cast<acc_t *>(pixels + ROOM);
-    const int t = threadIdx.x, slot = t / P, p = t % P;
+    const int t = threadIdx.x, slot = t / TEAM, row = t - slot * TEAM;
     const long long first = static_cast<long long>(blockIdx.x) * PLANES, left = static_cast<long long>(conv.N) * K - first;
     const int planes = left < PLANES ? static_cast<int>(left) : PLANES;
+    const int plane = static_cast<int>(first) + slot, n = plane / K, k = plane - n * K;
+    acc_t *const filter = reinterpret_cast<acc_t *>(pixels + ROOM) + slot * FILTER;
     wait_for_earlier();
     copy_pixels(args, pixels, static_cast<int>(first), planes);
     copy_async_commit();
-    copy_filters(args.filter, filters, static_cast<int>(first), planes);  // while the pixels are under way
+    copy_filter(args.filter, filter, k, row);  // while the pixels are under way; of a plane that is not there, another's
     copy_async_wait();
     __syncthreads();
-    acc_t sums[Q] = {};
-    if (slot < planes) add_products(conv, sums, pixels + slot * H * X_ROW, filters + slot * FILTER, p);
+    acc_t sums[OUT_P][Q] = {};
+    if (slot < planes) add_products(conv, sums, pixels + slot * H * X_ROW, filter, row * OUT_P);
     __syncthreads();  // nobody reads pixels any more
     out_t *const outputs = reinterpret_cast<out_t *>(pixels);
-    const int plane = static_cast<int>(first) + slot, n = plane / K;
-    if (slot < planes) store_row(conv, sums, outputs + t * OUT_ROW, n, plane - n * K, p);
+#pragma unroll
+    for (int o = 0; o < OUT_P; o++)
+        if (const int p = row * OUT_P + o; slot < planes && p < P)
+            store_row(conv, sums[o], outputs + (slot * P + p) * OUT_ROW, n, k, p);
     __syncthreads();
     copy_outputs(args, outputs, static_cast<int>(first), planes);
 }

@@ -17,6 +17,9 @@ MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
 # known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
 
+# Shared memory is given out in units of so many bytes.
+SHARED_UNIT = 128
+
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
     """The kernel with BLOCKS, how many blocks a multiprocessor must be able to hold: `resident` threads of them.
@@ -59,6 +62,18 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
     shared = (facts.shared_bytes or facts.block_shared_bytes) // (shared_bytes + DRIVER_BYTES)
     of_registers = (facts.registers or REGISTERS) // (max(32, registers) * warps * 32)
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
+
+
+def even_share(facts: DeviceFacts, blocks: int, shared_bytes: int) -> int:
+    """Bytes of shared memory to ask for so that no multiprocessor holds more than its even share of a small grid.
+
+    The blocks of the next launch in a stream come as soon as there is room for them, and wait (wait_for_earlier). Where
+    a multiprocessor has room for more than its share, those that are done first fill up, and others stay idle while
+    these work. Where a multiprocessor takes several turns it changes nothing.
+    """
+    share = -(-blocks // facts.cores)
+    room = (facts.shared_bytes // share - DRIVER_BYTES) // SHARED_UNIT * SHARED_UNIT
+    return max(shared_bytes, min(room, facts.block_shared_bytes))
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
