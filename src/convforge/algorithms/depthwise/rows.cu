@@ -44,36 +44,50 @@ struct Rows {
     int aligned_x, aligned_out;  // whether vectors of FILL pixels and STORE outputs may be moved
 };
 
-// Where vector i of a block's planes lies in shared memory: they follow each other, or do so within a row.
+// Where vector at + t of a block's planes lies in shared memory, `at` a multiple of THREADS: planes follow each other, or
+// do so within a row. Where it can be, what depends on t is the same for all that a thread moves.
 template <int COLUMNS, int ROW, int VECTOR>
-__device__ constexpr int place_of_vector(int i) {
-    constexpr int ACROSS = ROW == COLUMNS ? 1 : COLUMNS / VECTOR;
-    return ROW == COLUMNS ? i * VECTOR : i / ACROSS * ROW + i % ACROSS * VECTOR;
+__device__ constexpr int place_of_vector(int at, int t) {
+    constexpr int ACROSS = COLUMNS == ROW ? 1 : COLUMNS / VECTOR, NEXT = COLUMNS == ROW ? VECTOR : ROW;
+    const int i = THREADS % ACROSS == 0 ? t : at + t, apart = THREADS % ACROSS == 0 ? at / ACROSS * NEXT : 0;
+    return apart + (i / ACROSS * NEXT + i % ACROSS * VECTOR);
+}
+
+// Move the first `count` of COUNT vectors, number at + t of them by move(at, t): those of a full block without a
+// test, so that all are under way together.
+template <int COUNT, class Move>
+__device__ inline void move_vectors(int count, Move move) {
+    const int t = threadIdx.x;
+    if (count == COUNT) {
+        constexpr int TURNS = COUNT / THREADS;
+#pragma unroll(TURNS <= 16 ? TURNS : 4)
+        for (int turn = 0; turn < TURNS; turn++) move(turn * THREADS, t);
+        if (COUNT % THREADS > 0 && t < COUNT % THREADS) move(TURNS * THREADS, t);
+    } else {
+#pragma unroll 1
+        for (int at = 0; at + t < count; at += THREADS) move(at, t);
+    }
 }
 
 // Bring the planes from `first` on.
 __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int planes) {
     const Conv &conv = args.conv;
-    const int t = threadIdx.x;
     if (COPIES && args.aligned_x) {
-        constexpr int TURNS = (PLANES * PIXELS / FILL + THREADS - 1) / THREADS;
         const int count = planes * PIXELS / FILL, n = first / K, k = first - n * K;
-        const x_t *const all = conv.x + place(conv.x_strides, n, k, 0, 0), *const from = all + t * FILL;
-#pragma unroll(TURNS <= 16 ? TURNS : 4)
-        for (int turn = 0; turn < TURNS; turn++) {
-            const int i = turn * THREADS + t;
-            if (i >= count) break;
-            x_t *const target = to + place_of_vector<W, X_ROW, FILL>(i);
-            if constexpr (FILL * sizeof(x_t) == 16) copy_of_line16(target, from + turn * THREADS * FILL, true);
-            else if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, from + turn * THREADS * FILL, true);
-        }
+        const x_t *const from = conv.x + place(conv.x_strides, n, k, 0, 0);
+        move_vectors<PLANES * PIXELS / FILL>(count, [&](int at, int t) {
+            const x_t *const source = from + t * FILL + at * FILL;
+            x_t *const target = to + place_of_vector<W, X_ROW, FILL>(at, t);
+            if constexpr (FILL * sizeof(x_t) == 16) copy_of_line16(target, source, true);
+            else if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, source, true);
+        });
         if constexpr (PIXELS % FILL != 0) {  // what is left of the last plane
 #pragma unroll 1
-            for (int i = count * FILL + t; i < planes * PIXELS; i += THREADS) to[i] = all[i];
+            for (int i = count * FILL + threadIdx.x; i < planes * PIXELS; i += THREADS) to[i] = from[i];
         }
     } else {
 #pragma unroll 1
-        for (int i = t; i < planes * PIXELS; i += THREADS) {
+        for (int i = threadIdx.x; i < planes * PIXELS; i += THREADS) {
             const int row = i / W, w = i % W, plane = first + row / H;
             to[row * X_ROW + w] = conv.x[place(conv.x_strides, plane / K, plane % K, row % H, w)];
         }
@@ -170,24 +184,20 @@ __device__ inline void store_row(const Conv &conv, const acc_t (&sums)[Q], out_t
 // Move the outputs from shared memory to their places, as the pixels came.
 __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int first, int planes) {
     const Conv &conv = args.conv;
-    const int t = threadIdx.x;
     if (STORE > 1 && args.aligned_out) {
-        constexpr int TURNS = (PLANES * OUTPUTS / STORE + THREADS - 1) / THREADS;
         const int count = planes * OUTPUTS / STORE, n = first / K, k = first - n * K;
-        out_t *const all = conv.out + place(conv.out_strides, n, k, 0, 0), *const to = all + t * STORE;
-#pragma unroll(TURNS <= 16 ? TURNS : 4)
-        for (int turn = 0; turn < TURNS; turn++) {
-            const int i = turn * THREADS + t;
-            if (i >= count) break;
-            store_vector(to + turn * THREADS * STORE, load_vector<STORE>(outputs + place_of_vector<Q, OUT_ROW, STORE>(i)));
-        }
+        out_t *const to = conv.out + place(conv.out_strides, n, k, 0, 0);
+        move_vectors<PLANES * OUTPUTS / STORE>(count, [&](int at, int t) {
+            const out_t *const source = outputs + place_of_vector<Q, OUT_ROW, STORE>(at, t);
+            store_vector(to + t * STORE + at * STORE, load_vector<STORE>(source));
+        });
         if constexpr (OUTPUTS % STORE != 0) {
 #pragma unroll 1
-            for (int i = count * STORE + t; i < planes * OUTPUTS; i += THREADS) all[i] = outputs[i];
+            for (int i = count * STORE + threadIdx.x; i < planes * OUTPUTS; i += THREADS) to[i] = outputs[i];
         }
     } else {
 #pragma unroll 1
-        for (int i = t; i < planes * OUTPUTS; i += THREADS) {
+        for (int i = threadIdx.x; i < planes * OUTPUTS; i += THREADS) {
             const int row = i / Q, q = i % Q, plane = first + row / P;
             conv.out[place(conv.out_strides, plane / K, plane % K, row % P, q)] = outputs[row * OUT_ROW + q];
         }

@@ -13,7 +13,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import odd_vectors, whole_vectors, window
-from convforge.algorithms.include.resident import compiled, even_share
+from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -146,9 +146,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         path, name = "algorithms/depthwise/rows.cu", "depthwise_rows"
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Rows")
         kernel = compiled(runtime, source, threads, config.resident)
-        shared_bytes = even_share(runtime.facts, _blocks(problem, config), lies.shared_bytes)
-        info = LaunchInfo(name, (_blocks(problem, config),), (threads,), shared_bytes, early=True)
-        info = runtime.describe(kernel, info)
+        info = LaunchInfo(name, (_blocks(problem, config),), (threads,), lies.shared_bytes, early=True)
+        info = evenly(runtime, kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}

@@ -64,16 +64,23 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
-def even_share(facts: DeviceFacts, blocks: int, shared_bytes: int) -> int:
-    """Bytes of shared memory to ask for so that no multiprocessor holds more than its even share of a small grid.
+def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+    """A launch as the runtime describes it, with so much shared memory that no multiprocessor takes more than its share.
 
-    The blocks of the next launch in a stream come as soon as there is room for them, and wait (wait_for_earlier). Where
-    a multiprocessor has room for more than its share, those that are done first fill up, and others stay idle while
-    these work. Where a multiprocessor takes several turns it changes nothing.
+    The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
+    Where there is room for some of them alone, the multiprocessors that are done first take the others too, up to all
+    that they can hold, and the last ones get none. Where there is room for all of them beside the blocks that run, or
+    where a multiprocessor takes several turns, nothing is changed.
     """
-    share = -(-blocks // facts.cores)
-    room = (facts.shared_bytes // share - DRIVER_BYTES) // SHARED_UNIT * SHARED_UNIT
-    return max(shared_bytes, min(room, facts.block_shared_bytes))
+    info, facts = runtime.describe(kernel, info), runtime.facts
+    if info.occupancy is None or not info.early:
+        return info
+    held = round(info.occupancy * facts.threads) // (-(-math.prod(info.block) // 32) * 32)
+    share = -(-math.prod(info.grid) // facts.cores)
+    if not share < held < 2 * share:
+        return info
+    room = min(facts.shared_bytes // share - DRIVER_BYTES, facts.block_shared_bytes)
+    return runtime.describe(kernel, replace(info, scratch_bytes=room // SHARED_UNIT * SHARED_UNIT))
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
