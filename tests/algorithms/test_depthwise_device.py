@@ -93,7 +93,34 @@ def test_rows_of_planes_with_every_border(border: str, dtypes: str) -> None:
     border = "" if border == "zeros" else f"_{border}"
     for size, filter_, padding in (("h7w9", "r3s3", "p1"), ("h7w16", "r5s4", "p2x3x4x1"), ("h6w6", "r11s11", "p5")):
         text = f"n2c3{size}_k3{filter_}_{padding}{border}_g3_{dtypes}_nchw"
-        check(ROWS, text, RowsConfig(planes=4))
+        for out_p in (1, 3):
+            check(ROWS, text, RowsConfig(planes=4, out_p=out_p))
+
+
+@needs_emulator
+@pytest.mark.parametrize("out_p", [2, 3, 7])
+@pytest.mark.parametrize("steps", ["st1_p1_d1", "st2_p2_d1", "st1_p3_d2", "st3x2_p2_d2x1", "st2_p6_d3"])
+def test_rows_of_outputs_that_share_rows_of_pixels(out_p: int, steps: str) -> None:
+    """The window of several rows of outputs, some of which may be none, with rows that belong to one of them alone."""
+    for size, filter_ in (("h15w14", "r3s3"), ("h14w16", "r5s4"), ("h20w10", "r6s3")):
+        check(ROWS, f"n2c3{size}_k3{filter_}_{steps}_g3_f16_nchw", RowsConfig(planes=4, out_p=out_p))
+    check(ROWS, "n2c3h6w10_k3r11s3_p5x1_g3_f16_nchw", RowsConfig(planes=4, out_p=out_p))
+
+
+@needs_emulator
+def test_what_is_left_of_a_last_plane_comes_whole_with_two_threads() -> None:
+    """A block of two planes of four pixels, of which the last has one: half a vector, and more pixels than threads."""
+    check(ROWS, "n1c3h2w2_k3r2s1_g3_f16_nchw", RowsConfig(planes=2))
+
+
+def test_two_rows_are_tried_where_pixels_are_converted_and_sums_find_room() -> None:
+    def tried(text: str) -> set[int]:
+        return {config.out_p for config in ROWS.configs(problem_of(text), H200)}
+
+    assert tried("n32c384h14w14_k384r7s7_p3_g384_f16_nchw") == {2}
+    assert tried("n32c384h14w14_k384r7s7_p3_g384_f32_nchw") == {1}
+    assert tried("n32c672h14w14_k672r5s5_st2_p2_g672_f16_nchw") == {1}
+    assert tried("n32c240h28w28_k240r5s5_p2_g240_f16_nchw") == {1}
 
 
 @needs_emulator

@@ -65,7 +65,7 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
 
 
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-    """A launch as the runtime describes it, with so much shared memory that no multiprocessor takes more than its share.
+    """A launch as its runtime describes it, with shared memory enough that no multiprocessor takes more than its share.
 
     The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
     Where there is room for some of them alone, the multiprocessors that are done first take the others too, up to all

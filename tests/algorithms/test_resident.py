@@ -1,0 +1,72 @@
+"""Launches whose blocks are shared evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tests.algorithms.compiling import H200
+
+from convforge.algorithms.include.resident import DRIVER_BYTES, evenly
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import LaunchInfo
+
+
+@dataclass
+class Holding:
+    """Stands in for a runtime whose multiprocessors hold `held` blocks, or fewer for want of shared memory."""
+
+    held: int
+    threads: int
+    facts: DeviceFacts = H200
+
+    def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+        held = min(self.held, self.facts.shared_bytes // (info.scratch_bytes + DRIVER_BYTES))
+        return replace(info, occupancy=held * self.threads / self.facts.threads)
+
+
+def launched(blocks: int, held: int, threads: int = 128, shared_bytes: int = 1000, early: bool = True) -> LaunchInfo:
+    """A launch of so many blocks, where a multiprocessor has room for `held` of them."""
+    runtime: Any = Holding(held, -(-threads // 32) * 32)
+    return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), shared_bytes, early=early))
+
+
+def held_of(info: LaunchInfo, threads: int = 128) -> int:
+    assert info.occupancy is not None
+    return round(info.occupancy * H200.threads) // threads
+
+
+@pytest.mark.parametrize(("share", "held"), [(2, 3), (5, 8), (6, 7), (6, 11), (11, 16)])
+def test_no_multiprocessor_takes_more_than_its_share(share: int, held: int) -> None:
+    for blocks in (H200.cores * share, H200.cores * (share - 1) + 1):
+        info = launched(blocks, held)
+        assert held_of(info) == share
+        assert info.scratch_bytes % 128 == 0
+        assert info.scratch_bytes <= H200.block_shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("share", "held"), [(1, 1), (1, 2), (1, 16), (6, 6), (6, 12), (6, 13), (14, 10), (20, 16)],
+)  # fmt: skip
+def test_others_are_left_alone(share: int, held: int) -> None:
+    """There is room for the next launch whole, or none for more than a share."""
+    assert launched(H200.cores * share, held).scratch_bytes == 1000
+
+
+def test_launches_that_wait_for_each_other_are_left_alone() -> None:
+    assert launched(H200.cores * 6, 8, early=False).scratch_bytes == 1000
+
+
+def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:
+    assert held_of(launched(H200.cores * 6, 8, threads=100)) == 6
+
+
+def test_what_a_runtime_does_not_know_changes_nothing() -> None:
+    class Ignorant(Holding):
+        def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+            return info
+
+    info = LaunchInfo("kernel", (H200.cores * 6,), (128,), 1000, early=True)
+    runtime: Any = Ignorant(8, 128)
+    assert evenly(runtime, None, info) == info
