@@ -25,6 +25,7 @@
 #include "given.cuh"
 #include "held.cuh"
 #include "lines.cuh"
+#include "turns.cuh"
 #include "vector.cuh"
 
 constexpr int TEAM = (P - 1) / OUT_P + 1, THREADS = PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
@@ -53,16 +54,12 @@ __device__ constexpr int place_of_vector(int at, int t) {
     return apart + (i / ACROSS * NEXT + i % ACROSS * VECTOR);
 }
 
-// Move the first `count` of COUNT vectors, number at + t of them by move(at, t): those of a full block without a
-// test, so that all are under way together.
+// Move the first `count` of COUNT vectors, number at + t of them by move(at, t).
 template <int COUNT, class Move>
 __device__ inline void move_vectors(int count, Move move) {
     const int t = threadIdx.x;
     if (count == COUNT) {
-        constexpr int TURNS = COUNT / THREADS;
-#pragma unroll(TURNS <= 16 ? TURNS : 4)
-        for (int turn = 0; turn < TURNS; turn++) move(turn * THREADS, t);
-        if (COUNT % THREADS > 0 && t < COUNT % THREADS) move(TURNS * THREADS, t);
+        in_turns<COUNT, THREADS>(t, move);
     } else {
 #pragma unroll 1
         for (int at = 0; at + t < count; at += THREADS) move(at, t);

@@ -107,7 +107,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     since = "depthwise_planes"
     sources = (
         "algorithms/depthwise/rows.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "lines", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "lines", "turns", "vector")),
         *DepthwiseConvolution.headers,
     )
 
