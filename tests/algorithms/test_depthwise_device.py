@@ -250,6 +250,23 @@ def test_what_cannot_be_is_refused(method: Any, config: Any, reason: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (RowsConfig(0), "planes=0 must be at least 1"),
+        (RowsConfig(1, 0), "out_p=0 must be at least 1"),
+        (RowsConfig(1, 16), "a row of 14 pixels and its 224 outputs take 262 registers; 190 are to be had"),
+        (RowsConfig(150, 2), "at most 1024 threads; 1050 are asked for"),
+        (RowsConfig(1024, 14), "registers"),
+    ],
+    ids=str,
+)
+@needs_emulator
+def test_what_rows_cannot_be_is_refused(config: RowsConfig, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ROWS.plan(problem_of("n2c9h14w14_k9r7s7_p3_g9_f16_nchw"), config, emulator_runtime())
+
+
+@pytest.mark.parametrize(
     ("text", "config", "reason"),
     [
         (TILED[0], DepthwiseMmaConfig(0, 1, 1), "planes=0 must be at least 1"),
