@@ -100,6 +100,7 @@ def test_stored_texts_are_said_with_their_numbers_and_unknown_ones_stay() -> Non
         "a call takes 0.57 s: too dear for what the budget has left": ("0.57 s",),
         "a call takes 570 us; its row would take about 61 ms, with what is cheaper and still to come 3.2 s; "
         "2.9 s of 70 s are left, 20 % of them in reserve": ("570 us", "61 ms", "3.2 s", "2.9 s", "70 s", "20"),
+        "IMPLICIT_GEMM; prepared: 14 of 15 samples, the budget ended": ("IMPLICIT_GEMM", "14", "15"),
         "the truth would take about 420 ms (105 ms for m9n9k9_f32); its case has 200 ms; 3 s of 70 s are left": (
             "420 ms", "105 ms", "m9n9k9_f32", "200 ms", "3 s", "70 s",
         ),

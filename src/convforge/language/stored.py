@@ -106,6 +106,9 @@ PHRASES = (
     "ncu has no {metrics} on this GPU",
 )
 
+# The name of another library's algorithm is the same in every language.
+NAME = re.compile("[A-Z][A-Z0-9_]+")
+
 
 def stored(text: str) -> str:
     """A stored text in the language of this place; as it stands where it has no known form.
@@ -119,7 +122,7 @@ def stored(text: str) -> str:
         return text
     if (said := _said(text)) is not None:
         return said
-    parts = [_said(part) for part in text.split("; ")]
+    parts = [part if NAME.fullmatch(part) else _said(part) for part in text.split("; ")]
     return text if None in parts else gettext("; ").join(part for part in parts if part is not None)
 
 
