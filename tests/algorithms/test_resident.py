@@ -26,10 +26,13 @@ class Holding:
         return replace(info, occupancy=held * self.threads / self.facts.threads)
 
 
-def launched(blocks: int, held: int, threads: int = 128, shared_bytes: int = 1000, early: bool = True) -> LaunchInfo:
+SHARED_BYTES = 1000
+
+
+def launched(blocks: int, held: int, threads: int = 128, early: bool = True) -> LaunchInfo:
     """A launch of so many blocks, where a multiprocessor has room for `held` of them."""
     runtime: Any = Holding(held, -(-threads // 32) * 32)
-    return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), shared_bytes, early=early))
+    return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
 
 
 def held_of(info: LaunchInfo, threads: int = 128) -> int:
@@ -51,11 +54,11 @@ def test_no_multiprocessor_takes_more_than_its_share(share: int, held: int) -> N
 )  # fmt: skip
 def test_others_are_left_alone(share: int, held: int) -> None:
     """There is room for the next launch whole, or none for more than a share."""
-    assert launched(H200.cores * share, held).scratch_bytes == 1000
+    assert launched(H200.cores * share, held).scratch_bytes == SHARED_BYTES
 
 
 def test_launches_that_wait_for_each_other_are_left_alone() -> None:
-    assert launched(H200.cores * 6, 8, early=False).scratch_bytes == 1000
+    assert launched(H200.cores * 6, 8, early=False).scratch_bytes == SHARED_BYTES
 
 
 def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:
@@ -67,6 +70,6 @@ def test_what_a_runtime_does_not_know_changes_nothing() -> None:
         def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
             return info
 
-    info = LaunchInfo("kernel", (H200.cores * 6,), (128,), 1000, early=True)
+    info = LaunchInfo("kernel", (H200.cores * 6,), (128,), SHARED_BYTES, early=True)
     runtime: Any = Ignorant(8, 128)
     assert evenly(runtime, None, info) == info

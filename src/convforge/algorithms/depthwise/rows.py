@@ -12,7 +12,7 @@ import numpy as np
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.plane_tiles import odd_vectors, whole_vectors, window
+from convforge.algorithms.include.plane_tiles import odd_vectors, tile_height, whole_vectors, window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
@@ -197,7 +197,7 @@ def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFac
     """
     lies, threads = _layout(problem, config), _threads(problem, config)
     acc_bytes, team = itemsize(problem.acc_dtype), -(-problem.p // config.out_p)
-    rows = problem.r if config.out_p == 1 else problem.stride[0] * (config.out_p - 1) + _height(problem)
+    rows = problem.r if config.out_p == 1 else tile_height(problem, config.out_p)
     products = problem.s * problem.q - _on_zeros(problem) - (-problem.s * acc_bytes // VECTOR_BYTES)
     loads = problem.w // lies.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
     issued = config.out_p * (min(problem.r, problem.h) * products + problem.q)
@@ -233,11 +233,6 @@ def _whole_planes(problem: Conv2dProblem, unit: int) -> int:
     x = problem.h * problem.w * itemsize(problem.x_dtype)
     out = problem.p * problem.q * itemsize(problem.out_dtype)
     return max(unit // math.gcd(x, unit), VECTOR_BYTES // math.gcd(out, VECTOR_BYTES))
-
-
-def _height(problem: Conv2dProblem) -> int:
-    """Rows of pixels that an output sees."""
-    return (problem.r - 1) * problem.dilation[0] + 1
 
 
 def _on_zeros(problem: Conv2dProblem) -> int:

@@ -36,7 +36,7 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
     **numbers
         Further compile-time constants, such as the block's shape.
     """
-    whole = -(-threads // 32) * 32  # registers are given to warps
+    whole = _in_warps(threads)
     resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
     while True:
         blocks = max(1, resident // whole)
@@ -75,7 +75,7 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
         return info
-    held = round(info.occupancy * facts.threads) // (-(-math.prod(info.block) // 32) * 32)
+    held = round(info.occupancy * facts.threads) // _in_warps(math.prod(info.block))
     share = -(-math.prod(info.grid) // facts.cores)
     if not share < held < 2 * share:
         return info
@@ -93,6 +93,10 @@ def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> Launc
     resident : int
         Threads that a multiprocessor holds, for devices that do not know.
     """
-    threads = -(-math.prod(info.block) // 32) * 32
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
-    return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // threads)),))
+    return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))
+
+
+def _in_warps(threads: int) -> int:
+    """As many threads as whole warps have: they are given registers and room together."""
+    return -(-threads // 32) * 32
