@@ -19,19 +19,20 @@ class Holding:
 
     held: int
     threads: int
+    static_bytes: int = 0
     facts: DeviceFacts = H200
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        held = min(self.held, self.facts.shared_bytes // (info.scratch_bytes + DRIVER_BYTES))
-        return replace(info, occupancy=held * self.threads / self.facts.threads)
+        held = min(self.held, self.facts.shared_bytes // (info.scratch_bytes + self.static_bytes + DRIVER_BYTES))
+        return replace(info, occupancy=held * self.threads / self.facts.threads, static_bytes=self.static_bytes)
 
 
 SHARED_BYTES = 1000
 
 
-def launched(blocks: int, held: int, threads: int = 128, early: bool = True) -> LaunchInfo:
+def launched(blocks: int, held: int, threads: int = 128, early: bool = True, static_bytes: int = 0) -> LaunchInfo:
     """A launch of so many blocks, where a multiprocessor has room for `held` of them."""
-    runtime: Any = Holding(held, -(-threads // 32) * 32)
+    runtime: Any = Holding(held, -(-threads // 32) * 32, static_bytes)
     return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
 
 
@@ -63,6 +64,13 @@ def test_launches_that_wait_for_each_other_are_left_alone() -> None:
 
 def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:
     assert held_of(launched(H200.cores * 6, 8, threads=100)) == 6
+
+
+@pytest.mark.parametrize("static_bytes", [100, 4096, 20000])
+def test_what_a_kernel_declares_itself_counts(static_bytes: int) -> None:
+    info = launched(H200.cores * 3, 4, static_bytes=static_bytes)
+    assert held_of(info) == 3
+    assert info.scratch_bytes > SHARED_BYTES
 
 
 def test_what_a_runtime_does_not_know_changes_nothing() -> None:

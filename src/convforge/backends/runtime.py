@@ -32,6 +32,8 @@ class LaunchInfo:
         Per thread, where the backend knows.
     occupancy : float or None
         Resident warps over the most that fit, where the backend knows.
+    static_bytes : int
+        Shared memory of a block that the kernel declares itself, beside `scratch_bytes`, where the backend knows.
     early : bool
         The kernel waits for earlier launches itself (wait_for_earlier of device.cuh), so that a GPU may begin it before
         they have ended.
@@ -44,6 +46,7 @@ class LaunchInfo:
     registers: int | None = None
     spills: int | None = None
     occupancy: float | None = None
+    static_bytes: int = 0
     early: bool = False
 
 

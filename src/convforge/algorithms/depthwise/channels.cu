@@ -20,6 +20,7 @@
 #include "ends.cuh"
 #include "given.cuh"
 #include "pixels.cuh"
+#include "turns.cuh"
 #include "vector.cuh"
 
 constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
@@ -52,10 +53,10 @@ struct Taps {
 // Bring the filters of BLOCK_K outputs from k on; a barrier has to follow.
 __device__ inline void stage(const Filter &filter, Taps &taps, int k) {
     const int thread = threadIdx.x + BLOCK_C * (threadIdx.y + BLOCK_Q * threadIdx.z);
-    for (int i = thread; i < BLOCK_K * R * S; i += THREADS) {
-        const int at = i / (R * S), tap = i % (R * S);
-        if (k + at < K) taps.at[tap][at] = given_tap(filter, k + at, 0, tap / S, tap % S);
-    }
+    in_turns<BLOCK_K * R * S, THREADS>(thread, [&](int at, int t) {
+        const int i = at + t, slot = i / (R * S), tap = i % (R * S);
+        taps.at[tap][slot] = given_tap(filter, min(k + slot, K - 1), 0, tap / S, tap % S);
+    });
 }
 
 // How much is known of a tile: its pixels allow no vectors; they do; it lies inside whole, and pixels side by side.

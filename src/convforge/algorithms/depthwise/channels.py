@@ -34,7 +34,8 @@ TILES = (
     (4, 1, 1),
 )  # fmt: skip
 
-# With strides neighbours share few pixels, and small tiles keep more loads in flight.
+# With strides neighbours share few pixels, and small tiles keep more loads in flight; of these the widest whose window is
+# unrolled comes first.
 STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
 
 # Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
@@ -96,7 +97,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     since = "direct_tiled"
     sources = (
         "algorithms/depthwise/channels.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "vector")),
+        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "turns", "vector")),
         *DepthwiseConvolution.headers,
     )
 
@@ -110,8 +111,9 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
         """See :class:`Algorithm`. The largest tile that gives the device enough threads first."""
-        first = STRIDED_TILES if max(problem.stride) > 1 else ()
-        found = list(dict.fromkeys(_config(problem, *tile) for tile in (*first, *TILES)))
+        strided = [_config(problem, *tile) for tile in STRIDED_TILES if max(problem.stride) > 1]
+        strided.sort(key=lambda config: not _kept(problem, config))
+        found = list(dict.fromkeys([*strided, *(_config(problem, *tile) for tile in TILES)]))
         fit = [config for config in found if config_refusal(problem, config) is None]
 
         def threads(config: ChannelsConfig) -> int:

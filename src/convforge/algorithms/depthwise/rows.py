@@ -33,7 +33,7 @@ BESIDES = 24
 
 # Numbers of a row of pixels and its sums, from which on others of these threads, that a multiprocessor shall hold, are
 # tried first: more hide what a row waits for, until their registers do not hold it.
-RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (256, 768)))
+RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (768, 256)))
 
 # Numbers that a thread has with two rows of outputs, at most: with more, too few threads find room.
 MOST_OF_TWO_ROWS = 48

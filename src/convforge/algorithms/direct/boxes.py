@@ -28,6 +28,7 @@ from convforge.algorithms.direct.tiled import MOST_REGISTERS
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -69,7 +70,7 @@ BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
 HELD_TAPS = 32
-# Taps up to which a thread that does not hold them still computes a tile of full height, of 4-byte pixels.
+# Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
@@ -165,7 +166,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
         threads, shared = config.strips * config.lanes, config.stages * box_of(problem, config).nbytes
-        info = runtime.describe(kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
+        info = evenly(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
@@ -279,8 +280,8 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
         if size == 1 and one_channel:
             strips, blocks = 2 * strips, 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
-            whole = size == 4 and problem.r * problem.s <= FEW_FREE_TAPS
-            out_p, blocks = (out_p, 4) if whole else (out_p // 2, 3)
+            high = size == 4 and problem.r * problem.s <= FEW_FREE_TAPS
+            strips, out_p, blocks = (strips // 2, out_p + 1, 3) if high else (strips, out_p // 2, 3)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)

@@ -13,6 +13,7 @@ from convforge.algorithms.direct.fallback import tiled_instead
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -124,7 +125,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         rows = _rows(problem, config, runtime.facts.cores * resident)
         units = spans * -(-problem.p // rows) if rows else 0
         blocks = -(-units // config.warps)
-        info = runtime.describe(kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True))
+        info = evenly(runtime, kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True))
         divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
         run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}

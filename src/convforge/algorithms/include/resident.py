@@ -79,7 +79,7 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     share = -(-math.prod(info.grid) // facts.cores)
     if not share < held < 2 * share:
         return info
-    room = min(facts.shared_bytes // share - DRIVER_BYTES, facts.block_shared_bytes)
+    room = min(facts.shared_bytes // share - DRIVER_BYTES, facts.block_shared_bytes) - info.static_bytes
     return runtime.describe(kernel, replace(info, scratch_bytes=room // SHARED_UNIT * SHARED_UNIT))
 
 

@@ -191,6 +191,7 @@ class CudaRuntime:
         warps = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
         return dataclasses.replace(
             info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=warps,
+            static_bytes=kernel.about.shared_bytes,
         )  # fmt: skip
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
