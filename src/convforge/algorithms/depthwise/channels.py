@@ -34,8 +34,8 @@ TILES = (
     (4, 1, 1),
 )  # fmt: skip
 
-# With strides neighbours share few pixels, and small tiles keep more loads in flight: first the widest of which the window
-# is unrolled.
+# With strides neighbours share few pixels, and small tiles keep more loads in flight: first the widest whose window is
+# unrolled.
 STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
 
 # Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
