@@ -197,6 +197,8 @@ FAULTS = [
         ("every output its own channel", "tile.n, tile.k / K_GROUP, WHOLE", "tile.n, tile.k, WHOLE", CHANNELS_TWICE),
         ("a vector's first channel for all", "((k + e) / K_GROUP - k / K_GROUP)", "0", CHANNELS_TWICE),
         ("outputs of the first channels for all", "tile.n, tile.k, tile.p, tile.q);", "tile.n, 0, tile.p, tile.q);"),
+        ("a tap of another turn", "const int i = at + t, slot = i / (R * S), tap = i % (R * S);",
+         "const int i = t, slot = i / (R * S), tap = i % (R * S);"),
     ),
     *of_file("include/device/held.cuh", PLANES,
         ("zero for what stands outside", "stored<T>::of(conv.outside)", "stored<T>::of(acc_t(0))",
