@@ -276,7 +276,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     strips, lanes, out_p, stages, blocks = shape[:5]
     size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
-    if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads
+    if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads or higher ones
         if size == 1 and one_channel:
             strips, blocks = 2 * strips, 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
