@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,10 @@ from convforge.own.advice import advice
 pytestmark = needs_emulator
 
 
-def checked(folder: Path, text: str, **options: object) -> Report:
+def checked(folder: Path, text: str, seconds: float = 60, **options: object) -> Report:
     file = folder / "own.cu"
     file.write_text(text, encoding="utf-8")
-    return check_kernel(file, DEFAULT, limits=Limits(seconds=3), **options)  # type: ignore[arg-type]
+    return check_kernel(file, DEFAULT, limits=Limits(seconds), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", [NAIVE, SHARED], ids=["naive", "shared"])
@@ -30,7 +33,7 @@ def test_a_right_kernel_is_right(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
-    report = checked(tmp_path, planted(NAIVE, PLANTED[name]))
+    report = checked(tmp_path, planted(NAIVE, PLANTED[name]), 2 if name == "endless" else 60)
     assert report.faults == [PLANTED[name][2]], report.to_text()
     assert report.exit_code == 1
 
@@ -97,3 +100,17 @@ def test_a_kernel_of_fixed_tile_is_caught_at_its_index(tmp_path: Path) -> None:
     assert report.faults == ["index outside of an array"]
     assert "index 9 is outside of 'float [9]'" in report.to_text()
     assert "kept[R * S] = 1;" in report.to_text()
+
+
+def test_a_check_loads_no_numba(tmp_path: Path) -> None:
+    """It would take longer than all of its launches; the largest case is run by several threads."""
+    file = tmp_path / "own.cu"
+    file.write_text(NAIVE, encoding="utf-8")
+    case = {"number": 0, "problem": DEFAULT[8].text, "kind": DEFAULT[8].kind}
+    job = {"file": str(file), "kernel": "", "launch": "", "device": "emulator", "cases": [case], "timed": ""}
+    (tmp_path / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    code = f"import sys, pathlib\nfrom convforge.own import worker\nworker.work(pathlib.Path({str(tmp_path)!r}))\n"
+    code += "print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+    assert '"end"' in (tmp_path / "events.jsonl").read_text()

@@ -81,9 +81,7 @@ def test_a_wrong_program_gets_a_verdict(tmp_path: Path, text: str, status: str, 
 
 
 def test_an_endless_program_is_stopped_and_not_begun_again(tmp_path: Path) -> None:
-    begin = time.monotonic()
     report = checked(tmp_path, broken("while True: pass"), limits=Limits(1.0))
-    assert time.monotonic() - begin < 20
     assert [result.status for result in report.results] == ["time", "not run"]
     assert "it did not end within 1 s" in report.to_text()
 

@@ -16,6 +16,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+# Whether a counter ceased to be a value within so many looks at it.
+Wait = Callable[[NDArray[np.int64], int, int], bool]
 
 # Looks at a counter before a thread sleeps, at about 30 ns each: some 0.5 ms, more than lies between two launches of a
 # call, and too little to be seen in a process that rests.
@@ -28,14 +32,17 @@ class Pool:
     Parameters
     ----------
     threads : int
+    watches : bool
+        Whether threads watch before they sleep: what they watch with is compiled by Numba, which takes seconds to load.
 
     Attributes
     ----------
     threads : list of Thread
     """
 
-    def __init__(self, threads: int) -> None:
-        self._line = _Line()
+    def __init__(self, threads: int, watches: bool = True) -> None:
+        self._wait_while = _watcher() if watches else _no_wait
+        self._line = _Line(self._wait_while)
         names = [f"convforge_{i}" for i in range(threads)]
         self.threads = [threading.Thread(target=self._line.work, name=name, daemon=True) for name in names]
         for thread in self.threads:
@@ -50,7 +57,7 @@ class Pool:
         BaseException
             The first that a piece raised; pieces that had not begun are left out then.
         """
-        shared = _Shared(run, pieces, threads)
+        shared = _Shared(run, pieces, threads, self._wait_while)
         try:
             for slot in range(1, threads):
                 self.submit(partial(shared.work, slot))
@@ -74,14 +81,23 @@ class Pool:
             thread.join()
 
 
+def _watcher() -> Wait:
+    """What watches a counter, compiled before a thread needs it."""
+    from convforge.backends.cpu.waiting import wait_while
+
+    wait_while(np.zeros(1, np.int64), 0, 1)
+    return wait_while
+
+
+def _no_wait(counter: NDArray[np.int64], value: int, looks: int) -> bool:
+    return False
+
+
 class _Line:
     """Tasks that wait for a thread, and what threads that wait for a task watch."""
 
-    def __init__(self) -> None:
-        from convforge.backends.cpu.waiting import wait_while
-
+    def __init__(self, wait_while: Wait) -> None:
         self._wait_while = wait_while
-        wait_while(np.zeros(1, np.int64), 0, 1)  # compiled before a thread needs it
         self._tasks: deque[Callable[[], Any]] = deque()
         self._news = np.zeros(1, np.int64)  # tasks that ever came, and the end
         self._lock = threading.Lock()
@@ -136,8 +152,8 @@ class _Shared:
     A thread that comes after that finds nothing to do, so nobody waits for the threads of a busy pool to begin.
     """
 
-    def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
-        self._run = run
+    def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int, wait_while: Wait) -> None:
+        self._run, self._wait_while = run, wait_while
         self._rest = iter(pieces)
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -163,14 +179,12 @@ class _Shared:
 
     def close(self) -> BaseException | None:
         """Wait for the pieces that are running, even when interrupted, and return the first failure."""
-        from convforge.backends.cpu.waiting import wait_while
-
         interrupt = None
         while True:
             try:
                 self._stop(interrupt)
                 for slot, busy in enumerate(self._busy):
-                    wait_while(self._working[slot:], 1, LOOKS)
+                    self._wait_while(self._working[slot:], 1, LOOKS)
                     with busy:
                         pass
                 break

@@ -32,10 +32,17 @@ BLOCK_FLOPS = 2_000_000
 
 
 class CpuRuntime:
-    """Runs plans on the CPU. Re-entrant; a stream has no meaning here and is ignored."""
+    """Runs plans on the CPU. Re-entrant; a stream has no meaning here and is ignored.
 
-    def __init__(self, facts: DeviceFacts) -> None:
-        self.facts = facts
+    Parameters
+    ----------
+    facts : DeviceFacts
+    watches : bool
+        As :class:`convforge.backends.cpu.pool.Pool` takes it.
+    """
+
+    def __init__(self, facts: DeviceFacts, watches: bool = True) -> None:
+        self.facts, self._watches = facts, watches
         self._pool: Pool | None = None
         self._pid = os.getpid()
         self._inside = threading.local()
@@ -177,7 +184,7 @@ class CpuRuntime:
         with self._lock:
             if self._pool is None or self._pid != os.getpid():  # a forked child inherits no threads
                 self._pid = os.getpid()
-                self._pool = Pool(max(self.facts.cores - 1, 1))
+                self._pool = Pool(max(self.facts.cores - 1, 1), self._watches)
             return self._pool
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.cpu.fft import HostFft
-from convforge.backends.cpu.runtime import cpu_runtime
+from convforge.backends.cpu.runtime import CpuRuntime
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.emulator.facts import emulator_facts
 from convforge.backends.emulator.library import (
@@ -71,6 +72,12 @@ class EmulatorError(RuntimeError):
         super().__init__(f"{kernel}{where}: {what}")
 
 
+@cache
+def _host() -> CpuRuntime:
+    """What runs blocks, on threads that all orders share; they sleep at once, so that a check loads no Numba."""
+    return CpuRuntime(cpu_facts(), watches=False)
+
+
 class EmulatedFft(HostFft):
     """Transforms of the CPU, which spoil the workspace that they ask for, as a GPU's do."""
 
@@ -104,7 +111,7 @@ class EmulatorRuntime:
         self.facts: DeviceFacts = emulator_facts()
         self.order, self.seed = order, seed
         self._portable = portable
-        self._host = cpu_runtime()
+        self._host = _host()
         self._streams = count(1)
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
