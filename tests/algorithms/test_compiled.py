@@ -64,9 +64,13 @@ def fault_of(row: Row, recorded: Row | None) -> str | None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_take_what_is_recorded(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are compiled for sm_90; for others, whose compilers take minutes, what is not the text of the record."""
+    """What is not the text of the record is compiled, and for sm_90 every kernel once: compilers take minutes."""
     record = read_record()
-    known = [] if architecture == "sm_90" else list(record.values())
+    known = list(record.values())
+    if architecture == "sm_90":
+        first = {str(parse_problem(problems_of(method, architecture)[0])) for method in methods()}
+        again = {row.source for row in known if row.problem in first}
+        known = [row for row in known if row.source not in again]
     for attempt in range(ATTEMPTS):
         rows = compiled_rows(architecture, known)
         found = {key: fault_of(row, record.get(key)) for key, row in rows.items()}
