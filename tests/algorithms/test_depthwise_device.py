@@ -27,7 +27,7 @@ from convforge.algorithms.depthwise.mma import walks
 from convforge.algorithms.depthwise.planes import modelled_cycles
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import check_nan_spread, check_plan, make_inputs
+from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import choose
@@ -235,6 +235,7 @@ def test_refusals_say_why() -> None:
         (CHANNELS, ChannelsConfig(4, 1, 1, 2, 4, 1), "32 to 1024 threads; these are 8"),
         (CHANNELS, ChannelsConfig(4, 16, 16, 2, 4, 4), "200 are to be had"),
         (CHANNELS, ChannelsConfig(4, 0, 1, 2, 4, 4), "at least 1"),
+        (CHANNELS, ChannelsConfig(4, 1, 1, 1, 1, 65), "block_p=65 must be at most 64: a block's third axis"),
         (PLANES, PlanesConfig(0, 8, 1, 1, 1), "out_p=0 must be at least 1"),
         (PLANES, PlanesConfig(7, 8, 8, 8, 32), "at most 1024 threads; 2048"),
         (PLANES, PlanesConfig(63, 8, 1, 1, 1), "160 are to be had"),
@@ -247,6 +248,45 @@ def test_what_cannot_be_is_refused(method: Any, config: Any, reason: str) -> Non
     problem = problem_of("n1c8h99w120_k8r3s3_p1_g8_f32_nhwc")
     with pytest.raises(ValueError, match=reason):
         method.plan(problem, config, emulator_runtime())
+
+
+def test_a_vector_is_one_load() -> None:
+    problem = problem_of("n1c6h8w8_k6r3s3_p1_g6_f32_nhwc")
+    with pytest.raises(ValueError, match="vec=3 must be a power of two"):
+        CHANNELS.plan(problem, ChannelsConfig(3, 1, 1, 2, 4, 4), emulator_runtime())
+
+
+@needs_emulator
+@pytest.mark.parametrize("size", ["n3c4h260w4_k4", "n1c8h520w1_k8", "n2c1h300w8_k1"])
+def test_blocks_of_tall_pictures_are_as_a_gpu_takes_them(size: str) -> None:
+    """A block has at most 64 threads along its third axis."""
+    problem = problem_of(f"{size}r3s1_p1x0_g{size.rpartition('k')[2]}_f32_nhwc")
+    for config in CHANNELS.configs(problem, H200):
+        assert config.block_p <= 64
+        check(CHANNELS, str(problem), config)
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("text", "strides"),
+    [
+        ("n1c1h1w8_k1r1s1_p1x0_f32_nchw", (48, 48, 16, 1)),
+        ("n1c4h1w8_k4r1s1_p1x0_g4_f32_nchw", (96, 24, -8, 1)),
+        ("n1c4h8w1_k4r1s1_p0x4_g4_f32_nchw", (288, 72, 9, -1)),
+        ("n2c4h3w8_k4r3s1_g4_f32_nchw", (32, 8, 100, 1)),
+    ],
+)
+def test_outputs_follow_each_other_by_their_own_sizes(text: str, strides: tuple[int, ...]) -> None:
+    """Padding makes several rows of one, or columns; what stride an axis of one row has says nothing."""
+    problem, runtime = problem_of(text), emulator_runtime()
+    inputs = make_inputs(problem)
+    plan = ROWS.plan(problem, RowsConfig(2), runtime)
+    room = np.full(2048, 7, np.float32)
+    out = np.lib.stride_tricks.as_strided(room[512:], problem.out_shape, [4 * stride for stride in strides])
+    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+    assert Judge(problem, inputs).verdict(ROWS.precision, out.copy()).ok
+    out[...] = 7
+    assert (room == 7).all(), "it wrote beside its output"
 
 
 @pytest.mark.parametrize(

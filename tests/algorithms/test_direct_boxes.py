@@ -14,6 +14,7 @@ from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
 from convforge.algorithms.contract import Operands
+from convforge.algorithms.direct.box import box_of
 from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
@@ -121,6 +122,20 @@ DOTS = [
 def test_dot_products_of_bytes(text: str) -> None:
     check(text)
     check(text, kind="integers")
+
+
+@needs_emulator
+def test_a_thread_stores_no_channel_of_another_group() -> None:
+    """A box for each group, and pixels stored: more outputs a thread than a group has are none of its own."""
+    check("n1c2h16w16_k2r3s3_p1_g2_f32_nchw-kcrs-nhwc", BoxesConfig(2, 16, 1, 4, 2, 2, 1))
+
+
+def test_packed_taps_count_as_shared_memory() -> None:
+    """Those of a filter of one row take four times the room that staged ones do."""
+    problem = problem_of("n1c4h1024w1024_k64r1s8_p0x4_u8-i8-i32-i32_nchw")
+    (config, *_) = METHOD.configs(problem, H200)
+    taps = 4 * 64 * 4 * 8
+    assert config.blocks * (config.stages * box_of(problem, config).nbytes + 5 * taps) <= H200.shared_bytes
 
 
 BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")

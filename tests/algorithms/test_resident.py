@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.algorithms.compiling import H200
 
-from convforge.algorithms.include.resident import DRIVER_BYTES, evenly
+from convforge.algorithms.include.resident import DRIVER_BYTES, SHARED_UNIT, evenly
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo
 
@@ -23,7 +23,8 @@ class Holding:
     facts: DeviceFacts = H200
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        held = min(self.held, self.facts.shared_bytes // (info.scratch_bytes + self.static_bytes + DRIVER_BYTES))
+        nbytes = -(-(info.scratch_bytes + self.static_bytes + DRIVER_BYTES) // SHARED_UNIT) * SHARED_UNIT
+        held = min(self.held, self.facts.shared_bytes // nbytes)
         return replace(info, occupancy=held * self.threads / self.facts.threads, static_bytes=self.static_bytes)
 
 
@@ -66,10 +67,11 @@ def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:
     assert held_of(launched(H200.cores * 6, 8, threads=100)) == 6
 
 
-@pytest.mark.parametrize("static_bytes", [100, 4096, 20000])
-def test_what_a_kernel_declares_itself_counts(static_bytes: int) -> None:
-    info = launched(H200.cores * 3, 4, static_bytes=static_bytes)
-    assert held_of(info) == 3
+@pytest.mark.parametrize(("static_bytes", "share"), [(100, 3), (100, 5), (4096, 3), (20000, 3)])
+def test_what_a_kernel_declares_itself_counts(static_bytes: int, share: int) -> None:
+    """With it a block takes whole units."""
+    info = launched(H200.cores * share, share + 1, static_bytes=static_bytes)
+    assert held_of(info) == share
     assert info.scratch_bytes > SHARED_BYTES
 
 

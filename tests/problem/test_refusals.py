@@ -47,6 +47,8 @@ REFUSED = [
      "padding_value=0.5 must be a value of uint8"),
     (Conv2dProblem, CONV2D, {"x_dtype": "uint8", "padding_mode": "constant", "padding_value": 256.0},
      "padding_value=256.0 must be a value of uint8"),
+    (Conv2dProblem, CONV2D, {"x_dtype": "uint8", "epilogue": Epilogue(x_zero_point=300)},
+     "x_zero_point=300 must be a value of uint8"),
     (Conv2dProblem, CONV2D, {"epilogue": Epilogue(x_zero_point=3)}, "x_zero_point=3 goes with integer x and w alone"),
     (Epilogue, {}, {"scale": "row"}, "scale='row' is unknown; choose none, tensor or channel"),
     (Epilogue, {}, {"activation": "swish"}, "activation='swish' is unknown; choose one of identity, relu"),

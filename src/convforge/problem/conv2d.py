@@ -190,6 +190,8 @@ class Conv2dProblem:
             low, high = limits(self.x_dtype)
             if self.padding_value != int(self.padding_value) or not low <= self.padding_value <= high:
                 raise ValueError(f"padding_value={self.padding_value} must be a value of {self.x_dtype}")
+            if not low <= self.epilogue.x_zero_point <= high:
+                raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} must be a value of {self.x_dtype}")
         if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
             raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")
 

@@ -37,7 +37,7 @@ class Epilogue:
     alpha : float
         The activation's parameter: slope of leaky_relu, upper limit of clipped_relu. None means its default.
     x_zero_point : int
-        Subtracted from integer x before it is multiplied; padding then stands for this value.
+        A value of x's type, subtracted from integer x before it is multiplied; padding then stands for this value.
 
     Examples
     --------

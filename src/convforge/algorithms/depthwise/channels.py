@@ -38,8 +38,9 @@ TILES = (
 # unrolled.
 STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
 
-# Threads of a block, and vectors of channels side by side in it: 128 bytes of 16-byte vectors.
-BLOCK_THREADS, BLOCK_VECTORS = 128, 8
+# Threads of a block, vectors of channels side by side in it: 128 bytes of 16-byte vectors; and the most threads along
+# its third axis (CUDA C++ Programming Guide, technical specifications).
+BLOCK_THREADS, BLOCK_VECTORS, MOST_DEEP = 128, 8, 64
 
 # Of shared memory, that the filters of a block's channels may take.
 TAPS_BYTES = 48 << 10
@@ -165,10 +166,14 @@ def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> str | None
         return "vec, out_p, out_q and the block must be at least 1"
     if problem.k % config.vec:
         return f"vec={config.vec} must divide the {problem.k} channels"
+    if config.vec & (config.vec - 1):
+        return f"vec={config.vec} must be a power of two: it is one load"
     if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
         return f"vec={config.vec} channels of {problem.x_dtype} are more than a load of {VECTOR_BYTES} bytes"
     if not 32 <= config.threads <= 1024:
         return f"a block has 32 to 1024 threads; these are {config.threads}"
+    if config.block_p > MOST_DEEP:
+        return f"block_p={config.block_p} must be at most {MOST_DEEP}: a block's third axis has no more threads"
     if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
         return f"the filters of a block's channels take {nbytes} bytes of shared memory; {TAPS_BYTES} are to be had"
     if (need := _registers(problem, config)) > MOST_REGISTERS:
@@ -187,7 +192,7 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
         block_c = even_share(problem.k // vec, block_c - 1)
     across, down = -(-problem.q // out_q), -(-problem.p // out_p)
     block_q = even_share(across, max(2, BLOCK_THREADS // (4 * block_c)))
-    block_p = even_share(down, max(1, BLOCK_THREADS // (block_c * block_q)))
+    block_p = even_share(down, min(MOST_DEEP, max(1, BLOCK_THREADS // (block_c * block_q))))
     missing = -(-32 // (block_c * block_q * block_p))
     return ChannelsConfig(vec, out_p, out_q, block_c, block_q, block_p * missing)
 

@@ -149,7 +149,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         info = LaunchInfo(name, (_blocks(problem, config),), (threads,), lies.shared_bytes, early=True)
         info = evenly(runtime, kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
+        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
+        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
 
@@ -158,8 +159,9 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
             conv = args.conv
             fill(conv, problem, frame)
             args.filter = weights.filter(frame.prepared)
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, sizes), lies.fill, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, _run(out_run, sizes), lies.store, out_bytes)
+            args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, x_sizes), lies.fill, x_bytes)
+            out = _run(out_run, out_sizes)
+            args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, out, lies.store, out_bytes)
             runtime.launch(kernel, info, args, frame.stream)
 
         weights = StagedWeights(problem, runtime, kernel)

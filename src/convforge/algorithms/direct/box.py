@@ -111,7 +111,8 @@ def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
     width = -(-(shift + columns * chunk) // wide) * wide
     # Several elements are a unit of the map where a row has more than it may have units.
     unit = next((u for u in (1, 2, 4, 8) if u >= size and width * size // u <= MOST_UNITS), 8)
-    store_k = problem.k if problem.out_layout == "NHWC" and config.out_k == problem.k else 1
+    together = problem.out_layout == "NHWC" and slices == 1 and config.out_k == problem.k
+    store_k = problem.k if together else 1
     return Box(
         size, slices, chunk, shift, width, rows, problem.c // slices // chunk, unit,
         load=math.gcd(config.out_q * problem.stride[1] * chunk, wide), store_k=store_k,

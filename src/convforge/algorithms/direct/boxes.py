@@ -213,7 +213,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
         return f"boxes begin {step} bytes apart; that must be a multiple of {VECTOR_BYTES}"
     if max(box.units) > MOST_UNITS:
         return f"a box of {' x '.join(map(str, box.units))} units is too large: an axis has at most {MOST_UNITS}"
-    together = config.stages * box_of(problem, config).nbytes + staged_bytes(problem) + EXTRA_BYTES
+    together = config.stages * box.nbytes + _filter_bytes(problem, box) + EXTRA_BYTES
     room = min(facts.block_shared_bytes, facts.shared_bytes // config.blocks)
     if together > room:
         return f"{config.stages} boxes take {together} bytes of shared memory with the filter; a block has {room}"
@@ -229,6 +229,13 @@ def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
     types = (problem.x_dtype, problem.w_dtype)
     return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
+
+
+def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
+    """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
+    turns = 5 - problem.r if problem.r < 4 else problem.r + 3
+    packed = 4 * problem.k * problem.c_per_group * turns * problem.s
+    return staged_bytes(problem) + (packed if _by_dots(problem, box) else 0)
 
 
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
@@ -288,9 +295,10 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
-    nbytes, threads = config.stages * box_of(problem, config).nbytes, strips * lanes
+    box, threads = box_of(problem, config), strips * lanes
+    nbytes = config.stages * box.nbytes
     wanted = BUSY_BYTES if problem.c > slices_of(problem) and one_channel else 3 * BUSY_BYTES // 2
-    room = facts.shared_bytes // (nbytes + staged_bytes(problem) + EXTRA_BYTES)
+    room = facts.shared_bytes // (nbytes + _filter_bytes(problem, box) + EXTRA_BYTES)
     while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS and blocks < room:
         blocks += 1
     return replace(config, blocks=blocks)

@@ -79,8 +79,9 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     share = -(-math.prod(info.grid) // facts.cores)
     if not share < held < 2 * share:
         return info
-    room = min(facts.shared_bytes // share - DRIVER_BYTES, facts.block_shared_bytes) - info.static_bytes
-    return runtime.describe(kernel, replace(info, scratch_bytes=room // SHARED_UNIT * SHARED_UNIT))
+    whole = facts.shared_bytes // share // SHARED_UNIT * SHARED_UNIT  # of a block: static, dynamic and the driver's
+    room = min(whole - DRIVER_BYTES, facts.block_shared_bytes) - info.static_bytes
+    return runtime.describe(kernel, replace(info, scratch_bytes=room))
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
