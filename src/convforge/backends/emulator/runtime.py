@@ -1,6 +1,6 @@
 """The emulator's runtime: a launch runs the blocks of its grid on the CPU's threads, and says what went wrong.
 
-Blocks are handed to the same pool of threads as the CPU's own kernels; a block stays on one of them.
+Blocks are handed to a pool of threads, as the CPU's own kernels are; a block stays on one of them.
 """
 
 from __future__ import annotations
