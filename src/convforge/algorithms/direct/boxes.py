@@ -287,8 +287,12 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
         if size == 1 and one_channel:
             strips, blocks = 2 * strips, 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
-            high = size == 4 and problem.r * problem.s <= FEW_FREE_TAPS
-            strips, out_p, blocks = (strips // 2, out_p + 1, 3) if high else (strips, out_p // 2, 3)
+            if size != 4 or problem.r * problem.s > FEW_FREE_TAPS:
+                out_p, blocks = out_p // 2, 3
+            elif is_filled(problem):  # by a block's threads: more of them
+                blocks = 4
+            else:
+                strips, out_p, blocks = strips // 2, out_p + 1, 3
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
