@@ -42,6 +42,8 @@ def takes(algorithm: Any, text: str) -> bool:
             return _has_whole_rows(problem)
         if algorithm.name == "depthwise_mma":
             return _is_of_halves(problem)
+        if algorithm.name == "depthwise_batch":
+            return _is_of_halves(problem) and _has_few_rows(problem)
         side_by_side = problem.x_layout == "NHWC" or algorithm.name != "depthwise_channels"
         return problem.groups == problem.c and side_by_side
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_boxes":
@@ -87,6 +89,16 @@ def _is_of_halves(problem: Conv2dProblem) -> bool:
     pixels = (problem.h + sum(problem.padding[:2])) * (problem.w + sum(problem.padding[2:]))
     whole = problem.padding_mode == "zeros" and problem.w % 2 == 0 and pixels < 80000
     return alone and halves and narrow and whole
+
+
+def _has_few_rows(problem: Conv2dProblem) -> bool:
+    """Whether depthwise_batch holds the rows of the filter and their sums in registers, of planes of a size of its own."""
+    (top, bottom), below = problem.padding[:2], (problem.r - 1) * problem.dilation[0]
+    left = problem.padding[2]
+    window = left % 2 + 7 * problem.stride[1] + (problem.s - 1) * problem.dilation[1] + 1
+    steps = -(-min(window, problem.w if problem.q <= 8 else window) // 16)
+    few = problem.r * steps <= 16 and below // problem.stride[0] + 2 <= 12
+    return max(problem.h, problem.w) <= 64 and few and max(top, bottom) <= below and problem.q <= 128
 
 
 def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:

@@ -60,6 +60,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
     *(direct.DirectSmall, direct.DirectMma),
     *(depthwise.DepthwiseChannels, depthwise.DepthwisePlanes, depthwise.DepthwiseRows, depthwise.DepthwiseMma),
+    depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm),

@@ -1,5 +1,6 @@
 """Depthwise convolution on GPUs: a kernel a layout, its host side beside its .cu."""
 
+from convforge.algorithms.depthwise.batch import DepthwiseBatch, DepthwiseBatchConfig
 from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels
 from convforge.algorithms.depthwise.mma import DepthwiseMma, DepthwiseMmaConfig
 from convforge.algorithms.depthwise.planes import DepthwisePlanes, PlanesConfig
@@ -7,6 +8,8 @@ from convforge.algorithms.depthwise.rows import DepthwiseRows, RowsConfig
 
 __all__ = [
     "ChannelsConfig",
+    "DepthwiseBatch",
+    "DepthwiseBatchConfig",
     "DepthwiseChannels",
     "DepthwiseMma",
     "DepthwiseMmaConfig",

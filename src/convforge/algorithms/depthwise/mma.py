@@ -175,7 +175,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> str | None:
     """Why a config cannot be; None if it can."""
-    if (reason := _types_refusal(problem) or whole_planes_refusal(problem) or _pixels_refusal(problem)) is not None:
+    if (reason := halves_refusal(problem) or whole_planes_refusal(problem)) is not None:
         return reason
     for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
         if getattr(config, name) < least:
@@ -213,7 +213,8 @@ def _can_walk(problem: Conv2dProblem) -> bool:
     return close and _windows(problem) <= ROWS and problem.r * _row(problem)[1] <= WALKED
 
 
-def _types_refusal(problem: Conv2dProblem) -> str | None:
+def halves_refusal(problem: Conv2dProblem) -> str | None:
+    """Why numbers are not such that tensor cores multiply rows of pixels, read by two; None if they are."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return (
             "products are of 16-bit floats in float32; these are of "
@@ -221,10 +222,6 @@ def _types_refusal(problem: Conv2dProblem) -> str | None:
         )
     if problem.out_dtype not in TYPES:
         return f"tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {problem.out_dtype}"
-    return None
-
-
-def _pixels_refusal(problem: Conv2dProblem) -> str | None:
     if problem.padding_mode != "zeros":
         return f"zeros must stand outside the picture, not {problem.padding_mode}"
     if problem.w % 2:

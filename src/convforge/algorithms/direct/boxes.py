@@ -73,6 +73,10 @@ HELD_TAPS = 32
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
+# Of one channel of one picture: lanes of a tile, and the least part of its columns that would else lie beyond the picture,
+# for which lanes are taken that divide it better; and the most taps, as beyond that memory is not the limit.
+LANES_OF_ROWS, WASTED_COLUMNS, TAPS_OF_ROWS = range(24, 33), 0.02, 25
+
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
 
@@ -144,6 +148,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         least = _of_one_channel(problem, fit[-1][0])
         few = tiles_of(problem, least) <= FEW_TILES * facts.cores
         default = least if few else (busy or [config for config, _ in fit[-1:]])[0]
+        default = _of_whole_rows(problem, default, facts)
         shapes = [config for config, _ in fit][:6]
         others = (
             replace(default, stages=default.stages + 1), replace(default, stages=max(1, default.stages - 1)),
@@ -322,6 +327,28 @@ def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q:
 def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
     """A config whose threads have one output channel each, where they may."""
     return config if groups_share_a_box(problem) else replace(config, out_k=1)
+
+
+def _of_whole_rows(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> BoxesConfig:
+    """For a picture of which memory is the limit, a tile that divides its rows better than a large one of 32 lanes.
+
+    A warp of it has parts of two rows, which costs little where few taps are multiplied. Where a block's threads fill what
+    stands outside, three blocks with more threads are ahead of two with higher ones.
+    """
+    alone = problem.n == problem.c == problem.k == 1 and itemsize(problem.x_dtype) == 4
+    large = config == _config(problem, SHAPES[0], facts) and config.lanes == max(LANES_OF_ROWS)
+    if not (alone and large and problem.stride == (1, 1) and problem.r * problem.s <= TAPS_OF_ROWS):
+        return config
+
+    def columns(lanes: int) -> int:
+        return -(-problem.q // (lanes * config.out_q)) * lanes * config.out_q
+
+    lanes = min(LANES_OF_ROWS, key=lambda lanes: (columns(lanes), -lanes))
+    if columns(config.lanes) - columns(lanes) < WASTED_COLUMNS * problem.q:
+        return config
+    if is_filled(problem):
+        return replace(config, lanes=lanes, blocks=3)
+    return replace(config, lanes=lanes, strips=config.strips // 2, out_p=2 * config.out_p, blocks=2)
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:

@@ -1,0 +1,304 @@
+// depthwise_batch: windows of a row of several pictures are a matrix, and a warp goes down one channel of all of them.
+//
+// Since depthwise_mma: a plane of few windows a row fills the 16 rows of a product only with strips below each other,
+//           each of which begins with rows that its neighbour has, or with tiles, which load every row of pixels R times.
+//           But all pictures of a batch see the same filter. So the windows beside each other of one row, of as many
+//           pictures as make up 16, go down together: no row is loaded twice, and none outside the picture multiplied.
+// Window    the pixels of a row that eight outputs see, from an even number of columns before the plane on; where a row
+//           has no more than eight outputs, and few enough pixels, the row itself (FIRST, STEPS).
+// Warp      PICTURES planes of one channel. A row of their pixels is loaded once, multiplied by the banded matrices of
+//           the R rows of the filter, which its registers hold (see depthwise_mma), and so added to as many rows of
+//           outputs: a ring of sums. One is whole after each row of pixels, and stored while the next is multiplied.
+//           Lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
+// Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes, and goes down them without
+//           a loop where that is not too long (ALL_ROWS).
+// Threads   THREADS = 32 * CHANNELS, a warp a channel; warps do not wait for each other.
+// Grid      blocks in one dimension: channels, then pictures.
+// Pixels    of a plane are one run of memory. The pictures' planes lie APART in shared memory, such that the windows of a
+//           load meet in few banks. Columns outside the picture are masked.
+// Outputs   take the place of pixels that have been multiplied, or one behind them (OUTPUTS), and leave as runs too.
+// Inf, NaN  times a zero of a matrix would reach outputs that do not see them. So outputs that are a NaN are taken again,
+//           from their own windows alone, in memory.
+// Needs     zeros outside, of which no window is full; rows of an even number of pixels, K = C, NCHW, sm_80; outputs of
+//           16 bits, as tensor cores cut sums off where others round them.
+// Limit     memory, beside which the tensor cores' products of all blocks stand at about the same time.
+#include "border.cuh"
+#include "device.cuh"
+#include "ends.cuh"
+#include "given.cuh"
+#include "lines.cuh"
+#include "mma.cuh"
+#include "turns.cuh"
+#include "vector.cuh"
+
+constexpr int THREADS = 32 * CHANNELS, WINDOWS = (Q - 1) / MMA_COLUMNS + 1, NEXT = MMA_COLUMNS * STRIDE_W;
+constexpr int WINDOW = (R - 1) * DILATION_H;                           // rows of pixels below an output's first
+constexpr int RING = WINDOW / STRIDE_H + 2, PERIOD = RING * STRIDE_H;  // rows of sums, and of pixels for all of these
+constexpr int ALL_ROWS = H * R * STEPS <= 448 ? H : PERIOD;            // rows of pixels that are unrolled
+
+static_assert(THREADS <= 1024 && PICTURES * WINDOWS <= MMA_ROWS, "a warp has 16 windows");
+static_assert(BORDER == ZEROS && K == C, "zeros stand outside, and an output has a plane of its own");
+static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(out_t) == 2, "numbers are of 16 bits");
+static_assert(W % 2 == 0 && FIRST % 2 == 0 && APART % 8 == 0, "pixels are loaded by two, and copied by eight");
+static_assert(TOP <= WINDOW && (P - 1) * STRIDE_H - TOP < H, "every output sees a row of pixels");
+
+struct Batch {
+    Conv conv;
+    Filter filter;
+    int aligned_x, aligned_out;  // whether runs lie as one, and vectors of FILL pixels and STORE outputs may be moved
+};
+
+// A warp's planes: channel k of pictures n and on, as many as `pictures`; and lane 4 g + t of it.
+struct Planes {
+    int n, k, pictures, g, t;
+};
+
+// Move vectors of VECTOR numbers of a warp's planes, of LENGTH each: move(picture, place in its plane).
+template <int LENGTH, int VECTOR, class Move>
+__device__ inline void move_planes(int pictures, Move move) {
+    constexpr int VECTORS = LENGTH / VECTOR;
+    const int lane = threadIdx.x % 32;
+    const auto vector = [&](int i) {
+        const int picture = i / VECTORS;
+        move(picture, (i - picture * VECTORS) * VECTOR);
+    };
+    if (pictures == PICTURES) {
+        in_turns<PICTURES * VECTORS, 32>(lane, [&](int at, int t) { vector(at + t); });
+    } else {
+#pragma unroll 1
+        for (int i = lane; i < pictures * VECTORS; i += 32) vector(i);
+    }
+}
+
+// Bring the pixels of a warp's planes.
+__device__ inline void copy_pixels(const Batch &args, x_t *to, const Planes &planes) {
+    const Conv &conv = args.conv;
+    if (FILL > 1 && args.aligned_x) {
+        const x_t *const from = conv.x + place(conv.x_strides, planes.n, planes.k, 0, 0);
+        const index_t next = static_cast<index_t>(conv.x_strides.n);
+        move_planes<H * W, FILL>(planes.pictures, [&](int picture, int e) {
+            x_t *const target = to + picture * APART + e;
+            if constexpr (FILL == 8) copy_of_line16(target, from + (picture * next + e), true);
+            else if constexpr (FILL > 1) copy_async<FILL * sizeof(x_t)>(target, from + (picture * next + e), true);
+        });
+    } else {
+        move_planes<H * W, 1>(planes.pictures, [&](int picture, int e) {
+            const int h = e / W;
+            to[picture * APART + e] = conv.x[place(conv.x_strides, planes.n + picture, planes.k, h, e - h * W)];
+        });
+    }
+}
+
+// Bring a warp's filter, as it is given: all taps are under way together.
+__device__ inline void copy_taps(w_t *to, const Filter &filter, const Planes &planes) {
+    constexpr int TURNS = (R * S - 1) / 32 + 1;
+    const int lane = 4 * planes.g + planes.t;
+    w_t taps[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int i = min(32 * turn + lane, R * S - 1), r = i / S;
+        taps[turn] = filter.taps[place(filter.strides, planes.k, 0, r, i - r * S)];
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++)
+        if (const int i = 32 * turn + lane; i < R * S) to[i] = taps[turn];
+    __syncwarp();
+}
+
+// What a lane holds of the matrices of all rows of the filter: its column is output g of a window.
+__device__ inline void load_taps(unsigned (&b)[R][STEPS][2], const w_t *taps, const Planes &planes) {
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = MMA_HALVES * step + 8 * half + 2 * planes.t + e;  // of the window
+                const int below = FIRST + j + LEFT - planes.g * STRIDE_W, s = below / DILATION_W;
+                const bool there = below >= 0 && s * DILATION_W == below && s < S && (WINDOWS > 1 || FIRST + j < W);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const unsigned bits = there ? taps[r * S + s].bits : 0;
+                    b[r][step][half] = e == 0 ? bits : b[r][step][half] | bits << 16;
+                }
+            }
+}
+
+// Where a lane's words of window m of a row lie; words outside the row are masked, and another of the row read instead.
+struct Window {
+    const x_t *from[STEPS][2];
+    unsigned masks[STEPS][2];
+};
+
+__device__ inline Window window_of(const x_t *pixels, const Planes &planes, int m) {
+    const int picture = min(m / WINDOWS, planes.pictures - 1), first = FIRST + m % WINDOWS * NEXT + 2 * planes.t;
+    Window window;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int w = first + MMA_HALVES * step + 8 * half;
+            window.from[step][half] = pixels + (picture * APART + min(max(w, 0), W - 2));
+            window.masks[step][half] = 0 <= w && w < W ? 0xffffffffu : 0;
+        }
+    return window;
+}
+
+// What a lane holds of row h of windows g and g + 8.
+__device__ inline void load_windows(unsigned (&a)[STEPS][4], const Window (&windows)[2], int h) {
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const Window &window = windows[e % 2];
+            a[step][e] = load_vector<2>(window.from[step][e / 2] + h * W).word.bits & window.masks[step][e / 2];
+        }
+}
+
+// The sum of an output from its own window alone.
+__device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
+    acc_t sum = 0;
+#pragma unroll 1
+    for (int r = 0; r < R; r++)
+#pragma unroll 1
+        for (int s = 0; s < S; s++) {
+            const int h = p * STRIDE_H + r * DILATION_H - TOP, w = q * STRIDE_W + s * DILATION_W - LEFT;
+            sum = multiply_add(given_tap(args.filter, k, 0, r, s), pixel(args.conv, n, k, h, w), sum);
+        }
+    return sum;
+}
+
+// Where a lane's outputs of a window go, and whether there are any.
+struct Two {
+    int picture, q;
+    bool there;
+};
+
+__device__ inline Two two_of(const Planes &planes, int m) {
+    const int picture = m / WINDOWS, q = m % WINDOWS * MMA_COLUMNS + 2 * planes.t;
+    return {picture, q, picture < planes.pictures && q < Q};
+}
+
+// Leave row p of a lane's outputs in shared memory.
+__device__ inline void store_row(const Batch &args, const Planes &planes, out_t *outputs, const Two (&twos)[2],
+                                 acc_t (&sums)[4], int p) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const Two &two = twos[half];
+        if (two.there) {
+            const int n = planes.n + two.picture;
+            out_t *const to = outputs + (two.picture * OUT_APART + p * Q + two.q);
+            Vector<out_t, 2> values;
+            values.at[0] = finished(args.conv, n, planes.k, p, two.q, sums[2 * half]);
+            values.at[1] = finished(args.conv, n, planes.k, p, min(two.q + 1, Q - 1), sums[2 * half + 1]);
+            if constexpr (Q % 2 == 0) {
+                store_vector(to, values);
+            } else {
+                to[0] = values.at[0];
+                if (two.q + 1 < Q) to[1] = values.at[1];
+            }
+        }
+        sums[2 * half] = sums[2 * half + 1] = 0;
+    }
+}
+
+// All outputs of a warp; true where some sum of the lane is an Inf or a NaN, which alone times 0 are not 0.
+__device__ inline bool walk(const Batch &args, const Planes &planes, const unsigned (&b)[R][STEPS][2], const x_t *pixels,
+                            out_t *outputs) {
+    const Window windows[2] = {window_of(pixels, planes, planes.g), window_of(pixels, planes, planes.g + 8)};
+    const Two twos[2] = {two_of(planes, planes.g), two_of(planes, planes.g + 8)};
+    acc_t sums[RING][4] = {}, odd = 0;
+    const auto done = [&](acc_t (&row)[4], int p) {
+        const acc_t all = (row[0] + row[1]) + (row[2] + row[3]);
+        odd = multiply_add(all, acc_t(0), odd);
+        store_row(args, planes, outputs, twos, row, p);
+    };
+    unsigned next[STEPS][4];
+    load_windows(next, windows, 0);
+#pragma unroll 1
+    for (int h0 = 0; h0 < H; h0 += ALL_ROWS)
+#pragma unroll
+        for (int d = 0; d < ALL_ROWS; d++) {
+            const int h = h0 + d;
+            if (H % ALL_ROWS != 0 && h >= H) break;
+            unsigned a[STEPS][4];
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) a[step][e] = next[step][e];
+            load_windows(next, windows, min(h + 1, H - 1));  // ahead of stores, which the compiler keeps behind loads
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+#pragma unroll
+                for (int r = R - 1; r >= 0; r--) {  // the sums that will be whole are first
+                    const int above = d + TOP - r * DILATION_H, slot = (above + PERIOD) / STRIDE_H % RING;
+                    if ((above + PERIOD) % STRIDE_H != 0) continue;
+                    if (ALL_ROWS == H && (above < 0 || above / STRIDE_H >= P)) continue;
+                    multiply_halves<x_t>(sums[slot], a[step], b[r][step]);
+                }
+            const int above = d - 1 + TOP - WINDOW;  // of the outputs whose last row of pixels was the one before
+            if ((above + PERIOD) % STRIDE_H == 0) {
+                const int p = (h0 + above + PERIOD) / STRIDE_H - RING, slot = (above + PERIOD) / STRIDE_H % RING;
+                __syncwarp();  // all have loaded the row, whose place outputs may take
+                if (p >= 0 && p < P) done(sums[slot], p);
+                else if (ALL_ROWS != H) sums[slot][0] = sums[slot][1] = sums[slot][2] = sums[slot][3] = 0;
+            }
+        }
+    constexpr int WHOLE = (H - 2 + TOP - WINDOW + PERIOD) / STRIDE_H - RING + 1;  // outputs that are stored
+    __syncwarp();
+#pragma unroll
+    for (int p = WHOLE > 0 ? WHOLE : 0; p < P; p++) done(sums[p % RING], p);
+    return odd != 0;
+}
+
+// Take outputs that are a NaN again, from their windows alone: a zero of a matrix times an Inf or a NaN makes no other.
+__device__ inline void mend(const Batch &args, const Planes &planes, out_t *outputs) {
+    __syncwarp();  // all outputs are written
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < planes.pictures * P * Q; i += 32) {
+        const int picture = i / (P * Q), at = i - picture * (P * Q), p = at / Q, q = at - p * Q, n = planes.n + picture;
+        out_t *const output = outputs + (picture * OUT_APART + at);
+        const acc_t value = as<acc_t>(*output);
+        if (value != value) *output = finished(args.conv, n, planes.k, p, q, sum_of(args, n, planes.k, p, q));
+    }
+}
+
+// Move the outputs from shared memory to their places, as the pixels came.
+__device__ inline void copy_outputs(const Batch &args, const out_t *outputs, const Planes &planes) {
+    const Conv &conv = args.conv;
+    if (STORE > 1 && args.aligned_out) {
+        out_t *const to = conv.out + place(conv.out_strides, planes.n, planes.k, 0, 0);
+        const index_t next = static_cast<index_t>(conv.out_strides.n);
+        move_planes<P * Q, STORE>(planes.pictures, [&](int picture, int e) {
+            store_vector(to + (picture * next + e), load_vector<STORE>(outputs + (picture * OUT_APART + e)));
+        });
+    } else {
+        move_planes<P * Q, 1>(planes.pictures, [&](int picture, int e) {
+            const int p = e / Q, n = planes.n + picture;
+            conv.out[place(conv.out_strides, n, planes.k, p, e - p * Q)] = outputs[picture * OUT_APART + e];
+        });
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_batch(const __grid_constant__ Batch args) {
+    DYNAMIC_SHARED(x_t, held);
+    constexpr int TILES_K = (K - 1) / CHANNELS + 1;
+    const int lane = threadIdx.x % 32, slot = threadIdx.x / 32;
+    const int part = blockIdx.x / TILES_K, n = part * PICTURES, k = (blockIdx.x - part * TILES_K) * CHANNELS + slot;
+    const Planes planes = {n, k, min(PICTURES, args.conv.N - n), lane / 4, lane % 4};
+    x_t *const pixels = held + slot * ROOM;
+    out_t *const outputs = reinterpret_cast<out_t *>(pixels + OUTPUTS);
+    w_t *const taps = reinterpret_cast<w_t *>(pixels + TAPS);
+    wait_for_earlier();
+    if (k >= K) return;
+    copy_pixels(args, pixels, planes);
+    copy_async_commit();
+    copy_taps(taps, args.filter, planes);  // while the pixels are under way
+    unsigned b[R][STEPS][2];
+    load_taps(b, taps, planes);
+    copy_async_wait();
+    __syncwarp();
+    if (__any_sync(0xffffffffu, walk(args, planes, b, pixels, outputs))) mend(args, planes, outputs);
+    __syncwarp();
+    copy_outputs(args, outputs, planes);
+}
