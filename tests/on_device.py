@@ -92,7 +92,7 @@ def _is_of_halves(problem: Conv2dProblem) -> bool:
 
 
 def _has_few_rows(problem: Conv2dProblem) -> bool:
-    """Whether depthwise_batch holds the rows of the filter and their sums in registers, of planes of a size of its own."""
+    """Whether depthwise_batch holds the rows of the filter and their sums in registers, of small planes."""
     (top, bottom), below = problem.padding[:2], (problem.r - 1) * problem.dilation[0]
     left = problem.padding[2]
     window = left % 2 + 7 * problem.stride[1] + (problem.s - 1) * problem.dilation[1] + 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
 from tests.algorithms.planted import SYNC, Run, of_file
@@ -305,6 +306,7 @@ FAULTS = [
         ("one turn too few", "turn < TURNS; turn++", "turn < TURNS - 1; turn++"),
     ),
     *MMA_FAULTS,
+    *BATCH_FAULTS,
     *FFT_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,

@@ -110,6 +110,14 @@ OWN = {
             "n8000c96h56w56_k96r7s7_p3_g96_f16_nchw",
         ),
     ),
+    "depthwise_batch": (
+        ("n32c240h28w28_k240r5s5_p2_g240_f16_nchw", "n32c672h14w14_k672r5s5_p2_st2_g672_f16_nchw"),
+        (
+            "n32c384h14w14_k384r7s7_p3_g384_f16_nchw", "n32c96h56w56_k96r7s7_p3_g96_bf16_nchw",
+            "n32c240h28w28_k240r5s5_p2_g240_bf16_nchw_+scale:channel+bias+residual+relu",
+            "n32c96h64w64_k96r9s9_p4_g96_f16_nchw", "n8000c96h56w56_k96r3s3_p1_g96_f16_nchw",
+        ),
+    ),
     "fft": (
         ("n1c3h2048w2048_k3r31s31_p15_g3_f32_nchw_math-fft", "n32c64h56w56_k64r7s7_p3_f32_nhwc_math-fft"),
         (
@@ -175,7 +183,7 @@ OWN = {
 }  # fmt: skip
 
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
-FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80}
+FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.

@@ -15,6 +15,8 @@ from tests.on_device import check_views
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.depthwise.device import (
     ChannelsConfig,
+    DepthwiseBatch,
+    DepthwiseBatchConfig,
     DepthwiseChannels,
     DepthwiseMma,
     DepthwiseMmaConfig,
@@ -33,7 +35,7 @@ from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import choose
 
 CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
-MMA = DepthwiseMma("emulator")
+MMA, BATCH = DepthwiseMma("emulator"), DepthwiseBatch("emulator")
 # What warps of depthwise_mma walk down: strips as high as the filter, one window, a filter of one row. Where they take
 # tiles: low planes, strides, dilation, many windows, long rows, a filter larger than its plane.
 WALKED = (
@@ -43,6 +45,15 @@ WALKED = (
 TILED = (
     "n2c9h14w14_k9r7s7_p3_g9", "n2c3h9w16_k3r5s3_st2x3_p2x1x3x4_g3", "n1c3h21w14_k3r3s3_d2_p2_g3",
     "n1c3h13w130_k3r3s3_p1_g3", "n1c2h20w34_k2r21s31_p10x15_g2", "n1c3h14w14_k3r27s27_p13_g3",
+)  # fmt: skip
+# What warps of depthwise_batch go down: pictures that do not fill the last product, a row that is the window and has an
+# odd number of outputs, strides, dilation, filters of even size, padding that makes outputs more than pixels, windows
+# of two products, as many windows as a product has rows, and, beyond what is unrolled, a loop that ends within a turn.
+BATCHED = (
+    "n9c3h14w14_k3r7s7_p3_g3", "n5c2h28w28_k2r5s5_p2_g2", "n17c2h14w14_k2r5s5_st2_p2_g2",
+    "n3c2h12w20_k2r3s5_st2x1_p1x2_g2", "n5c2h9w10_k2r2s4_st3x2_p1_d1x2_g2", "n2c2h10w12_k2r3s3_p2_g2",
+    "n3c2h15w22_k2r4s2_p2x1x0x3_g2", "n4c2h9w18_k2r3s13_p1x6_g2", "n2c2h5w64_k2r3s3_p1x33_g2",
+    "n3c2h63w64_k2r9s9_p4_g2", "n9c2h7w6_k2r1s1_g2",
 )  # fmt: skip
 EACH = [
     (CHANNELS, "n2c8h21w26_k8r3s3_st1_p1_g8_f32_nhwc"),
@@ -59,6 +70,8 @@ EACH = [
     (ROWS, "n1c5h9w13_k5r12s2_d1_p6_g5_f64_nchw_+scale:channel+bias+residual+relu"),
     (ROWS, "n1c5h9w16_k5r3s3_p1_circular_g5_u8-i8-u8-i32_nchw_+zero:3"),
     *((MMA, f"{text}_f16_nchw") for text in (WALKED + TILED)),
+    *((BATCH, f"{text}_f16_nchw") for text in BATCHED),
+    (BATCH, "n9c3h13w18_k3r4s6_p2x2x1x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
     (MMA, "n1c3h24w18_k3r4s5_p2x2x1x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
     (MMA, "n1c3h11w18_k3r9s6_p4x4x2x2_flip_g3_f16_nchw_+scale:channel+bias+residual+relu"),
 ]
@@ -148,8 +161,9 @@ def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
 def test_halves_in_views_with_gaps(size: str, ahead: int) -> None:
     """Copies of 4 and 16 bytes, or of pixels by themselves; by warps that walk, and by tiles."""
     problem, runtime = problem_of(f"{size}_k4r3s3_p1_g4_f16_nchw_+bias"), emulator_runtime()
-    plan = MMA.plan(problem, MMA.configs(problem, runtime.facts)[0], runtime)
-    check_views(plan, make_inputs(problem), ahead)
+    for method in (MMA, BATCH):
+        plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+        check_views(plan, make_inputs(problem), ahead)
 
 
 @needs_emulator
@@ -173,7 +187,28 @@ def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("text", BATCHED)
+def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:
+    """In the filter too, of which products with what stands outside the picture are left out."""
+    problem, runtime = problem_of(f"{text}_f16_nchw"), emulator_runtime()
+    plan = BATCH.plan(problem, BATCH.configs(problem, runtime.facts)[0], runtime)
+    assert check_nan_spread(plan).ok
+    inputs = make_inputs(problem)
+    top, left, (r, s) = problem.padding[0], problem.padding[2], (problem.r - 1, problem.s // 2)
+    inputs.w[1, 0, r, s] = np.nan
+    got = np.empty(problem.out_shape, np.float16)
+    plan(inputs.x, plan.prepare(inputs.w), Operands(), got)
+    h = np.arange(problem.p) * problem.stride[0] + r * problem.dilation[0] - top
+    w = np.arange(problem.q) * problem.stride[1] + s * problem.dilation[1] - left
+    seen = ((h >= 0) & (h < problem.h))[:, None] & ((w >= 0) & (w < problem.w))
+    assert seen.any()
+    np.testing.assert_array_equal(np.isnan(got[:, 1]), np.broadcast_to(seen, got[:, 1].shape))
+    assert np.isfinite(got[:, 0]).all()
+
+
+@needs_emulator
 def test_halves_of_no_picture() -> None:
+    check(BATCH, "n0c3h14w14_k3r7s7_p3_g3_f16_nchw")
     check(MMA, "n0c3h24w20_k3r5s5_p2_g3_f16_nchw")
     check(MMA, "n0c3h14w14_k3r7s7_p3_g3_f16_nchw")
 
@@ -223,6 +258,15 @@ def test_refusals_say_why() -> None:
     assert "zeros must stand outside" in str(MMA.refuses(halves.replace(padding_mode="reflect"), H200))
     assert "W=13 must be even" in str(MMA.refuses(halves.replace(w=13), H200))
     assert "1 planes and their filters take" in str(MMA.refuses(halves.replace(h=400, w=400), H200))
+    assert BATCH.refuses(halves, H200) is None
+    assert DepthwiseBatch().refuses(halves, turing) == "these tensor cores came with sm_80; this is sm_75"
+    assert "float32 and float32 in float32" in str(BATCH.refuses(apart, H200))
+    assert "W=13 must be even" in str(BATCH.refuses(halves.replace(w=13), H200))
+    assert "at most 64 x 64; these are 9 x 66" in str(BATCH.refuses(halves.replace(w=66), H200))
+    reason = BATCH.refuses(halves.replace(padding=(1, 3, 1, 1)), H200)
+    assert reason == "every output must see a row of pixels: padding 1 above and 3 below, of windows of 3 rows"
+    assert "a row has 17 windows" in str(BATCH.refuses(halves.replace(padding=(1, 1, 60, 60), w=12), H200))
+    assert "these are 17 and 18" in str(BATCH.refuses(halves.replace(r=17, h=40), H200))
     huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")
     assert "bytes of shared memory; a block has 232448" in str(PLANES.refuses(huge, H200))
 
@@ -324,6 +368,27 @@ def test_what_no_warp_can_be_is_refused(text: str, config: Any, reason: str) -> 
         MMA.plan(problem_of(f"{text}_f16_nchw"), config, emulator_runtime())
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (DepthwiseBatchConfig(0), "channels=0 must be at least 1"),
+        (DepthwiseBatchConfig(33), "at most 1024 threads; 1056 are asked for"),
+        (DepthwiseBatchConfig(32), "32 channels of the pictures take"),
+    ],
+    ids=str,
+)
+@needs_emulator
+def test_what_no_pictures_can_be_is_refused(config: DepthwiseBatchConfig, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        BATCH.plan(problem_of("n9c64h56w56_k64r3s3_p1_g64_f16_nchw"), config, emulator_runtime())
+
+
+@needs_emulator
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_warps_without_a_channel_have_nothing_to_do(channels: int) -> None:
+    check(BATCH, "n9c5h14w14_k5r5s5_p2_g5_f16_nchw", DepthwiseBatchConfig(channels))
+
+
 def test_which_warps_walk() -> None:
     assert all(walks(problem_of(f"{text}_f16_nchw")) for text in WALKED)
     assert not any(walks(problem_of(f"{text}_f16_nchw")) for text in TILED)
@@ -371,6 +436,10 @@ def test_auto_takes_them() -> None:
         (f"n1c{many}h28w28_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_rows"),
         (f"n1c{many}h30w30_k{many}r9s9_p4_g{many}_f16_nchw", "depthwise_mma"),
         (f"n1c{many - 1}h30w30_k{many - 1}r9s9_p4_g{many - 1}_f16_nchw", "depthwise_planes"),
+        (f"n16c{many}h28w28_k{many}r5s5_p2_g{many}_f16_nchw", "depthwise_batch"),
+        (f"n16c{many}h28w28_k{many}r5s5_p2_g{many}_f32_nchw", "depthwise_rows"),
+        (f"n16c{many}h28w28_k{many}r3s3_p1_g{many}_f16_nchw", "depthwise_rows"),
+        (f"n16c{many}h28w28_k{many}r5s5_st2_p2_g{many}_f16_nchw", "depthwise_rows"),
         ("n1c8h14w14_k8r9s9_p4_g8_f32_nhwc", "depthwise_planes"),
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):

@@ -64,12 +64,14 @@ def test_a_row_of_more_blocks_than_65535() -> None:
     reason=f"needs {NEEDED_BYTES >> 30} GiB of GPU memory; there are {gpu().facts.memory_bytes >> 30}",
 )
 @pytest.mark.parametrize(
-    "algorithm", [a for a in CONVOLUTIONS if a.name not in ("depthwise_rows", "depthwise_mma")], ids=named
+    "algorithm",
+    [a for a in CONVOLUTIONS if a.name not in ("depthwise_rows", "depthwise_mma", "depthwise_batch")],
+    ids=named,
 )
 def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
-    depthwise_rows refuses such rows, depthwise_mma such planes.
+    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

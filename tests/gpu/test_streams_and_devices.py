@@ -36,7 +36,7 @@ def text_for(algorithm: Any) -> str:
         return BYTES
     if algorithm.name == "depthwise_rows":
         return PLANES
-    if algorithm.name == "depthwise_mma":
+    if algorithm.name in ("depthwise_mma", "depthwise_batch"):
         return HALVES
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
     return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]

@@ -76,6 +76,7 @@ _OURS: dict[str, tuple[tuple[str, str], str]] = {
     "depthwise_planes": (_OLIVE, "square"),
     "depthwise_rows": (_OLIVE, "triangle-up"),
     "depthwise_mma": (_OLIVE, "triangle-down"),
+    "depthwise_batch": (_OLIVE, "triangle-right"),
     "fft_fused": (_GREEN, "triangle-up"),
     "gemm_loops": (_PURPLE, "square"),
     "gemm_blocked": (_AMBER, "triangle-up"),

@@ -40,6 +40,9 @@ LARGE_DEPTHWISE, WIDE_DEPTHWISE = 49, 9
 # some without any.
 SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 
+# Windows of a row, of all pictures, that fill a product of tensor cores.
+FULL_PRODUCT = 16
+
 # Output channels of a group up to which tiles that come ahead of the threads are ahead: with more there is so much to
 # multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
 # limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
@@ -258,6 +261,7 @@ def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     channels = ("depthwise_channels", "every filter sees one channel: neighbouring channels are loaded together")
     rows = ("depthwise_rows", "every filter sees one channel: a block holds whole planes, a thread a row")
     matrix = ("depthwise_mma", "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
+    batch = ("depthwise_batch", "every filter sees one channel: tensor cores multiply rows of several pictures by it")
     taps = problem.r * problem.s
     small = problem.h * problem.w <= SMALL_PLANE
     whole: list[Rule] = []
@@ -265,6 +269,9 @@ def _depthwise(problem: Conv2dProblem, facts: DeviceFacts) -> list[Rule]:
     if problem.n * problem.c >= FEW_PLANES * facts.cores and problem.h * problem.w <= most:
         halves = problem.x_dtype in ("float16", "bfloat16")
         whole = [matrix, rows] if halves and not small else [rows]
+        together = problem.n * -(-problem.q // 8) >= FULL_PRODUCT
+        if halves and together and problem.stride == (1, 1) and taps > WIDE_DEPTHWISE:
+            whole = [batch, *whole]
     large = taps > (WIDE_DEPTHWISE if itemsize(problem.x_dtype) >= 4 else LARGE_DEPTHWISE)
     others = [planes, channels] if large else [channels, planes]
-    return [*whole, *others, *(rule for rule in (rows, matrix) if rule not in whole)]
+    return [*whole, *others, *(rule for rule in (rows, matrix, batch) if rule not in whole)]

@@ -102,7 +102,6 @@ __device__ inline void copy_taps(w_t *to, const Filter &filter, const Planes &pl
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++)
         if (const int i = 32 * turn + lane; i < R * S) to[i] = taps[turn];
-    __syncwarp();
 }
 
 // What a lane holds of the matrices of all rows of the filter: its column is output g of a window.
@@ -115,7 +114,7 @@ __device__ inline void load_taps(unsigned (&b)[R][STEPS][2], const w_t *taps, co
             for (int e = 0; e < 2; e++) {
                 const int j = MMA_HALVES * step + 8 * half + 2 * planes.t + e;  // of the window
                 const int below = FIRST + j + LEFT - planes.g * STRIDE_W, s = below / DILATION_W;
-                const bool there = below >= 0 && s * DILATION_W == below && s < S && (WINDOWS > 1 || FIRST + j < W);
+                const bool there = below >= 0 && s * DILATION_W == below && s < S;
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     const unsigned bits = there ? taps[r * S + s].bits : 0;
@@ -155,7 +154,7 @@ __device__ inline void load_windows(unsigned (&a)[STEPS][4], const Window (&wind
         }
 }
 
-// The sum of an output from its own window alone.
+// The sum of an output from the pixels of its own window alone.
 __device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
     acc_t sum = 0;
 #pragma unroll 1
@@ -163,7 +162,8 @@ __device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
 #pragma unroll 1
         for (int s = 0; s < S; s++) {
             const int h = p * STRIDE_H + r * DILATION_H - TOP, w = q * STRIDE_W + s * DILATION_W - LEFT;
-            sum = multiply_add(given_tap(args.filter, k, 0, r, s), pixel(args.conv, n, k, h, w), sum);
+            if (inside(h, H) >= 0 && inside(w, W) >= 0)
+                sum = multiply_add(given_tap(args.filter, k, 0, r, s), pixel(args.conv, n, k, h, w), sum);
         }
     return sum;
 }
@@ -203,8 +203,8 @@ __device__ inline void store_row(const Batch &args, const Planes &planes, out_t 
 }
 
 // All outputs of a warp; true where some sum of the lane is an Inf or a NaN, which alone times 0 are not 0.
-__device__ inline bool walk(const Batch &args, const Planes &planes, const unsigned (&b)[R][STEPS][2], const x_t *pixels,
-                            out_t *outputs) {
+__device__ inline bool walk(const Batch &args, const Planes &planes, const unsigned (&b)[R][STEPS][2],
+                            const x_t *pixels, out_t *outputs) {
     const Window windows[2] = {window_of(pixels, planes, planes.g), window_of(pixels, planes, planes.g + 8)};
     const Two twos[2] = {two_of(planes, planes.g), two_of(planes, planes.g + 8)};
     acc_t sums[RING][4] = {}, odd = 0;
@@ -294,6 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_batch(co
     copy_pixels(args, pixels, planes);
     copy_async_commit();
     copy_taps(taps, args.filter, planes);  // while the pixels are under way
+    __syncwarp();
     unsigned b[R][STEPS][2];
     load_taps(b, taps, planes);
     copy_async_wait();

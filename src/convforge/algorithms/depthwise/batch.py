@@ -109,13 +109,15 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         prelude = constants(
             H=problem.h, W=problem.w, P=problem.p, Q=problem.q, TOP=problem.padding[0], LEFT=problem.padding[2],
             CHANNELS=config.channels, PICTURES=lies.pictures, FIRST=lies.first, STEPS=lies.steps, FILL=lies.fill,
-            STORE=lies.store, APART=lies.apart, OUT_APART=lies.out_apart, OUTPUTS=lies.outputs, TAPS=lies.taps, ROOM=lies.room,
+            STORE=lies.store, APART=lies.apart, OUT_APART=lies.out_apart, OUTPUTS=lies.outputs, TAPS=lies.taps,
+            ROOM=lies.room,
         )  # fmt: skip
         path, name = "algorithms/depthwise/batch.cu", "depthwise_batch"
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Batch")
         kernel = compiled(runtime, source, threads, config.resident)
         blocks = max(1, -(-problem.k // config.channels) * -(-problem.n // lies.pictures))
-        info = evenly(runtime, kernel, LaunchInfo(name, (blocks,), (threads,), 2 * config.channels * lies.room, early=True))
+        info = LaunchInfo(name, (blocks,), (threads,), 2 * config.channels * lies.room, early=True)
+        info = evenly(runtime, kernel, info)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q}
@@ -156,7 +158,8 @@ def _sizes_refusal(problem: Conv2dProblem) -> str | None:
         return f"a kernel is made for one size of planes, at most {most}; these are {problem.h} x {problem.w}"
     (top, bottom), below = problem.padding[:2], problem.dilation[0] * (problem.r - 1)
     if max(top, bottom) > below:
-        return f"every output must see a row of pixels: padding {top} above and {bottom} below, of windows of {below + 1} rows"
+        padding = f"padding {top} above and {bottom} below"
+        return f"every output must see a row of pixels: {padding}, of windows of {below + 1} rows"
     windows = -(-problem.q // COLUMNS)
     if windows > ROWS:
         return f"a row has {windows} windows of {COLUMNS} outputs; a product has {ROWS}"

@@ -73,8 +73,8 @@ HELD_TAPS = 32
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
-# Of one channel of one picture: lanes of a tile, and the least part of its columns that would else lie beyond the picture,
-# for which lanes are taken that divide it better; and the most taps, as beyond that memory is not the limit.
+# Of one channel of one picture: lanes of a tile, of which those are taken that divide a row best; the least part of the
+# columns that this must bring into the picture; and the most taps, as beyond that memory is not the limit.
 LANES_OF_ROWS, WASTED_COLUMNS, TAPS_OF_ROWS = range(24, 33), 0.02, 25
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
@@ -332,8 +332,8 @@ def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
 def _of_whole_rows(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> BoxesConfig:
     """For a picture of which memory is the limit, a tile that divides its rows better than a large one of 32 lanes.
 
-    A warp of it has parts of two rows, which costs little where few taps are multiplied. Where a block's threads fill what
-    stands outside, three blocks with more threads are ahead of two with higher ones.
+    A warp of it has parts of two rows, which costs little where few taps are multiplied. Where a block's threads fill
+    what stands outside, three blocks with more threads are ahead of two with higher ones.
     """
     alone = problem.n == problem.c == problem.k == 1 and itemsize(problem.x_dtype) == 4
     large = config == _config(problem, SHAPES[0], facts) and config.lanes == max(LANES_OF_ROWS)
