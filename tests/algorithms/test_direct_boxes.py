@@ -288,6 +288,22 @@ def test_groups_that_share_a_box_share_a_thread() -> None:
         METHOD.plan(problem_of("n1c3h64w64_k3r3s3_p1_g3_f32_nhwc"), BoxesConfig(), emulator_runtime())
 
 
+def test_lanes_divide_the_rows_of_one_channel() -> None:
+    """Of a picture alone, where memory is the limit, and where a tile of 128 columns would reach far beyond it."""
+
+    def default(text: str) -> BoxesConfig:
+        return DirectBoxes().configs(problem_of(text), H200)[0]
+
+    for size, lanes in (("4000", 25), ("3000", 30), ("4096", 32), ("3840", 32)):
+        config = default(f"n1c1h4000w{size}_k1r5s5_p2_f32_nchw")
+        assert (config.lanes, config.strips * config.out_p) == (lanes, 32)
+    filled = default("n1c1h4000w4000_k1r5s5_p2_replicate_f32_nchw")
+    assert (filled.lanes, filled.blocks) == (25, 3)
+    for other in ("n1c1h4000w4000_k1r7s7_p3", "n1c3h4000w4000_k1r3s3_p1", "n1c1h4000w4000_k1r3s3_p1_st2"):
+        assert default(f"{other}_f32_nchw").lanes == 32
+    assert default("n1c1h4000w4000_k1r3s3_p1_f16_nchw").lanes == 32
+
+
 def test_the_tile_follows_the_picture() -> None:
     """Large tiles have little halo; small pictures have many tiles; boxes that are small share a multiprocessor."""
 
@@ -304,7 +320,7 @@ def test_the_tile_follows_the_picture() -> None:
     assert tile("n1c1h4000w4000_k1r3s3_p1_u8-f32-u8-f32_nchw") == (64, 128)  # bytes
     small = DirectBoxes().configs(problem_of("n1c3h64w64_k3r3s3_p1_f32_nchw"), H200)[0]
     assert (small.strips * small.out_p, small.lanes * small.out_q, small.out_k) == (4, 32, 1)
-    for text in ("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c1h4000w4000_k1r3s3_p1_f32_nchw"):
+    for text in ("n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc", "n1c1h4096w4096_k1r3s3_p1_f32_nchw"):
         config = DirectBoxes().configs(problem_of(text), H200)[0]
         assert config.blocks * config.strips * config.lanes >= 512
 
