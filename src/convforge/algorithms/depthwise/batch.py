@@ -48,6 +48,9 @@ class DepthwiseBatchConfig(Config):
     resident: int = RESIDENT
 
 
+LEAST = DepthwiseBatchConfig(1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """How pixels and outputs lie in shared memory, in numbers: see batch.cu."""
@@ -91,12 +94,12 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         """See :class:`Algorithm`."""
         if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
             return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
-        return super().refuses(problem, facts) or config_refusal(problem, DepthwiseBatchConfig(1), facts)
+        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBatchConfig]:
         """See :class:`Algorithm`. Those first of whose warps the fewest have nothing to do."""
         found = [DepthwiseBatchConfig(channels) for channels in CHANNELS]
-        fit = [config for config in found if config_refusal(problem, config, facts) is None]
+        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
         return sorted(fit, key=lambda config: -problem.k % config.channels)
 
     def plan(self, problem: Conv2dProblem, config: DepthwiseBatchConfig, runtime: Runtime) -> Plan:
