@@ -68,16 +68,16 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     """A launch as its runtime describes it, with shared memory enough that no multiprocessor takes more than its share.
 
     The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
-    Where there is room for some of them alone, the multiprocessors that are done first take the others too, up to all
-    that they can hold, and the last ones get none. Where there is room for all of them beside the blocks that run, or
-    where a multiprocessor takes several turns, nothing is changed.
+    Those multiprocessors that are done first, or that had less to do, take as many of them as they can hold, and the
+    last ones get none; so they can hold a share and no more. Where there are more blocks than run at once, nothing is
+    changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
         return info
     held = round(info.occupancy * facts.threads) // _in_warps(math.prod(info.block))
     share = -(-math.prod(info.grid) // facts.cores)
-    if not share < held < 2 * share:
+    if share >= held:
         return info
     whole = facts.shared_bytes // share // SHARED_UNIT * SHARED_UNIT  # of a block: static, dynamic and the driver's
     room = min(whole - DRIVER_BYTES, facts.block_shared_bytes) - info.static_bytes
