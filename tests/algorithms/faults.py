@@ -54,6 +54,7 @@ SMALL = Run("direct_small", PLAIN, SmallConfig(32, 1, 3))
 MMA = Run("direct_mma", "n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", MmaConfig(2, 1, 2, 2, 2))
 MMA_PLANES = Run("direct_mma", "n2c2h21w48_k2r4s3_p2x1_g2_u8-i8-i32-i32_nchw", MmaConfig(2, 1, 2, 2, 2))
 BOXES = Run("direct_boxes", "n2c3h21w68_k4r3s3_p1_f32_nchw", BoxesConfig(2, 16, 2, 2, 4, 2, 1))
+BOXES_SHARED = Run("direct_boxes", "n1c1h21w272_k1r3s3_p1_f32_nchw", BoxesConfig(4, 16, 2, 4, 1, 2, 1))
 BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", BoxesConfig(2, 16, 2, 2, 2, 2, 1))
 # Bytes: words of four rows, of which a window needs one, or several.
 DOTS = Run("direct_boxes", "n2c3h21w32_k3r3s3_p1_g3_u8-i8-i32-i32_nhwc", BoxesConfig(2, 16, 4, 4, 3, 2, 1))
@@ -442,6 +443,12 @@ FAULTS = [
          Run("direct_boxes", "n1c4h21w68_k2r3s3_p1_g2_f32_nhwc", BoxesConfig(2, 16, 2, 2, 2, 2, 1))),
         ("one filter for all outputs", "min(tile.k + k, K - 1), (plane", "0, (plane"),
         ("vectors not shifted by the padding", "v * LOAD - SHIFT", "v * LOAD"),
+        ("the neighbour's pixels for its own", "row[e] = own[at];", "row[e] = __shfl_up_sync(0xffffffffu, own[at], 1);",
+         BOXES_SHARED),
+        ("pixels of the row above for the first", "x % ROW_LANES == 0", "threadIdx.x == 0", BOXES_SHARED),
+        ("pixels of the row below for the last", "x % ROW_LANES == ROW_LANES - 1", "threadIdx.x == 31", BOXES_SHARED),
+        ("own vectors where the run begins", "line + SHIFT + BEFORE_OWN + v", "line + SHIFT / LOAD * LOAD + v",
+         BOXES_SHARED),
     ),
     *of_file("include/device/dots.cuh", DOTS,
         ("columns turned wrongly", "columns[0] = __byte_perm(low, low2, 0x5410)",

@@ -14,7 +14,7 @@ from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
 from convforge.algorithms.contract import Operands
-from convforge.algorithms.direct.box import box_of
+from convforge.algorithms.direct.box import Box, box_of
 from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
@@ -136,6 +136,28 @@ def test_packed_taps_count_as_shared_memory() -> None:
     (config, *_) = METHOD.configs(problem, H200)
     taps = 4 * 64 * 4 * 8
     assert config.blocks * (config.stages * box_of(problem, config).nbytes + 5 * taps) <= H200.shared_bytes
+
+
+# Threads that share: several rows of lanes in a warp, and part of one; runs that reach before and behind them; strides.
+SHARED_RUNS = [
+    "n2c3h21w272_k1r3s3_p1_f32_nchw",
+    "n1c1h21w272_k1r5s5_p2_f32_nchw",
+    "n1c2h21w272_k1r3s4_p1x0_f32_nchw",
+    "n1c2h21w272_k1r2s5_p0x4_reflect_f32_nchw",
+    "n1c2h40w272_k1r3s3_st2_p1_f32_nchw",
+    "n1c2h21w272_k1r3s3_p2_d2_f32_nchw",
+    "n2c4h21w272_k4r3s3_p1_g4_f32_nchw",
+]
+
+
+@needs_emulator
+@pytest.mark.parametrize("text", SHARED_RUNS)
+def test_threads_share_pixels_of_a_run(text: str) -> None:
+    for strips, lanes in ((4, 8), (2, 16), (2, 32), (1, 64)):
+        for grain in (16, 128):
+            config = BoxesConfig(strips, lanes, 2, 4 // problem_of(text).stride[1], 1, 2, 1, grain)
+            check(text, config)
+            check(text, config, "integers")
 
 
 BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")
@@ -272,6 +294,7 @@ def test_refusals_say_why(text: str, facts: dict[str, Any], reason: str | None) 
         (BoxesConfig(1, 16), "a block has 32 to 1024 threads; 1 x 16 are 16"),
         (BoxesConfig(stages=0), "stages=0 must be at least 1"),
         (BoxesConfig(stages=16), "16 boxes take"),
+        (BoxesConfig(grain=48), "rows of a box begin at multiples of 16, 32, 64, 128 bytes; got 48"),
         (BoxesConfig(64, 16, 8), "units is too large: an axis has at most 256"),
         (BoxesConfig(2, 16, 8, 8, 3, 1, 1), "registers; 192 are to be had"),
         (BoxesConfig(32, 1, 1, 1), "boxes begin 4 bytes apart; that must be a multiple of 16"),
@@ -288,20 +311,38 @@ def test_groups_that_share_a_box_share_a_thread() -> None:
         METHOD.plan(problem_of("n1c3h64w64_k3r3s3_p1_g3_f32_nhwc"), BoxesConfig(), emulator_runtime())
 
 
-def test_lanes_divide_the_rows_of_one_channel() -> None:
-    """Of a picture alone, where memory is the limit, and where a tile of 128 columns would reach far beyond it."""
+def test_lanes_of_a_large_tile_divide_long_rows() -> None:
+    """Where memory is the limit, and a row of outputs is longer than a tile of 32 lanes."""
 
     def default(text: str) -> BoxesConfig:
         return DirectBoxes().configs(problem_of(text), H200)[0]
 
-    for size, lanes in (("4000", 25), ("3000", 30), ("4096", 32), ("3840", 32)):
-        config = default(f"n1c1h4000w{size}_k1r5s5_p2_f32_nchw")
-        assert (config.lanes, config.strips * config.out_p) == (lanes, 32)
-    filled = default("n1c1h4000w4000_k1r5s5_p2_replicate_f32_nchw")
-    assert (filled.lanes, filled.blocks) == (25, 3)
-    for other in ("n1c1h4000w4000_k1r7s7_p3", "n1c3h4000w4000_k1r3s3_p1", "n1c1h4000w4000_k1r3s3_p1_st2"):
-        assert default(f"{other}_f32_nchw").lanes == 32
-    assert default("n1c1h4000w4000_k1r3s3_p1_f16_nchw").lanes == 32
+    for width, lanes in ((4000, 40), (3000, 40), (4096, 64), (3840, 64), (3360, 56)):
+        config = default(f"n1c1h4000w{width}_k1r5s5_p2_f32_nchw")
+        assert config.lanes == lanes
+        assert 200 < config.strips * config.lanes <= 256
+    assert default("n1c3h4000w4000_k1r3s3_p1_replicate_f32_nchw").lanes == 40
+    for other in ("r7s7_p3_f32", "r3s3_p1_st2_f32", "r3s3_p1_f16"):
+        assert default(f"n1c1h4000w4000_k1{other}_nchw").lanes == 32
+
+
+def test_rows_of_boxes_are_lines_where_rows_of_the_picture_are() -> None:
+    """Grain, in bytes: what divides the step from box to box, a row of the picture, and a line of the cache."""
+
+    def box(text: str) -> tuple[int, Box]:
+        problem = problem_of(text)
+        config = DirectBoxes().configs(problem, H200)[0]
+        return config.grain, box_of(problem, config)
+
+    for text in ("n1c3h2048w2048_k1r3s3_p1_f32_nchw", "n1c3h2048w2048_k3r3s3_st2_p1_f32_nchw",
+                 "n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc"):  # fmt: skip
+        grain, found = box(text)
+        assert grain == 128
+        assert found.width * found.size % 128 == 0
+        assert (found.shift + problem_of(text).padding[2] * found.chunk) * found.size % 128 == 0
+    for width, grain in ((4000, 128), (2000, 64), (2008, 32), (2004, 16)):
+        assert box(f"n1c3h2000w{width}_k1r3s3_p1_f32_nchw")[0] == grain
+    assert box("n1c8h1024w1024_k1r3s3_p1_f32_nchw")[0] == 16  # such boxes are larger: here two would not fit
 
 
 def test_the_tile_follows_the_picture() -> None:
@@ -313,9 +354,9 @@ def test_the_tile_follows_the_picture() -> None:
         assert config.out_k == problem_of(text).k_per_group
         return config.strips * config.out_p, config.lanes * config.out_q
 
-    assert tile("n1c3h2048w2048_k1r3s3_p1_f32_nchw") == (32, 128)
+    assert tile("n1c3h2048w2048_k1r3s3_p1_f32_nchw") == (16, 256)
     assert tile("n1c3h2048w2048_k3r3s3_p1_f32_nchw") == tile("n1c3h1024w1024_k1r3s3_p1_f32_nchw") == (8, 128)
-    assert tile("n1c3h512w512_k1r3s3_p1_f32_nchw") == tile("n1c3h512w512_k3r3s3_p1_f32_nchw") == (8, 64)
+    assert tile("n1c3h512w512_k1r3s3_p1_f32_nchw") == tile("n1c3h512w512_k3r3s3_p1_f32_nchw") == (8, 128)
     assert tile("n1c3h2048w2048_k1r3s3_st2_p1_f32_nchw") == tile("n1c3h2048w2048_k1r3s3_st3_p1_f32_nchw") == (8, 64)
     assert tile("n1c1h4000w4000_k1r3s3_p1_u8-f32-u8-f32_nchw") == (64, 128)  # bytes
     small = DirectBoxes().configs(problem_of("n1c3h64w64_k3r3s3_p1_f32_nchw"), H200)[0]

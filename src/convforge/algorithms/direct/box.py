@@ -27,6 +27,9 @@ class BoxesConfig(Config):
         Boxes of a block that are there or under way.
     blocks : int
         Blocks that share a multiprocessor; fewer where registers would spill.
+    grain : int
+        Bytes of which a box's rows begin at a multiple and are one: 16, 32, 64 or 128, a line of the second level
+        cache.
     """
 
     strips: int = 4
@@ -36,6 +39,7 @@ class BoxesConfig(Config):
     out_k: int = 1
     stages: int = 2
     blocks: int = 2
+    grain: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Box:
     size: int  # bytes of an element
     slices: int
     chunk: int
+    grain: int
     shift: int
     width: int
     height: int
@@ -102,19 +107,19 @@ def is_filled(problem: Conv2dProblem) -> bool:
 
 
 def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
-    """The box of a block's tile: from a multiple of 16 bytes before its windows to one behind them."""
+    """The box of a block's tile: from a multiple of the grain before its windows to one behind them."""
     size, chunk, slices = itemsize(problem.x_dtype), chunk_of(problem), slices_of(problem)
-    wide = VECTOR_BYTES // size
-    shift = -problem.padding[2] * chunk % wide
+    wide, grain = VECTOR_BYTES // size, config.grain // size
+    shift = -problem.padding[2] * chunk % grain
     columns = (config.lanes * config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
     rows = (config.strips * config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
-    width = -(-(shift + columns * chunk) // wide) * wide
+    width = -(-(shift + columns * chunk) // grain) * grain
     # Several elements are a unit of the map where a row has more than it may have units.
     unit = next((u for u in (1, 2, 4, 8) if u >= size and width * size // u <= MOST_UNITS), 8)
     together = problem.out_layout == "NHWC" and slices == 1 and config.out_k == problem.k
     store_k = problem.k if together else 1
     return Box(
-        size, slices, chunk, shift, width, rows, problem.c // slices // chunk, unit,
+        size, slices, chunk, grain, shift, width, rows, problem.c // slices // chunk, unit,
         load=math.gcd(config.out_q * problem.stride[1] * chunk, wide), store_k=store_k,
         store=math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype)),
     )  # fmt: skip

@@ -14,14 +14,20 @@
 // Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
 //           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
 // Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
-//           multiple of 16 bytes, where boxes must begin, so the host gives it at compile time.
+//           multiple of GRAIN, where boxes begin, so the host gives it at compile time.
+// Grain     elements of which a row of a box begins at a multiple, in memory and in shared memory: a line of the second
+//           level cache where rows of the picture allow it. The accelerator asks that cache for each line that a row
+//           touches, and twice where the row crosses a line of shared memory within one; those requests were the limit.
+// Shares    with one output channel, threads load their own vectors of a run, and have the rest from their neighbours in
+//           the warp (SHARES): runs overlap, and shared memory was read up to three times.
 // Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
 //           edge alone.
 // Weights   staged in shared memory (see staged.cuh), and held in registers where they are few.
 // Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see dots.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
-// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Larger filters: FMA.
+// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small pictures: the latency of
+//           memory, as a block has few tiles. Larger filters: FMA.
 #include "bulk.cuh"
 #include "divide.cuh"
 #include "dots.cuh"
@@ -34,14 +40,17 @@ constexpr int TILE_P = STRIPS * OUT_P, TILE_Q = LANES * OUT_Q, THREADS = STRIPS 
 constexpr int C_SLICE = C / SLICES, K_SLICE = K / SLICES, PLANES = C_SLICE / CHUNK;
 constexpr int TILES_K = (K_SLICE + OUT_K - 1) / OUT_K;
 
-// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next 16 bytes.
+// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next multiple of GRAIN elements.
 constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
-constexpr int BOX_W = (SHIFT + WIDTH * CHUNK + WIDE - 1) / WIDE * WIDE;
+constexpr int BOX_W = (SHIFT + WIDTH * CHUNK + GRAIN - 1) / GRAIN * GRAIN;
 constexpr int BOX_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 
 constexpr int RUN = ((OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1) * CHUNK;
 constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
+
+// Of a run where threads share: what stands before the thread's own vectors, those, and the lanes that share a row.
+constexpr int BEFORE_OWN = (LOAD - SHIFT % LOAD) % LOAD, OWN = OUT_Q * STRIDE_W * CHUNK, ROW_LANES = LANES < 32 ? LANES : 32;
 
 // Unrolled as far as the code stays small, by the multiply-adds of a plane and of all of them.
 constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * (CHUNK > 1 ? C_GROUP : 1);
@@ -71,7 +80,7 @@ struct Boxes {
     Filter filter;
     int tiles;             // all of them
     Divisor across, down;  // those of a plane of outputs along q and p
-    int aligned_out;          // whether rows of the output allow vectors of STORE elements
+    int aligned_out;       // whether rows of the output allow vectors of STORE elements
 };
 
 struct alignas(128) Box {
@@ -151,6 +160,31 @@ __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *
     }
 }
 
+// As load_run, of threads that each load their own vectors alone: the rest of a run are the neighbours'. The first and
+// the last of a row's lanes in a warp have none on one side, and load it.
+__device__ inline void share_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line, int x) {
+    acc_t own[OWN];
+#pragma unroll
+    for (int v = 0; v < OWN; v += LOAD) {
+        const auto values = load_vector<LOAD>(line + SHIFT + BEFORE_OWN + v);
+#pragma unroll
+        for (int e = 0; e < LOAD; e++) own[v + e] = centred(conv, values, e);
+    }
+#pragma unroll
+    for (int e = 0; e < RUN; e++) {
+        const int at = e - BEFORE_OWN;
+        if (at < 0) {
+            row[e] = __shfl_up_sync(0xffffffffu, own[at + OWN], 1, ROW_LANES);
+            if (x % ROW_LANES == 0) row[e] = centred(conv, line[SHIFT + e]);
+        } else if (at < OWN) {
+            row[e] = own[at];
+        } else {
+            row[e] = __shfl_down_sync(0xffffffffu, own[at - OWN], 1, ROW_LANES);
+            if (x % ROW_LANES == ROW_LANES - 1) row[e] = centred(conv, line[SHIFT + e]);
+        }
+    }
+}
+
 // Row r of the taps of the tile's output k, and of channel ch of a plane.
 __device__ inline void taps_of(acc_t (&taps)[S], const acc_t (&staged)[STAGED], const Tile &tile, int k, int plane,
                                int ch, int r) {
@@ -174,7 +208,11 @@ __device__ inline void add_products(const Conv &conv, const Box &box, const acc_
 #pragma unroll(UNROLL_ROWS)
         for (int i = 0; i < ROWS; i++) {
             acc_t row[RUN];
-            load_run(conv, row, box.at[plane][y * OUT_P * STRIDE_H + i] + x * OUT_Q * STRIDE_W * CHUNK);
+            const x_t *const line = box.at[plane][y * OUT_P * STRIDE_H + i] + x * OUT_Q * STRIDE_W * CHUNK;
+            if constexpr (SHARES)
+                share_run(conv, row, line, x);
+            else
+                load_run(conv, row, line);
 #pragma unroll
             for (int p = 0; p < OUT_P; p++) {
                 const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window

@@ -48,7 +48,7 @@ MOST_CHANNELS = 4
 # work; and the most numbers that a thread holds. The first that fits is the default.
 SHAPES = (
     (8, 32, 4, 2, 1, 7, 56),
-    (4, 32, 2, 2, 2, 3, 72),
+    (4, 32, 2, 2, 2, 1, 72),
     (4, 16, 2, 2, 2, 1, 72),
     (4, 16, 1, 2, 2, 0, 96),
     (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
@@ -73,9 +73,13 @@ HELD_TAPS = 32
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
-# Of one channel of one picture: lanes of a tile, of which those are taken that divide a row best; the least part of the
-# columns that this must bring into the picture; and the most taps, as beyond that memory is not the limit.
-LANES_OF_ROWS, WASTED_COLUMNS, TAPS_OF_ROWS = range(24, 33), 0.02, 25
+# Lanes of the largest tile, where memory is the limit and rows are long: those are taken that divide a row best.
+LANES_OF_ROWS = range(64, 31, -8)
+
+# Bytes of a line of the second level cache. The accelerator asks for each line that a row of a box touches, and twice
+# where the row crosses a line of shared memory within one: least often where both begin together.
+LINE_BYTES = 128
+GRAINS = (16, 32, 64, LINE_BYTES)
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
 MOST_OUTPUTS = 4
@@ -85,6 +89,9 @@ MOST_TILES = 2**30
 
 # Bytes of shared memory of a block, beside its boxes: barriers, what the driver keeps for itself, and alignment.
 EXTRA_BYTES = 1024 + 256
+
+# Threads that may hand each other what they hold.
+WARP = 32
 
 # Maps that a plan keeps: to encode one takes microseconds.
 KEPT_MAPS = 64
@@ -139,7 +146,9 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
         if (reason := staging_refusal(problem) or outside_refusal(problem)) is not None:
             return reason
-        return None if _fitting(problem, facts) else config_refusal(problem, _config(problem, SHAPES[-1], facts), facts)
+        if _fitting(problem, facts):
+            return None
+        return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), grain=VECTOR_BYTES), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
         """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
@@ -148,12 +157,12 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         least = _of_one_channel(problem, fit[-1][0])
         few = tiles_of(problem, least) <= FEW_TILES * facts.cores
         default = least if few else (busy or [config for config, _ in fit[-1:]])[0]
-        default = _of_whole_rows(problem, default, facts)
         shapes = [config for config, _ in fit][:6]
         others = (
             replace(default, stages=default.stages + 1), replace(default, stages=max(1, default.stages - 1)),
             replace(default, blocks=default.blocks + 1), replace(default, blocks=max(1, default.blocks - 1)),
             replace(default, strips=2 * default.strips), replace(default, out_p=2 * default.out_p),
+            replace(default, grain=VECTOR_BYTES),
         )  # fmt: skip
         found = dict.fromkeys((default, *shapes, *others))
         return [config for config in found if config_refusal(problem, config, facts) is None]
@@ -208,6 +217,8 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
         if getattr(config, name) < 1:
             return f"{name}={getattr(config, name)} must be at least 1"
+    if config.grain not in GRAINS:
+        return f"rows of a box begin at multiples of {', '.join(map(str, GRAINS))} bytes; got {config.grain}"
     if not 32 <= (threads := config.strips * config.lanes) <= 1024:
         return f"a block has 32 to 1024 threads; {config.strips} x {config.lanes} are {threads}"
     if groups_share_a_box(problem) and config.out_k != problem.k:
@@ -236,6 +247,20 @@ def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
     return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
 
 
+def _shares(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
+    """Whether threads hand each other pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
+
+    With several output channels the multiply-adds are the limit, and with pixels whose channels lie side by side runs
+    overlap little.
+    """
+    alone = box.chunk == config.out_k == 1 and box.size == itemsize(problem.acc_dtype) == 4
+    ends = min(config.lanes, WARP)
+    whole = WARP % ends == 0 and config.lanes % ends == 0 and config.strips * config.lanes % WARP == 0
+    run = (config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
+    own, before = config.out_q * problem.stride[1], -box.shift % box.load
+    return alone and whole and run <= before + 2 * own
+
+
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
     """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
@@ -247,9 +272,9 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
     """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, SHIFT=box.shift, UNIT=box.unit // box.size,
-        LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem), STAGED_WEIGHTS=True,
-        DOTS=_by_dots(problem, box),
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=box.grain, SHIFT=box.shift,
+        UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
+        STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=_shares(problem, config, box),
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
         lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
@@ -289,19 +314,23 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads or higher ones
-        if size == 1 and one_channel:
-            strips, blocks = 2 * strips, 3
+        if size == 1:
+            strips, blocks = strips * (2 if one_channel else 1), 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
             if size != 4 or problem.r * problem.s > FEW_FREE_TAPS:
                 out_p, blocks = out_p // 2, 3
-            elif is_filled(problem):  # by a block's threads: more of them
-                blocks = 4
             else:
                 strips, out_p, blocks = strips // 2, out_p + 1, 3
+        elif size == 4 and one_channel and problem.stride == (1, 1) and problem.q > lanes * out_q:
+            threads = strips * lanes
+            lanes = min(LANES_OF_ROWS, key=lambda lanes: -(-problem.q // (lanes * out_q)) * lanes)
+            strips = threads // lanes
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
-    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks)
+    pixel = chunk_of(problem) * size
+    grain = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks, max(grain, VECTOR_BYTES))
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     box, threads = box_of(problem, config), strips * lanes
@@ -316,8 +345,8 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
     """Strips and lanes where a row of outputs is shorter than a tile: no more lanes than it takes, and more strips."""
     step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
-    grain = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # boxes begin at multiples of 16 bytes
-    enough = -(-max(problem.q, 1) // (out_q * grain)) * grain
+    together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # boxes begin at multiples of 16 bytes
+    enough = -(-max(problem.q, 1) // (out_q * together)) * together
     if enough >= lanes:
         return strips, lanes
     upright = even_share(-(-max(problem.p, 1) // out_p), strips * lanes // enough)
@@ -329,28 +358,6 @@ def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
     return config if groups_share_a_box(problem) else replace(config, out_k=1)
 
 
-def _of_whole_rows(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> BoxesConfig:
-    """For a picture of which memory is the limit, a tile that divides its rows better than a large one of 32 lanes.
-
-    A warp of it has parts of two rows, which costs little where few taps are multiplied. Where a block's threads fill
-    what stands outside, three blocks with more threads are ahead of two with higher ones.
-    """
-    alone = problem.n == problem.c == problem.k == 1 and itemsize(problem.x_dtype) == 4
-    large = config == _config(problem, SHAPES[0], facts) and config.lanes == max(LANES_OF_ROWS)
-    if not (alone and large and problem.stride == (1, 1) and problem.r * problem.s <= TAPS_OF_ROWS):
-        return config
-
-    def columns(lanes: int) -> int:
-        return -(-problem.q // (lanes * config.out_q)) * lanes * config.out_q
-
-    lanes = min(LANES_OF_ROWS, key=lambda lanes: (columns(lanes), -lanes))
-    if columns(config.lanes) - columns(lanes) < WASTED_COLUMNS * problem.q:
-        return config
-    if is_filled(problem):
-        return replace(config, lanes=lanes, blocks=3)
-    return replace(config, lanes=lanes, strips=config.strips // 2, out_p=2 * config.out_p, blocks=2)
-
-
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
     """The shapes that fit, each with the tiles that a multiprocessor must get for it to pay."""
     found = []
@@ -359,6 +366,11 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
             continue
         most = shape[-1] if chunk_of(problem) == 1 else max(shape[-1], PIXEL_REGISTERS)
-        if _registers(problem, config) <= most and config_refusal(problem, config, facts) is None:
-            found.append((config, shape[-2]))
+        if _registers(problem, config) > most:
+            continue
+        # Rows of whole lines are longer: where boxes of them do not fit, others may.
+        grains = [replace(config, grain=grain) for grain in reversed(GRAINS) if grain <= config.grain]
+        fit = next((config for config in grains if config_refusal(problem, config, facts) is None), None)
+        if fit is not None:
+            found.append((fit, shape[-2]))
     return found
