@@ -342,7 +342,7 @@ def test_rows_of_boxes_are_lines_where_rows_of_the_picture_are() -> None:
         assert (found.shift + problem_of(text).padding[2] * found.chunk) * found.size % 128 == 0
     for width, grain in ((4000, 128), (2000, 64), (2008, 32), (2004, 16)):
         assert box(f"n1c3h2000w{width}_k1r3s3_p1_f32_nchw")[0] == grain
-    assert box("n1c8h1024w1024_k1r3s3_p1_f32_nchw")[0] == 32  # such boxes are larger: here two would not fit
+    assert box("n1c8h1024w1024_k1r3s3_p1_f32_nchw")[0] == 64  # such boxes are larger: here two would not fit
 
 
 def test_the_tile_follows_the_picture() -> None:
