@@ -21,7 +21,7 @@ from convforge.algorithms.include.plane_tiles import (
     whole_vectors,
     window,
 )
-from convforge.algorithms.include.resident import blocks_held, compiled
+from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -183,7 +183,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
         kernel = compiled(runtime, source, config.threads, config.resident)
         info = LaunchInfo(name, (tiles.count,), (config.threads,), lies.shared_bytes, early=True)
-        info = runtime.describe(kernel, info)
+        info = evenly(runtime, kernel, info)
         divisors = tiles.divisors()
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}

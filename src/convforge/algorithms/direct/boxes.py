@@ -90,8 +90,9 @@ MOST_TILES = 2**30
 # Bytes of shared memory of a block, beside its boxes: barriers, what the driver keeps for itself, and alignment.
 EXTRA_BYTES = 1024 + 256
 
-# Threads that may hand each other what they hold.
-WARP = 32
+# Threads that may hand each other what they hold; and how many pixels of a run a thread has from others: with more, the
+# instructions are dearer than the reads that they save.
+WARP, MOST_SHARED = 32, 2
 
 # Maps that a plan keeps: to encode one takes microseconds.
 KEPT_MAPS = 64
@@ -258,7 +259,7 @@ def _shares(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
     whole = WARP % ends == 0 and config.lanes % ends == 0 and config.strips * config.lanes % WARP == 0
     run = (config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
     own, before = config.out_q * problem.stride[1], -box.shift % box.load
-    return alone and whole and run <= before + 2 * own
+    return alone and whole and run - own <= MOST_SHARED and run <= before + 2 * own
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
@@ -314,7 +315,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads or higher ones
-        if size == 1:
+        if size == 1 and chunk_of(problem) < MOST_CHANNELS:
             strips, blocks = strips * (2 if one_channel else 1), 3
         elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
             if size != 4 or problem.r * problem.s > FEW_FREE_TAPS:
@@ -325,6 +326,9 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
             threads = strips * lanes
             lanes = min(LANES_OF_ROWS, key=lambda lanes: -(-problem.q // (lanes * out_q)) * lanes)
             strips = threads // lanes
+    elif shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
+        # No row is shared, and boxes are large.
+        out_p, blocks = 1, 1
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)

@@ -10,7 +10,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -89,7 +89,7 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         block = (config.block_x, config.block_y)
         kernel = compiled(runtime, source, block[0] * block[1], RESIDENT, BLOCK_X=block[0], BLOCK_Y=block[1])
         weights = StagedWeights(problem, runtime, kernel)
-        info = runtime.describe(kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
+        info = evenly(runtime, kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
 
         def run(frame: Frame) -> None:
             args = struct()
