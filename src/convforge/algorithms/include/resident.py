@@ -69,8 +69,8 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
 
     The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
     Those multiprocessors that are done first, or that had less to do, take as many of them as they can hold, and the
-    last ones get none; so they can hold a share and no more. It is asked for no more than that takes, as what is left is
-    the first level cache. Where there are more blocks than run at once, nothing is changed.
+    last ones get none; so they can hold a share and no more. That takes as little as keeps one more away: what is left
+    is the first level cache. Where there are more blocks than run at once, nothing is changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
