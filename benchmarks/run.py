@@ -73,6 +73,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "cuda": {
         "images": Part(methods="direct_*,im2col,cudnn", transfer=True),
         "blocks": Part("2048,8192", methods="direct_*", all_configs=True),
+        "boxes": Part(methods="direct_boxes", all_configs=True),
         "gemm": Part("512,1024,2048,4096,8192", methods="gemm_*,cublas", all_configs=True, heavy=True),
         "layers-b32": Part(methods="implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),

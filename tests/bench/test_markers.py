@@ -128,6 +128,7 @@ def test_a_marker_without_a_table_is_refused() -> None:
         ("made-up view=steps prepared=yes", "prepared goes with view=cases"),
         ("made-up view=steps", "measure with --steps"),
         ("made-up view=blocks", "measure with --all-configs"),
+        ("made-up view=configs", "with one field of its config changed: measure with --all-configs"),
         ("made-up device=other", "no complete run"),
     ],
 )
@@ -143,6 +144,7 @@ def test_views_and_the_best_of_several_configs() -> None:
     assert "| honest[block=16] |" in table_of("made-up", [made])
     assert "| case | stride | honest | stepped | fastest |" in table_of("made-up best=yes", [made])
     assert "| case | method | 8x8 | 16x16 | fastest |" in table_of("made-up view=blocks methods=honest", [made])
+    assert "| case | method | default | block=16 | the default |" in table_of("made-up view=configs", [made])
     assert "| stepped | b | 1 |" in table_of("made-up view=steps", [made])
 
 

@@ -66,7 +66,9 @@ def test_results_go_where_they_are_asked_for(script: ModuleType, asked: Asked, m
 def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: ModuleType, asked: Asked) -> None:
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}
-    assert list(calls) == ["images", "blocks", "gemm", "layers-b32", "depthwise", "filters", "memory", "pictures"]
+    assert list(calls) == [
+        "images", "blocks", "boxes", "gemm", "layers-b32", "depthwise", "filters", "memory", "pictures",
+    ]  # fmt: skip
     assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]
     assert calls["images"]["sizes"] == ""

@@ -1,0 +1,80 @@
+"""What one change of a config does: rows are a case and a method, columns the changes, for runs with every config.
+
+A cell reads ``ms (share of a copy)``; the fastest of a row is bold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from convforge.bench.cells import Cell, Table, markdown, natural, three
+from convforge.bench.copy_tables import percent
+from convforge.bench.records import Result, Run
+
+LEGEND = (
+    "ms a call, weights prepared on every call; in parentheses the share of the bandwidth of our copy kernel over as "
+    "many bytes as the case must move at least. First with the default config, then with one field of it changed. "
+    "Bold: the fastest of the row; ~ noisy; * sources changed since."
+)
+
+
+def changes_of(default: str, config: str) -> list[str]:
+    """The fields of a config that differ from the default's, by their texts.
+
+    Examples
+    --------
+    >>> changes_of("strips=4,lanes=32,stages=2", "strips=4,lanes=16,stages=3")
+    ['lanes=16', 'stages=3']
+    """
+    before = default.split(",")
+    return [field for field in config.split(",") if field not in before]
+
+
+def config_markdown(run: Run, results: Sequence[Result]) -> str:
+    """The table of results by changes of one field as Markdown.
+
+    Raises
+    ------
+    ValueError
+        No method of what is asked for was measured with one field changed.
+    """
+    table = config_table(run, results)
+    if not table.rows:
+        raise ValueError(f"{run.path} holds no method with one field of its config changed: measure with --all-configs")
+    return markdown(run, [table], LEGEND)
+
+
+def config_table(run: Run, results: Sequence[Result]) -> Table:
+    """A row for each case and method that has results in which one field differs from the first, the default."""
+    tried: dict[tuple[str, str], list[Result]] = {}
+    for r in results:
+        tried.setdefault((r.case, r.algorithm), []).append(replace(r, time=run.timing(r)))
+    rows: dict[tuple[str, str], dict[str, Result]] = {}
+    for key, (default, *others) in tried.items():
+        changed = [(changes_of(default.config, r.config), r) for r in others]
+        if single := {fields[0]: r for fields, r in changed if len(fields) == 1}:
+            rows[key] = {"": default, **single}
+    columns = sorted({field for found in rows.values() for field in found if field}, key=natural)
+    lines = []
+    for (case, method), found in sorted(rows.items(), key=lambda row: natural(row[0][0])):
+        best = min(found.values(), key=_seconds)
+        cells = [_cell(run, found.get(field), best) for field in ("", *columns)]
+        lines.append((Cell(case), Cell(method), *cells, Cell(found[""].config)))
+    return Table(("case", "method", "default", *columns, "the default"), tuple(lines), ())
+
+
+def _cell(run: Run, r: Result | None, best: Result) -> Cell:
+    if r is None:
+        return Cell("")
+    if r.time is None:
+        return Cell(r.status)
+    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
+    share = run.of_copy(r, r.time)
+    shown = "" if share is None else f" ({percent(share)})"
+    return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
+
+
+def _seconds(r: Result) -> float:
+    return math.inf if r.time is None else r.time.median_s
