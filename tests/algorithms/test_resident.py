@@ -21,11 +21,14 @@ class Holding:
     threads: int
     static_bytes: int = 0
     facts: DeviceFacts = H200
+    starts_early: bool = True
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         nbytes = -(-(info.scratch_bytes + self.static_bytes + DRIVER_BYTES) // SHARED_UNIT) * SHARED_UNIT
         held = min(self.held, self.facts.shared_bytes // nbytes)
-        return replace(info, occupancy=held * self.threads / self.facts.threads, static_bytes=self.static_bytes)
+        early = info.early and self.starts_early
+        occupancy = held * self.threads / self.facts.threads
+        return replace(info, occupancy=occupancy, static_bytes=self.static_bytes, early=early)
 
 
 SHARED_BYTES = 1000
@@ -61,6 +64,13 @@ def test_others_are_left_alone(share: int, held: int) -> None:
 
 def test_launches_that_wait_for_each_other_are_left_alone() -> None:
     assert launched(H200.cores * 6, 8, early=False).scratch_bytes == SHARED_BYTES
+
+
+def test_devices_that_begin_no_launch_early_are_left_alone() -> None:
+    """As what is left of shared memory is their first level cache, and room for other streams' launches."""
+    runtime: Any = Holding(8, 128, starts_early=False)
+    info = LaunchInfo("kernel", (H200.cores,), (128,), SHARED_BYTES, early=True)
+    assert evenly(runtime, None, info).scratch_bytes == SHARED_BYTES
 
 
 def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:

@@ -185,13 +185,13 @@ class CudaRuntime:
         return encoded(box_map)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
-        """A launch with the registers, spills and occupancy that it has on this GPU."""
+        """A launch with the registers, spills and occupancy that it has on this GPU, and whether it begins early."""
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
         warps = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
         return dataclasses.replace(
             info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=warps,
-            static_bytes=kernel.about.shared_bytes,
+            static_bytes=kernel.about.shared_bytes, early=info.early and self._starts_early,
         )  # fmt: skip
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
