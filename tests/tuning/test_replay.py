@@ -100,14 +100,17 @@ def test_the_table() -> None:
         choice_markdown(made_up(), select(made_up(), methods=["direct_naive"]))
 
 
-def test_a_single_stored_config_counts_as_the_default_whatever_it_is_called_now() -> None:
-    timing = fakes.result().time
-    assert timing is not None
-    one = Recorded([], {("a", "tile=9"): timing, ("b", "x=1"): timing, ("b", "x=2"): timing})
+def test_the_first_stored_config_counts_as_the_default_whatever_that_is_now() -> None:
+    tried = {"a": ["tile=9"], "b": ["x=1", "x=2"], "c": ["n=1", "n=2"]}
+    results = [fakes.result(algorithm=name, config=config) for name, configs in tried.items() for config in configs]
+    times = {(r.algorithm, r.config): r.time for r in results if r.time is not None and r.config != "n=1"}
+    one = Recorded(results, times)
     assert one.key("a", "tile=8", default=True) == ("a", "tile=9")
     assert one.key("a", "tile=8", default=False) is None
-    assert one.key("b", "x=2", default=False) == ("b", "x=2")
-    assert one.key("b", "x=3", default=True) is None
+    assert one.key("b", "x=2", default=True) == one.key("b", "x=2", default=False) == ("b", "x=2")
+    assert one.key("b", "x=3", default=True) == ("b", "x=1")
+    assert one.key("c", "n=3", default=True) is None  # the default of then has no time
+    assert one.key("d", "x=1", default=True) is None
 
 
 # The cost model.

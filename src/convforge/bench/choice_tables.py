@@ -30,7 +30,8 @@ class Recorded:
     Parameters
     ----------
     results : sequence of Result
-        Of one case. Where a method has one config alone, it counts as the default, whatever that is now.
+        Of one case. Where a method's default of now has no result, the first of its configs counts as that: it was the
+        default when they were stored.
     times : mapping
         (algorithm, config) -> the timing that counts.
     """
@@ -38,13 +39,16 @@ class Recorded:
     def __init__(self, results: Sequence[Result], times: Mapping[tuple[str, str], Timing]) -> None:
         self._results = {(r.algorithm, r.config): r for r in results if (r.algorithm, r.config) in times}
         self._times = times
+        self._defaults: dict[str, str] = {}
+        for r in results:
+            self._defaults.setdefault(r.algorithm, r.config)
 
     def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
         """Under which a config is stored; None where it is not."""
         if (algorithm, config) in self._times:
             return (algorithm, config)
-        own = [key for key in self._times if key[0] == algorithm]
-        return own[0] if default and len(own) == 1 else None
+        stored = (algorithm, self._defaults.get(algorithm, ""))
+        return stored if default and stored in self._times else None
 
     def seconds(self, algorithm: str, config: str) -> float | None:
         """The stored time of a method's default config."""
