@@ -311,24 +311,9 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) -> BoxesConfig:
     """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
-    strips, lanes, out_p, stages, blocks = shape[:5]
-    size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
+    size, one_channel, stages = itemsize(problem.x_dtype), chunk_of(problem) == 1, shape[3]
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
-    if shape == SHAPES[0]:  # of the largest, where there is much to do for each byte, more threads or higher ones
-        if size == 1 and chunk_of(problem) < MOST_CHANNELS:
-            strips, blocks = strips * (2 if one_channel else 1), 3
-        elif problem.r * problem.s > HELD_TAPS and problem.c == slices_of(problem):
-            if size != 4 or problem.r * problem.s > FEW_FREE_TAPS:
-                out_p, blocks = out_p // 2, 3
-            else:
-                strips, out_p, blocks = strips // 2, out_p + 1, 3
-        elif size == 4 and one_channel and problem.stride == (1, 1) and problem.q > lanes * out_q:
-            threads = strips * lanes
-            lanes = min(LANES_OF_ROWS, key=lambda lanes: -(-problem.q // (lanes * out_q)) * lanes)
-            strips = threads // lanes
-    elif shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
-        # No row is shared, and boxes are large.
-        out_p, blocks = 1, 1
+    strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
@@ -344,6 +329,25 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     while blocks * nbytes < wanted and (blocks + 1) * threads <= BUSY_THREADS and blocks < room:
         blocks += 1
     return replace(config, blocks=blocks)
+
+
+def _shaped(problem: Conv2dProblem, shape: tuple[int, ...], out_q: int) -> tuple[int, int, int, int]:
+    """Strips, lanes, rows of a thread and blocks of a shape, as pixels and filter ask for others."""
+    strips, lanes, out_p, _, blocks = shape[:5]
+    size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
+    if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
+        return strips, lanes, 1, 1  # no row is shared, and boxes are large
+    if shape != SHAPES[0]:
+        return strips, lanes, out_p, blocks
+    if size == 1 and chunk < MOST_CHANNELS:  # much to do for each byte: more threads
+        return strips * (2 if chunk == 1 else 1), lanes, out_p, 3
+    if taps > HELD_TAPS and problem.c == slices_of(problem):  # and for each pixel: more threads, or higher ones
+        higher = size == 4 and taps <= FEW_FREE_TAPS
+        return (strips // 2, lanes, out_p + 1, 3) if higher else (strips, lanes, out_p // 2, 3)
+    if size == 4 and chunk == 1 and problem.stride == (1, 1) and problem.q > lanes * out_q:
+        wide = min(LANES_OF_ROWS, key=lambda lanes: -(-problem.q // (lanes * out_q)) * lanes)
+        return strips * lanes // wide, wide, out_p, blocks
+    return strips, lanes, out_p, blocks
 
 
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
