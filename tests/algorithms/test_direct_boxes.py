@@ -15,6 +15,7 @@ from tests.judged import judge_of
 
 from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.box import Box, box_of
+from convforge.algorithms.direct.boxes import threads_share
 from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.check import Judge, check_plan, make_inputs
@@ -138,14 +139,16 @@ def test_packed_taps_count_as_shared_memory() -> None:
     assert config.blocks * (config.stages * box_of(problem, config).nbytes + 5 * taps) <= H200.shared_bytes
 
 
-# Threads that share: several rows of lanes in a warp, and part of one; runs that reach before and behind them; strides.
+# Threads that share: pixels before their own, behind them, on both sides; a stride, where runs overlap less; dilation,
+# groups, a border that is filled.
 SHARED_RUNS = [
     "n2c3h21w272_k1r3s3_p1_f32_nchw",
-    "n1c1h21w272_k1r5s5_p2_f32_nchw",
-    "n1c2h21w272_k1r3s4_p1x0_f32_nchw",
-    "n1c2h21w272_k1r2s5_p0x4_reflect_f32_nchw",
+    "n1c1h21w272_k1r3s3_p0x0_f32_nchw",
+    "n1c2h21w272_k1r3s3_p1x2_f32_nchw",
+    "n1c2h21w272_k1r2s2_p1x0_f32_nchw",
     "n1c2h40w272_k1r3s3_st2_p1_f32_nchw",
-    "n1c2h21w272_k1r3s3_p2_d2_f32_nchw",
+    "n1c1h21w272_k1r3s2_p2x1_d2_f32_nchw",
+    "n1c2h21w272_k1r3s3_p1_reflect_f32_nchw",
     "n2c4h21w272_k4r3s3_p1_g4_f32_nchw",
 ]
 
@@ -153,11 +156,32 @@ SHARED_RUNS = [
 @needs_emulator
 @pytest.mark.parametrize("text", SHARED_RUNS)
 def test_threads_share_pixels_of_a_run(text: str) -> None:
+    """With several rows of lanes in a warp, one, and part of one."""
+    problem = problem_of(text)
     for strips, lanes in ((4, 8), (2, 16), (2, 32), (1, 64)):
         for grain in (16, 128):
-            config = BoxesConfig(strips, lanes, 2, 4 // problem_of(text).stride[1], 1, 2, 1, grain)
+            config = BoxesConfig(strips, lanes, 2, 4 // problem.stride[1], 1, 2, 1, grain)
+            assert threads_share(problem, config, box_of(problem, config))
             check(text, config)
             check(text, config, "integers")
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("n1c1h21w272_k1r5s5_p2_f32_nchw", {}),  # four pixels from others
+        ("n1c1h21w272_k2r3s3_p1_f32_nchw", {"out_k": 2}),
+        ("n1c3h21w272_k1r3s3_p1_f32_nhwc", {}),
+        ("n1c1h21w272_k1r3s3_p1_f16_nchw", {}),
+        ("n1c1h21w272_k1r3s3_p1_f64_nchw", {}),
+        ("n1c1h21w272_k1r3s3_p1_f32_nchw", {"lanes": 40}),  # a warp has a part of two rows
+        ("n1c1h21w272_k1r3s3_p1_f32_nchw", {"strips": 5, "lanes": 8}),  # half a warp
+        ("n1c1h21w272_k1r1s3_p0x1_f32_nchw", {"out_q": 1}),  # beyond the neighbour on one side
+    ],
+)
+def test_where_threads_cannot_share_or_would_lose_each_loads_its_own(text: str, change: dict[str, int]) -> None:
+    problem, config = problem_of(text), dataclasses.replace(BoxesConfig(4, 16, 2, 4, 1, 2, 1), **change)
+    assert not threads_share(problem, config, box_of(problem, config))
 
 
 BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")

@@ -5,12 +5,12 @@ A cell reads ``ms (occupancy)``; the fastest of a row is bold.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from convforge.bench.cells import Cell, Table, markdown, natural, three
+from convforge.bench.cells import Cell, Table, markdown, natural, seconds, timed
+from convforge.bench.config_tables import changes_of
 from convforge.bench.records import Result, Run
 from convforge.measure.timer import tie
 
@@ -107,7 +107,7 @@ def _table(kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) 
     columns = sorted(shapes, key=lambda s: (s.partition, s.first * s.second, s.first))
     lines = []
     for (case, method), tried in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        best = min((r for _, r in tried), key=_seconds)
+        best = min((r for _, r in tried), key=seconds)
         cells = [_cell([r for shape, r in tried if shape == column], best) for column in columns]
         lines.append((Cell(case), Cell(method), *cells, Cell(_verdict(tried, best))))
     return Table(("case", "method", *map(str, columns), "fastest"), tuple(lines), (NOTES[kind],))
@@ -116,13 +116,8 @@ def _table(kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) 
 def _cell(results: Sequence[Result], best: Result) -> Cell:
     if not results:
         return Cell("")
-    r = min(results, key=_seconds)
-    if r.time is None:
-        return Cell(r.status)
-    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
-    occupancy = r.launches[0].get("occupancy") if r.launches else None
-    shown = "" if occupancy is None else f" ({100 * occupancy:.0f} %)"
-    return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
+    r = min(results, key=seconds)
+    return timed(r, r.launches[0].get("occupancy") if r.launches else None, best)
 
 
 def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
@@ -138,10 +133,5 @@ def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
         return f"{shape}, level with the default, {first}"
     ahead = f"{default.time.median_s / best.time.median_s:.3g}x ahead of the default"
     if shape == first:
-        apart = [part for part in best.config.split(",") if part not in default.config.split(",")]
-        return f"{shape} with {', '.join(apart)}, {ahead}"
+        return f"{shape} with {', '.join(changes_of(default.config, best.config))}, {ahead}"
     return f"{shape}, {ahead}, {first}"
-
-
-def _seconds(r: Result) -> float:
-    return math.inf if r.time is None else r.time.median_s

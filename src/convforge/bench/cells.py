@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -131,6 +132,20 @@ def caption(run: Run) -> str:
     if best is None:
         return f"{said}."
     return f"{said}; copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s."
+
+
+def seconds(r: Result) -> float:
+    """A result's time, without end where it has none: what the fastest of several is found by."""
+    return math.inf if r.time is None else r.time.median_s
+
+
+def timed(r: Result, share: float | None, best: Result) -> Cell:
+    """A cell of ms, with a share in parentheses; or why there is no time."""
+    if r.time is None:
+        return Cell(r.status)
+    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
+    shown = "" if share is None else f" ({100 * share:.0f} %)"
+    return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
 
 
 def some(names: Iterable[str]) -> str:

@@ -5,12 +5,10 @@ A cell reads ``ms (share of a copy)``; the fastest of a row is bold.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convforge.bench.cells import Cell, Table, markdown, natural, three
-from convforge.bench.copy_tables import percent
+from convforge.bench.cells import Cell, Table, markdown, natural, seconds, timed
 from convforge.bench.records import Result, Run
 
 LEGEND = (
@@ -59,22 +57,8 @@ def config_table(run: Run, results: Sequence[Result]) -> Table:
     columns = sorted({field for found in rows.values() for field in found if field}, key=natural)
     lines = []
     for (case, method), found in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        best = min(found.values(), key=_seconds)
-        cells = [_cell(run, found.get(field), best) for field in ("", *columns)]
+        best = min(found.values(), key=seconds)
+        shown = [found.get(field) for field in ("", *columns)]
+        cells = [Cell("") if r is None else timed(r, run.of_copy(r, r.time), best) for r in shown]
         lines.append((Cell(case), Cell(method), *cells, Cell(found[""].config)))
     return Table(("case", "method", "default", *columns, "the default"), tuple(lines), ())
-
-
-def _cell(run: Run, r: Result | None, best: Result) -> Cell:
-    if r is None:
-        return Cell("")
-    if r.time is None:
-        return Cell(r.status)
-    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
-    share = run.of_copy(r, r.time)
-    shown = "" if share is None else f" ({percent(share)})"
-    return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
-
-
-def _seconds(r: Result) -> float:
-    return math.inf if r.time is None else r.time.median_s

@@ -49,7 +49,6 @@ class Box:
     size: int  # bytes of an element
     slices: int
     chunk: int
-    grain: int
     shift: int
     width: int
     height: int
@@ -119,7 +118,7 @@ def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
     together = problem.out_layout == "NHWC" and slices == 1 and config.out_k == problem.k
     store_k = problem.k if together else 1
     return Box(
-        size, slices, chunk, grain, shift, width, rows, problem.c // slices // chunk, unit,
+        size, slices, chunk, shift, width, rows, problem.c // slices // chunk, unit,
         load=math.gcd(config.out_q * problem.stride[1] * chunk, wide), store_k=store_k,
         store=math.gcd(config.out_q * store_k, VECTOR_BYTES // itemsize(problem.out_dtype)),
     )  # fmt: skip

@@ -180,7 +180,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         divisors = [divisor(max(count, 1)) for count in (across, down)]
         tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
-        threads, shared = config.strips * config.lanes, config.stages * box_of(problem, config).nbytes
+        threads, shared = config.strips * config.lanes, config.stages * box.nbytes
         info = evenly(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
@@ -241,14 +241,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     return None
 
 
-def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
-    """Whether four products are one instruction: of bytes, in columns of neighbouring rows, without a zero point."""
-    plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
-    types = (problem.x_dtype, problem.w_dtype)
-    return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
-
-
-def _shares(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
+def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
     """Whether threads hand each other pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
 
     With several output channels the multiply-adds are the limit, and with pixels whose channels lie side by side runs
@@ -262,6 +255,13 @@ def _shares(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
     return alone and whole and run - own <= MOST_SHARED and run <= before + 2 * own
 
 
+def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
+    """Whether four products are one instruction: of bytes, in columns of neighbouring rows, without a zero point."""
+    plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
+    types = (problem.x_dtype, problem.w_dtype)
+    return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
+
+
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
     """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
@@ -273,9 +273,9 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
     """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=box.grain, SHIFT=box.shift,
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=config.grain // box.size, SHIFT=box.shift,
         UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
-        STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=_shares(problem, config, box),
+        STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=threads_share(problem, config, box),
     )  # fmt: skip
     for blocks in range(config.blocks, 0, -1):
         lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
