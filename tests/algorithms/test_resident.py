@@ -24,6 +24,7 @@ class Holding:
     starts_early: bool = True
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+        assert info.scratch_bytes + self.static_bytes <= self.facts.block_shared_bytes, "a driver gives a block no more"
         nbytes = -(-(info.scratch_bytes + self.static_bytes + DRIVER_BYTES) // SHARED_UNIT) * SHARED_UNIT
         held = min(self.held, self.facts.shared_bytes // nbytes)
         early = info.early and self.starts_early
@@ -56,9 +57,9 @@ def test_no_multiprocessor_takes_more_than_its_share(share: int, held: int) -> N
         assert (share + 1) * (info.scratch_bytes + DRIVER_BYTES - 128) <= H200.shared_bytes  # no more than it takes
 
 
-@pytest.mark.parametrize(("share", "held"), [(1, 1), (6, 6), (14, 10), (20, 16)])
+@pytest.mark.parametrize(("share", "held"), [(0, 8), (1, 1), (6, 6), (14, 10), (20, 16)])
 def test_others_are_left_alone(share: int, held: int) -> None:
-    """There is no room for more than a share."""
+    """There is no room for more than a share, or, of an empty batch, nothing to share."""
     assert launched(H200.cores * share, held).scratch_bytes == SHARED_BYTES
 
 

@@ -77,7 +77,7 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         return info
     held = round(info.occupancy * facts.threads) // _in_warps(math.prod(info.block))
     share = -(-math.prod(info.grid) // facts.cores)
-    if share >= held:
+    if not 0 < share < held:  # an empty launch has no blocks to share out
         return info
     whole = (facts.shared_bytes // (share + 1) // SHARED_UNIT + 1) * SHARED_UNIT  # static, dynamic and the driver's
     room = whole - DRIVER_BYTES - info.static_bytes
