@@ -13,6 +13,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Frame
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, conv_struct, ends_dtype, fill
+from convforge.algorithms.include.resident import evenly
 from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -154,8 +155,8 @@ class Product:
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
         self._kernel = runtime.compile(source)
 
-    def info(self, m: int, n: int, groups: int = 1) -> LaunchInfo:
-        """The launch of a product of this size.
+    def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
+        """The launch of a product of this size; an early one is shared out evenly.
 
         Raises
         ------
@@ -166,8 +167,8 @@ class Product:
         if tiles > MOST_TILES:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
                              f"{self.tiling.block_n}; a grid has at most {MOST_TILES}")  # fmt: skip
-        info = LaunchInfo(self.name, (tiles,), self.tiling.threads, scratch_bytes=self.tiling.shared_bytes)
-        return self.runtime.describe(self._kernel, info)
+        info = LaunchInfo(self.name, (tiles,), self.tiling.threads, self.tiling.shared_bytes, early=early)
+        return evenly(self.runtime, self._kernel, info)
 
     def launch(self, info: LaunchInfo, args: ctypes.Structure, stream: Any) -> None:
         """Run the kernel."""

@@ -74,7 +74,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
 
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
-            info = replace(product.info(problem.k_per_group, count, problem.groups), early=True)
+            info = product.info(problem.k_per_group, count, problem.groups, early=True)
 
             def run(frame: Frame) -> None:
                 args = product.output(frame, count, problem.taps, first)
