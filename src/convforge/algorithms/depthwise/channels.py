@@ -11,7 +11,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -140,7 +140,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Channels")
         kernel = compiled(runtime, source, config.threads, config.resident)
         block = (config.block_c, config.block_q, config.block_p)
-        info = runtime.describe(kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
+        info = evenly(runtime, kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
         x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
         out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
         x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))

@@ -13,7 +13,7 @@ from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_pl
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.plane_tiles import whole_vectors, window
-from convforge.algorithms.include.resident import blocks_held, compiled
+from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -150,7 +150,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Mma")
         kernel = compiled(runtime, source, config.threads, config.resident)
         info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), _shared(problem, config), early=True)
-        info = runtime.describe(kernel, info)
+        info = evenly(runtime, kernel, info)
         divisors = divisor(_windows(problem)), divisor(problem.w // lies.fill)
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
         x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}

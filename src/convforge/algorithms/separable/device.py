@@ -12,7 +12,7 @@ from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
-from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled
+from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -152,7 +152,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         numbered = _tiles(problem, config)
         divisors = numbered.divisors()
         info = LaunchInfo("separable", (numbered.count,), (config.threads,), lies.shared_bytes, early=True)
-        info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, config.resident)
+        info = as_many_as_run(evenly(runtime, kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if lies.fill > 1 else {}
 
