@@ -48,7 +48,7 @@ MOST_CHANNELS = 4
 # work; and the most numbers that a thread holds. The first that fits is the default.
 SHAPES = (
     (8, 32, 4, 2, 1, 7, 56),
-    (4, 32, 2, 2, 2, 1, 72),
+    (4, 32, 2, 2, 2, 1, 88),
     (4, 16, 2, 2, 2, 1, 72),
     (4, 16, 1, 2, 2, 0, 96),
     (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
@@ -70,6 +70,8 @@ BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
 HELD_TAPS = 32
+# Taps up to which several outputs of a plane are few multiply-adds: rows are half as high, so that outputs leave sooner.
+FEW_TAPS = 3
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
@@ -346,7 +348,8 @@ def _shaped(problem: Conv2dProblem, shape: tuple[int, ...], out_q: int) -> tuple
         return (strips // 2, lanes, out_p + 1, 3) if higher else (strips, lanes, out_p // 2, 3)
     if size == 4 and chunk == 1 and problem.stride == (1, 1) and problem.q > lanes * out_q:
         wide = min(LANES_OF_ROWS, key=lambda lanes: -(-problem.q // (lanes * out_q)) * lanes)
-        return strips * lanes // wide, wide, out_p, blocks
+        soon = problem.k > slices_of(problem) and taps <= FEW_TAPS
+        return strips * lanes // wide, wide, out_p // 2 if soon else out_p, blocks
     return strips, lanes, out_p, blocks
 
 
