@@ -70,7 +70,7 @@ BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
 HELD_TAPS = 32
-# Taps up to which several outputs of a plane are few multiply-adds: rows are half as high, so that outputs leave sooner.
+# Taps up to which several outputs of a plane are few multiply-adds: half as many rows, so that outputs leave sooner.
 FEW_TAPS = 3
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
