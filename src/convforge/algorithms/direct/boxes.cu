@@ -73,6 +73,9 @@ static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike aga
 static_assert(TILE_Q * STRIDE_W * CHUNK % WIDE == 0, "all boxes must begin at a multiple of 16 bytes");
 static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must fill whole vectors");
 static_assert(SLICES == GROUPS || OUT_K == K, "where groups share a box, a thread has all outputs of a pixel");
+static_assert(!SHARES || THREADS % 32 == 0 && 32 % ROW_LANES == 0 && LANES % ROW_LANES == 0,
+              "where threads share, a warp has whole parts of rows");
+static_assert(!SHARES || CHUNK == 1 && RUN <= BEFORE_OWN + 2 * OWN, "a run reaches no further than one neighbour");
 
 struct Boxes {
     Map map;
