@@ -53,6 +53,25 @@ def test_one_size_is_too_few_for_a_crossover() -> None:
     assert (finding.form, finding.supported) == ("winners/too-few", False)
 
 
+@pytest.mark.parametrize(
+    "study, rule, near",
+    [
+        ("size", "winner-by-size", "n1c3h64w32_k1r3s3_st1_p1_f32_nchw"),
+        ("filter-size", "winner-by-filter", "n1c3h64w64_k1r5s1_st1_p2x0_f32_nchw"),
+        ("filter-size", "winner-by-filter", "n1c3h64w64_k1r5s5_st1_p0_f32_nchw"),
+    ],
+)
+def test_a_place_of_a_series_has_one_case(study: str, rule: str, near: str) -> None:
+    """Neither a case whose sides differ stands there nor a second one; with one method there is no winner."""
+    first, last = ("n1c3h64w64_k1r3s3_st1_p1_f32_nchw", "n1c3h64w64_k1r5s5_st1_p2_f32_nchw")
+    texts = (rgb(32), rgb(64)) if study == "size" else (first, last)
+    alone = [result("direct_tiled", 1.0, text) for text in (*texts, near)]
+    assert {f.form for f in found(study, run(*alone), rule)} == {"winners/too-few"}
+    others = [result("direct_naive", 2.0 if text != near else 0.1, text) for text in (*texts, near)]
+    finding = one(study, run(*alone, *others), rule)
+    assert (finding.form, finding.values["least"], finding.values["most"]) == ("winners/one", 2.0, 2.0)
+
+
 def test_a_method_that_must_be_asked_for_by_name_does_not_win() -> None:
     made = run(*pair_of({32: 1.0, 64: 1.0}, {32: 2.0, 64: 2.0}),
                *table({"fft": {32: 0.1, 64: 0.1}}, precision="fft"))  # fmt: skip

@@ -162,31 +162,33 @@ class Series:
         return list(dict.fromkeys(r.method for r in self.every))
 
 
-# Axis -> the fields of a convolution that vary along it, and where a problem stands on it.
-_AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int]]] = {
-    "size": (("h", "w"), lambda p: int(p.h)),
-    "stride": (("stride",), lambda p: int(p.stride[0])),
-    "filter": (("r", "s", "padding"), lambda p: int(p.r)),
-    "channels": (("c", "k"), lambda p: int(p.c)),
+# Axis -> the fields of a convolution that vary along it, and where a problem stands on it: nowhere if two sides differ.
+_AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
+    "size": (("h", "w"), lambda p: int(p.h) if p.h == p.w else None),
+    "stride": (("stride",), lambda p: int(p.stride[0]) if p.stride[0] == p.stride[1] else None),
+    "filter": (("r", "s", "padding"), lambda p: int(p.r) if p.r == p.s else None),
+    "channels": (("c", "k"), lambda p: int(p.c) if p.c == p.k else None),
     "inputs": (("c",), lambda p: int(p.c)),
 }
 
 
 def series(found: Iterable[Reading], axis: str) -> list[Series]:
-    """Convolutions, grouped into series along an axis of :class:`Series`.
+    """Convolutions, grouped into series along an axis of :class:`Series`; of cases at the same place the first.
 
     What their weights are is said where not all have the same.
     """
-    free, place = _AXES[axis]
+    free, place_of = _AXES[axis]
     groups: dict[tuple[Any, ...], dict[int, list[Reading]]] = {}
     kinds: dict[tuple[Any, ...], tuple[Conv2dProblem, str]] = {}
     for r in found:
         p = r.problem
-        if not isinstance(p, Conv2dProblem) or (axis == "channels" and p.c != p.k):
+        if not isinstance(p, Conv2dProblem) or (place := place_of(p)) is None:
             continue
         weights = r.result.weights
         rest = (weights, *(getattr(p, f.name) for f in dataclasses.fields(p) if f.name not in free))
-        groups.setdefault(rest, {}).setdefault(place(p), []).append(r)
+        there = groups.setdefault(rest, {}).setdefault(place, [])
+        if not there or there[0].case == r.case:
+            there.append(r)
         kinds[rest] = p, weights
     several = len({weights for _, weights in kinds.values()}) > 1
     loads = {key: workload(p, free) | ({"weights": weights} if several else {}) for key, (p, weights) in kinds.items()}
