@@ -156,9 +156,7 @@ def test_cautions_name_what_is_wrong_and_are_silent_where_nothing_is(tmp_path: P
         if row["status"] == "failed":
             row |= {"status": "refused"}
 
-    from convforge.bench.records import current_digest
-
-    known = [row for row in runs.results() if current_digest("conv2d", "cpu", row["algorithm"])]
+    known = [row for row in runs.results() if runs.digest_of_method(row["algorithm"])]
     for row in known:
         sound(row)
     end = {"kind": "end", "complete": True}

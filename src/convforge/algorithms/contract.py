@@ -390,9 +390,27 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | N
 
 
 @cache
-def digest_of(sources: tuple[str, ...]) -> str:
-    """SHA-256 of the names and texts of files of the package."""
+def digest_of(sources: tuple[str, ...], *, comments: bool = False) -> str:
+    """SHA-256 of the names and texts of files of the package; of CUDA C++ without comments and blank lines.
+
+    With `comments` as texts stand: that was the digest of results before comments were left out.
+    """
     package, total = Path(__file__).parents[1], hashlib.sha256()
     for name in sources:
-        total.update(name.encode() + b"\0" + (package / name).read_bytes().replace(b"\r\n", b"\n") + b"\0")
+        text = (package / name).read_bytes().replace(b"\r\n", b"\n")
+        if not comments and name.endswith((".cu", ".cuh")):
+            text = compiled_part(text)
+        total.update(name.encode() + b"\0" + text + b"\0")
     return total.hexdigest()
+
+
+def compiled_part(text: bytes) -> bytes:
+    """CUDA C++ without comments, blank lines and blanks at the ends of lines.
+
+    Examples
+    --------
+    >>> compiled_part(b"// Adds one.\\n\\nint next(int i) {  // of i\\n    return i + 1;\\n}\\n")
+    b'int next(int i) {\\n    return i + 1;\\n}\\n'
+    """
+    lines = (line.partition(b"//")[0].rstrip() for line in text.split(b"\n"))
+    return b"".join(line + b"\n" for line in lines if line)

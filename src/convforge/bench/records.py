@@ -163,7 +163,7 @@ class Result:
     @property
     def stale(self) -> bool:
         """Whether the method's sources have changed since, or it is no more."""
-        return self.digest != current_digest(self.operation, self.backend, self.algorithm)
+        return not is_current(self.digest, self.operation, self.backend, self.algorithm)
 
     def to_record(self) -> dict[str, Any]:
         """The result as a line of the store."""
@@ -397,15 +397,13 @@ class Run:
 
 
 def digest(algorithm: Algorithm[Any, Any]) -> str:
-    """SHA-256 of the names and texts of a method's sources."""
+    """SHA-256 of the names and texts of a method's sources, comments of kernels left out."""
     return digest_of(algorithm.sources)
 
 
-def current_digest(operation: str, backend: str, name: str) -> str | None:
-    """Digest of a method's sources as they are now; None where there is no such method."""
+def is_current(stored: str, operation: str, backend: str, name: str) -> bool:
+    """Whether a stored digest is that of a method's sources as they are now; not if there is no such method."""
     from convforge.algorithms import algorithms
 
-    for algorithm in algorithms():
-        if algorithm.key == (operation, backend, name):
-            return digest(algorithm)
-    return None
+    sources = next((a.sources for a in algorithms() if a.key == (operation, backend, name)), None)
+    return sources is not None and stored in (digest_of(sources), digest_of(sources, comments=True))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from convforge.bench.cells import Cell, Table, markdown, some, three
-from convforge.bench.records import current_digest
+from convforge.bench.records import is_current
 from convforge.bench.sheets import KINDS, Sheet
 from convforge.measure.timer import Timing, tie
 
@@ -194,7 +194,7 @@ def _share(ratios: Iterable[float], bound: float) -> float:
 
 
 def _is_stale(row: Mapping[str, Any]) -> bool:
-    return any(t["digest"] != current_digest("conv2d", row["backend"], t["algorithm"]) for t in row["times"])
+    return not all(is_current(t["digest"], "conv2d", row["backend"], t["algorithm"]) for t in row["times"])
 
 
 # Models.
