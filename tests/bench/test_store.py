@@ -13,7 +13,8 @@ import pytest
 from tests.bench.fakes import result
 
 from convforge.algorithms import algorithms, find
-from convforge.algorithms.contract import compiled_part, digest_of
+from convforge.algorithms.contract import compiled_part
+from convforge.bench import records
 from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime, digest
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
 from convforge.measure.timer import Timing
@@ -202,15 +203,18 @@ def test_stale_is_what_another_source_computed() -> None:
     assert result(algorithm="gone", digest=digest(method)).stale
 
 
-def test_comments_of_kernels_make_no_result_stale() -> None:
-    """Nor does a digest of before they were left out, while nothing has changed at all."""
-    method = find("conv2d", "cuda", "direct_naive")
-    fields = {"algorithm": "direct_naive", "backend": "cuda", "problem": "n1c1h8w8_k1r3s3_st1_p1_f32_nchw"}
-    assert not result(**fields, digest=digest_of(method.sources)).stale
-    assert digest_of(method.sources) != digest_of(method.sources, comments=True)
-    assert not result(**fields, digest=digest_of(method.sources, comments=True)).stale
-    plain, explained = b"int a = 1;\n\nint b;", b"// Two.\nint a = 1;  // one\nint b;  \n"
+def test_comments_of_kernels_and_assertions_make_no_result_stale() -> None:
+    plain = b"int a = 1;\n\nint b;"
+    explained = b'// Two.\nint a = 1;  // one\nstatic_assert(A > 0 &&\n              B > 0, "both");\nint b;  \n'
     assert compiled_part(plain) == compiled_part(explained) != compiled_part(plain.replace(b"1", b"2"))
+
+
+def test_digests_of_whole_texts_stand_for_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = find("conv2d", "cuda", "direct_naive")
+    known = {"0" * 64: digest(method), "1" * 64: "2" * 64}
+    monkeypatch.setattr(records, "_digests_of_whole_texts", lambda: known)
+    fields = {"algorithm": "direct_naive", "backend": "cuda", "problem": "n1c1h8w8_k1r3s3_st1_p1_f32_nchw"}
+    assert [result(**fields, digest=d).stale for d in (digest(method), *known, "2" * 64)] == [False, False, True, True]
 
 
 def test_runs_from_before_weights_were_stored_take_them_from_their_suite(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import Problem
+
+STATIC_ASSERT = re.compile(rb"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,27 +393,23 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | N
 
 
 @cache
-def digest_of(sources: tuple[str, ...], *, comments: bool = False) -> str:
-    """SHA-256 of the names and texts of files of the package; of CUDA C++ without comments and blank lines.
-
-    With `comments` as texts stand: that was the digest of results before comments were left out.
-    """
+def digest_of(sources: tuple[str, ...]) -> str:
+    """SHA-256 of the names and texts of files of the package; of CUDA C++ only what is compiled."""
     package, total = Path(__file__).parents[1], hashlib.sha256()
     for name in sources:
         text = (package / name).read_bytes().replace(b"\r\n", b"\n")
-        if not comments and name.endswith((".cu", ".cuh")):
-            text = compiled_part(text)
-        total.update(name.encode() + b"\0" + text + b"\0")
+        kernel = name.endswith((".cu", ".cuh"))
+        total.update(name.encode() + b"\0" + (compiled_part(text) if kernel else text) + b"\0")
     return total.hexdigest()
 
 
 def compiled_part(text: bytes) -> bytes:
-    """CUDA C++ without comments, blank lines and blanks at the ends of lines.
+    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and assertions of its compiler.
 
     Examples
     --------
-    >>> compiled_part(b"// Adds one.\\n\\nint next(int i) {  // of i\\n    return i + 1;\\n}\\n")
-    b'int next(int i) {\\n    return i + 1;\\n}\\n'
+    >>> compiled_part(b"// Adds N.\\n\\nstatic_assert(N > 0);\\nint next(int i) { return i + N; }  // of i\\n")
+    b'int next(int i) { return i + N; }\\n'
     """
     lines = (line.partition(b"//")[0].rstrip() for line in text.split(b"\n"))
-    return b"".join(line + b"\n" for line in lines if line)
+    return STATIC_ASSERT.sub(b"", b"".join(line + b"\n" for line in lines if line))
