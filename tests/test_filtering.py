@@ -263,6 +263,19 @@ def test_integer_sums_that_float32_would_round_are_exact() -> None:
     assert np.abs(result).max() > 2**24
 
 
+@pytest.mark.parametrize(
+    "taps", [np.full((3, 3), 200), np.ones((31, 31)), np.full((3, 3), 30000), np.full((3, 3), 70001)]
+)
+@pytest.mark.parametrize("channels", ["each", "sum"])
+def test_whole_numbers_stay_exact_whatever_type_sums_them(taps: Any, channels: str) -> None:
+    """Large pixels under taps that are none of int8's, many, too large for int32 sums, and too large for int16."""
+    image, taps = RANDOM.integers(60000, 2**16, (40, 41, 3), dtype=np.uint16), taps.astype(np.int64)
+    taps[0, 0] += 1
+    result = convforge.filter(image, taps, channels=channels, out_dtype=np.float64)
+    expected = bands_correlated(image, taps)
+    np.testing.assert_array_equal(result, expected if channels == "each" else expected.sum(axis=-1))
+
+
 def test_whole_kernels_too_large_for_int32_sums() -> None:
     image = np.full((3, 3), 65535, np.uint16)
     result = convforge.filter(image, np.array([[40000, -39999]]), algorithm="direct_naive")
@@ -300,6 +313,14 @@ def test_every_method_agrees_or_says_why_not(name: str, border: str) -> None:
         assert len(reasons[name].split()) > 3, "a sentence, not a code"
         return
     np.testing.assert_allclose(result, bands_correlated(image, kernel, border), atol=5e-5)
+
+
+@pytest.mark.parametrize("name", ["fft", "separable", "winograd_f4"])
+def test_a_method_that_rounds_takes_bytes_and_whole_numbers(name: str) -> None:
+    """Asked for by name; it sums floats, so the kernel is one of floats."""
+    kernel = np.outer([1, 2, 1], [1, 0, -1])
+    result = convforge.filter(BYTES, kernel, algorithm=name, out_dtype=np.float32)
+    np.testing.assert_allclose(result, bands_correlated(BYTES, kernel), atol=0.01)
 
 
 def test_auto_takes_two_passes_only_where_the_kernel_factors_to_the_last_bit() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.arguments import IntPair, check_word, pair
 from convforge.arrays import dtype_name, home_of
@@ -180,7 +181,8 @@ def filter_problem(
     if not c or not h or not w:
         raise ValueError(f"the image of shape {image.shape} has no pixel")
     bands = c if channels == "each" else 1
-    weights = np.broadcast_to(_weights(taps, x, c // bands), (bands, c // bands, *taps.shape))
+    weights = _weights(taps, x, c // bands, rounds=_rounds(algorithm))
+    weights = np.broadcast_to(weights, (bands, c // bands, *taps.shape))
     r, s = taps.shape
     strides = pair(stride, "stride")
     problem = Conv2dProblem(
@@ -267,17 +269,28 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
     return taps
 
 
-def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int) -> NDArray[Any]:
-    """The kernel in the type it is summed with: integers exactly where they fit int32 sums, else a float type."""
+def _rounds(algorithm: str) -> bool:
+    """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
+    return any(a.name == algorithm and a.precision != "strict" for a in algorithms() if a.operation == "conv2d")
+
+
+def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int, *, rounds: bool) -> NDArray[Any]:
+    """The kernel in the type it is summed with.
+
+    Whole numbers over integers are summed exactly, but by a method that rounds: in int32 where their types cannot
+    exceed it, else in a float type that holds every sum of these.
+    """
     if x.dtype.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
         return _cast(taps, np.float64 if x.dtype == np.float64 else np.float32)
-    if x.dtype.itemsize <= 2 and (taps == np.rint(taps)).all():
+    largest, whole = magnitude(x.dtype.name), not rounds and bool((taps == np.rint(taps)).all())
+    if x.dtype.itemsize <= 2 and whole:
         for name in ("int8", "int16"):
             info = np.iinfo(name)
             fits = taps.min() >= info.min and taps.max() <= info.max
-            if fits and taps.size * channels * magnitude(name) * magnitude(x.dtype.name) < 2**31:
+            if fits and taps.size * channels * magnitude(name) * largest < 2**31:
                 return taps.astype(name)
-    return _cast(taps, np.float64 if x.dtype.itemsize > 2 else np.float32)
+    large = whole and float(np.abs(taps).sum()) * channels * largest > 2**24
+    return _cast(taps, np.float64 if x.dtype.itemsize > 2 or large else np.float32)
 
 
 def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:

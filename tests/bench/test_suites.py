@@ -94,12 +94,26 @@ def test_further_columns(tmp_path: Path) -> None:
     assert (case.weights, case.heavy) == ("gaussian", True)
 
 
+def test_a_spreadsheets_byte_order_mark_is_read_over_and_other_bytes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "of-a-spreadsheet.csv"
+    path.write_bytes(b"\xef\xbb\xbfname,source,problem\r\na,b,m4n5k6_f32\r\n")
+    assert [case.name for case in read_suite(path)] == ["a"]
+    path.write_bytes(b"\xff\xfename")
+    with pytest.raises(ValueError, match=r"of-a-spreadsheet.csv is no text of UTF-8"):
+        read_suite(path)
+
+
 @pytest.mark.parametrize(
     "text, said",
     [
         ("name,source\na,b\n", "lacks the columns"),
         ("name,source,problem,colour\na,b,m4n5k6_f32,red\n", "unknown columns colour"),
+        ("name;source;problem\na;b;m4n5k6_f32\n", "parted by commas, of the columns name, source and problem"),
+        ("", "lacks the columns"),
         ("name,source,problem\n", "has no case"),
+        ("name,source,problem\na,b\n", "line 2: problem is missing"),
+        ("name,source,problem\na,b,\n", "line 2: problem is missing"),
+        ("name,source,problem\na,b,m4n5k6_f32,more\n", "line 2: more cells than there are columns"),
         ("name,source,problem\na,b,m4n5k6_f33\n", "line 2: .*f33"),
         ("name,source,problem\na,b,m4n5k6_f32\na,b,m4n5k7_f32\n", "line 3: a second case is called 'a'"),
         ("name,source,problem\n,b,m4n5k6_f32\n", "needs a name"),
@@ -107,6 +121,7 @@ def test_further_columns(tmp_path: Path) -> None:
         ("name,source,problem,weights\na,b,m4n5k6_f32,gaussian\n", "convolutions alone"),
         (f"name,source,{','.join(SIZE_COLUMNS)}\na,b,1,3,8,8,1,3,3,0,1,1,1,1,1\n", "line 2: stride"),
         (f"name,source,{','.join(SIZE_COLUMNS)}\na,b,1,x,8,8,1,3,3,1,1,1,1,1,1\n", "c='x' must be a whole number"),
+        (f"name,source,{','.join(SIZE_COLUMNS)}\na,b,1\n", "c='' must be a whole number"),
         (f"name,source,{','.join(SIZE_COLUMNS)},dtype\na,b,1,3,8,8,1,3,3,1,1,1,1,1,1,f33\n", "dtype='f33'"),
     ],
 )

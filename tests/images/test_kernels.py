@@ -101,6 +101,7 @@ def test_fractions_and_integers() -> None:
         ("1 1/0", ["1/0", "division by zero"]),
         ("1 1/2/3", ["1/2/3"]),
         ("1,,2", ["row 1, column 2"]),
+        ("1 2; 3 x", ["row 2, column 2", "'x'"]),
         ("1 2j; 3 4", ["2j", "complex"]),
         ("1 2-; 3 4", ["2-"]),
         ("gaussian", ["gaussian:SIZE:SIGMA"]),

@@ -189,6 +189,7 @@ def test_what_is_computed_is_stored_before_anything_new_is_loaded() -> None:
 
     threads: Any = room._Threads("convforge-files", alone())
     ends: list[Future[None]] = [Future() for _ in range(5)]
+    threads.start()
     try:
         threads.put(room._LOAD, wait, "", ends[0])
         assert begun.wait(20)
@@ -205,6 +206,26 @@ def test_what_is_computed_is_stored_before_anything_new_is_loaded() -> None:
         threads.stop()
         threads.join()
     assert order == ["store 1", "store 2", "load 1", "load 2"]
+
+
+@pytest.mark.parametrize("given", [3, 1, 0])
+def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch, given: int) -> None:
+    """A lane and some for files do the work; without one of each it fails, and no thread is left to wait."""
+    start, started = threading.Thread.start, []
+
+    def few(thread: threading.Thread) -> None:
+        if len(started) == given:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    done = flow(range(9), str, lambda _, text: text * 2, len, workers=100, lanes=alone())
+    if given == 3:
+        assert [future.result() for _, future in done] == [2] * 9
+        return
+    with pytest.raises(RuntimeError, match="can't start"):
+        list(done)
 
 
 @pytest.mark.parametrize("stage", ["compute", "store"])

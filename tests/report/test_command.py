@@ -35,6 +35,27 @@ def test_a_wrong_input_is_named_and_nothing_is_written(tmp_path: Path, name: str
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "photo.png"])
+def test_no_other_file_becomes_a_page(tmp_path: Path, name: str) -> None:
+    source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
+    before = source.read_bytes()
+    done = CliRunner().invoke(app, [str(source), "--out", str(tmp_path / name)])
+    assert isinstance(done.exception, ValueError)
+    assert "give a name that ends in .html" in str(done.exception)
+    assert source.read_bytes() == before
+    assert not (tmp_path / "photo.png").exists()
+
+
+def test_a_file_that_is_no_picture_is_named_and_a_link_to_nothing_is_passed_over(tmp_path: Path) -> None:
+    source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    (shown / "gone.png").symlink_to(tmp_path / "nothing.png")
+    (shown / "empty.png").write_bytes(b"")
+    done = CliRunner().invoke(app, [str(source), "--pictures", str(shown), "--out", str(tmp_path / "p.html")])
+    assert str(done.exception) == f"{shown / 'empty.png'} is no picture that the page can show; mend it, or move it"
+
+
 def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
     source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
     done = CliRunner().invoke(app, [str(source), "--pictures", str(tmp_path), "--out", str(tmp_path / "p.html")])

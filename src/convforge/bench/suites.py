@@ -162,19 +162,31 @@ def _load_one(target: str) -> tuple[str, list[Case]]:
 
 
 def read_suite(path: Path) -> list[Case]:
-    """The cases of a CSV file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        _check_columns(path, reader.fieldnames or ())
-        cases: dict[str, Case] = {}
-        for row in reader:
-            try:
-                case = _case(row)
-                if case.name in cases:
-                    raise ValueError(f"a second case is called {case.name!r}")
-            except ValueError as fault:
-                raise ValueError(f"{path}, line {reader.line_num}: {fault}") from None
-            cases[case.name] = case
+    """The cases of a CSV file.
+
+    Raises
+    ------
+    ValueError
+        It is no such file; the text names the file, and the line.
+    """
+    try:
+        # A byte order mark, which spreadsheets write, is none of the first column's name.
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text of UTF-8; a suite is a CSV file") from None
+    reader = csv.DictReader(text.splitlines(keepends=True))
+    _check_columns(path, reader.fieldnames or ())
+    cases: dict[str, Case] = {}
+    for row in reader:
+        try:
+            if None in row:
+                raise ValueError("more cells than there are columns")
+            case = _case({column: cell or "" for column, cell in row.items()})
+            if case.name in cases:
+                raise ValueError(f"a second case is called {case.name!r}")
+        except ValueError as fault:
+            raise ValueError(f"{path}, line {reader.line_num}: {fault}") from None
+        cases[case.name] = case
     if not cases:
         raise ValueError(f"{path} has no case")
     return list(cases.values())
@@ -184,13 +196,18 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
     found = set(columns)
     needed = {"name", "source", "problem"} if "problem" in found else {"name", "source", *SIZE_COLUMNS}
     if missing := needed - found:
-        raise ValueError(f"{path} lacks the columns {', '.join(sorted(missing))}")
+        raise ValueError(
+            f"{path} lacks the columns {', '.join(sorted(missing))}; a suite has cells parted by commas, of the "
+            f"columns name, source and problem, or name, source, {', '.join(SIZE_COLUMNS)}"
+        )
     if unknown := found - needed - set(FURTHER_COLUMNS):
         raise ValueError(f"{path} has unknown columns {', '.join(sorted(unknown))}")
 
 
 def _case(row: Mapping[str, str]) -> Case:
-    problem = parse_problem(row["problem"]) if row.get("problem") else _convolution(row)
+    if row.get("problem") == "":
+        raise ValueError("problem is missing")
+    problem = parse_problem(row["problem"]) if "problem" in row else _convolution(row)
     weights, heavy = row.get("weights") or "normal", row.get("heavy") or "0"
     if not row["name"]:
         raise ValueError("a case needs a name")
@@ -207,8 +224,8 @@ def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
     size = {}
     for column in SIZE_COLUMNS:
         try:
-            size[column] = int(row[column] or "")
-        except (TypeError, ValueError):
+            size[column] = int(row[column])
+        except ValueError:
             raise ValueError(f"{column}={row[column]!r} must be a whole number") from None
     text = "n{n}c{c}h{h}w{w}_k{k}r{r}s{s}_st{stride_h}x{stride_w}_p{pad_h}x{pad_w}_d{dil}_g{groups}".format_map(size)
     dtype = row.get("dtype") or "f32"

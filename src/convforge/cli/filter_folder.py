@@ -61,6 +61,7 @@ def filter_folder(
         deeper = "" if recursive else "; --recursive looks into its sub-folders"
         raise Failure(f"{folder}: holds no picture ({_files(listing.left_alone)} left alone){deeper}")
     _make(out)
+    jobs = min(jobs, len(listing.jobs))
     clock, tally = Clock(), _Tally()
     _run(listing, recipe, clock, tally, max_pixels, jobs)
     _print_report(folder, out, kernel, recipe, listing, tally, clock, jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from convforge.images.kernels import Kernel
     from convforge.pipeline.recipe import Recipe
 
-# Decoders of the file types, so that loading them is not taken for reading.
+# Decoders of the file types, so that loading them is not taken for reading. imagecodecs loads each when it is named.
 _DECODERS = {
-    ".png": ("imagecodecs",),
+    ".png": ("imagecodecs:png_decode",),
     ".jpg": ("PIL.JpegImagePlugin",),
     ".jpeg": ("PIL.JpegImagePlugin",),
     ".tif": ("imagecodecs", "tifffile"),
@@ -25,7 +25,7 @@ def load_decoders(*paths: Path) -> None:
     """Import what these files need."""
     for path in paths:
         for name in _DECODERS.get(path.suffix.lower(), ()):
-            importlib.import_module(name)
+            pkgutil.resolve_name(name)
 
 
 def kernel_text(kernel: Kernel, recipe: Recipe) -> str:

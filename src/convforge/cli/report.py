@@ -21,6 +21,8 @@ def report(
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of the page.")] = "en",
 ) -> None:
     """Make one HTML page of stored results: tables, charts, errors, machine; it needs no network."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out {out}: the page is HTML; give a name that ends in .html")
     from convforge.report import find_pictures, load, render, write
     from convforge.report.numbers import byte_count
 

@@ -234,6 +234,9 @@ _MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGN
 
 
 def _looks_like_matrix(text: str) -> bool:
+    """Whether it has numbers alone, or begins with one and has rows: what is wrong with it is then said by place."""
+    if ";" in text and re.match(r"[-+0-9.\[(]", text):
+        return True
     return re.fullmatch(_MATRIX, text) is not None and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I) is not None
 
 

@@ -84,7 +84,7 @@ def flow(
     ----------
     items : iterable
     load, store : callable
-        Run on `workers` threads, in any order.
+        Run on `workers` threads, in any order; on fewer, where the system gives no more.
     compute : callable
         Of a lane and what `load` gave; run on one thread for each of `lanes`, which enters it first.
     size : callable
@@ -133,6 +133,8 @@ def flow(
 
     under_way: deque[tuple[Item, Future[Stored]]] = deque()
     try:
+        tracks.start()
+        hands.start()
         for item in items:
             under_way.append((item, begin(item)))
             room.first_is_loaded.wait()
@@ -162,15 +164,33 @@ def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> 
 class _Threads(Generic[Lane]):
     """Threads that take steps, the most urgent first, each inside a context of its own, until they are stopped.
 
-    A step is called with what the context gave, a value, and the future that its exception ends.
+    A step is called with what the context gave, a value, and the future that its exception ends. Where the system gives
+    fewer threads than there are contexts, those that it gives do the work.
     """
 
     def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
         self._tasks: PriorityQueue[tuple[int, int, _Step[Lane] | None, Any, Any]] = PriorityQueue()
         self._turn = count()
-        self._threads = [threading.Thread(target=self._work, args=(own,), name=name) for own in contexts]
-        for thread in self._threads:
-            thread.start()
+        self._name, self._contexts = name, contexts
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Have the steps taken from now on.
+
+        Raises
+        ------
+        RuntimeError
+            Not a single thread could be started.
+        """
+        for own in self._contexts:
+            thread = threading.Thread(target=self._work, args=(own,), name=self._name)
+            try:
+                thread.start()
+            except RuntimeError:
+                if not self._threads:
+                    raise
+                break
+            self._threads.append(thread)
 
     def put(self, urgency: int, step: _Step[Lane], value: Any, end: Future[Any]) -> None:
         """Have a step taken."""

@@ -64,7 +64,7 @@ def find_pictures(folder: Path) -> list[tuple[str, Path]]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder of pictures")
-    found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+    found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
     if not found:
         raise ValueError(f"{folder} holds no picture ({', '.join(SUFFIXES)})")
     found.sort(key=lambda path: (path.stem not in ("photograph", "original"), path.name))
@@ -105,7 +105,9 @@ def _open(raw: bytes, path: Path) -> Image:
     try:
         with Image.open(io.BytesIO(raw)) as opened:
             return opened.convert("RGBA" if opened.mode in ("RGBA", "LA", "PA") else "RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as fault:
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is no picture that the page can show; mend it, or move it") from None
+    except (OSError, SyntaxError, Image.DecompressionBombError) as fault:
         raise ValueError(f"{path} is no picture that the page can show: {fault}") from None
 
 
