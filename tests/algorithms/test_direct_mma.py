@@ -133,6 +133,7 @@ def test_pictures_that_do_not_begin_at_16_bytes_go_to_direct_tiled(ahead: int, e
         ("n1c1h13w80_k2r3s3_p1_u8-i8-u8-i32_nchw", "K=2 must equal C=1"),
         ("n1c2h13w80_k2r3s3_p1_u8-i8-u8-i32_nchw", "every filter must see one channel alone"),
         ("n1c2h13w80_k2r3s3_p1_g2_u8-i8-u8-i32_nchw-kcrs-nhwc", "outputs must lie as pixels do"),
+        ("n1c1h13w80_k1r3s3_p1_u8-i8-f64-i32_nchw", "four of float64 take more"),
         ("n1c5h13w80_k5r3s3_p1_g5_u8-i8-u8-i32_nhwc", "C=5 channels side by side"),
         ("n1c1h13w90_k1r3s3_p1_u8-i8-u8-i32_nchw", "a row of pixels has 90 bytes"),
         ("n1c1h64w80_k1r31s31_p15_u8-i8-u8-i32_nchw", "sums and taps take"),

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 
+from convforge.algorithms import find
 from convforge.algorithms.gemm.device import LADDER, BlockConfig, GemmNaive, GemmShared, SquareConfig
 from convforge.algorithms.gemm.product import operand
 from convforge.backends.emulator.runtime import emulator_runtime
@@ -78,6 +80,35 @@ def test_blocks_that_no_kernel_has_are_refused() -> None:
         GemmShared("emulator").plan(problem, SquareConfig(48), runtime)
     with pytest.raises(ValueError, match="a grid has at most"):
         GemmNaive("emulator").plan(dataclasses.replace(problem, m=2**22, n=2**22), BlockConfig(8, 8), runtime)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("gemm_tile_1d", {"thread_m": 7}, "do not cover 64 x 64 exactly"),
+        ("gemm_tile_1d", {"block_n": 48}, "must be a multiple of 32"),
+        ("gemm_tile_2d", {"block_n": 65}, "do not cover 128 x 65 exactly"),
+        ("gemm_tile_2d", {"block_m": 8, "block_n": 16}, "32 to 1024 threads, not 2"),
+        ("gemm_vectorised", {"thread_m": 2}, "squares of 4 x 4, not 2 x 8"),
+        ("gemm_vectorised", {"block_k": 12}, "eight neighbours along K"),
+        ("gemm_vectorised", {"block_m": 96}, "192 threads do not load block_n=128 in whole rows"),
+        ("gemm_warp_tiled", {"block_n": 65}, "do not cover 128 x 65 exactly"),
+        ("gemm_warp_tiled", {"thread_m": 3}, "do not cover 32 x 64 exactly"),
+        ("gemm_warp_tiled", {"thread_m": 4}, "a warp has 32 threads in pairs of rows, not 8 x 8"),
+        ("gemm_warp_tiled", {"warp_m": 8, "thread_m": 2}, "squares of 4 x 4, not 2 x 8"),
+        ("implicit_gemm", {"block_n": 65}, "x 65 exactly"),
+        ("implicit_gemm", {"block_m": 8}, "do not cover 8 x "),
+    ],
+)
+def test_tiles_that_threads_cannot_share_are_refused_in_words(name: str, change: dict[str, int], says: str) -> None:
+    """Where a compiler would have said so at length."""
+    runtime = emulator_runtime()
+    conv = name == "implicit_gemm"
+    method = find("conv2d" if conv else "gemm", "emulator", name)
+    problem = parse_problem("n1c64h64w64_k128r3s3_f32_nchw" if conv else "m2048n2048k64_f32")
+    large = next(c for c in method.configs(problem, H200) if c.block_n == (64 if name == "gemm_tile_1d" else 128))
+    with pytest.raises(ValueError, match=says):
+        method.plan(problem, dataclasses.replace(large, **change), runtime)
 
 
 def test_small_products_get_small_tiles() -> None:

@@ -22,6 +22,7 @@ REFUSED = [
     (Conv2dProblem, CONV2D, {"stride": (1, -2)}, "stride=(1, -2) must be at least 1"),
     (Conv2dProblem, CONV2D, {"dilation": (1, 0)}, "dilation=(1, 0) must be at least 1 on both axes"),
     (Conv2dProblem, CONV2D, {"padding": (0, -1, 0, 0)}, "padding=(0, -1, 0, 0) (top, bottom, left, right) must not be"),
+    (Conv2dProblem, CONV2D, {"padding": (2**31 - 9, 2, 0, 0)}, "the padded picture's height of 2147483649 pixels must"),
     (Conv2dProblem, CONV2D, {"groups": 3}, "groups=3 must divide the 4 channels of x and the 6 output channels"),
     (Conv2dProblem, CONV2D, {"groups": 4}, "groups=4 must divide"),
     (Conv2dProblem, CONV2D, {"r": 9}, "the filter's height of 9 pixels (dilation included) exceeds the padded picture"),

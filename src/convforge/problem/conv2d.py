@@ -145,6 +145,8 @@ class Conv2dProblem:
             ("height", self.padded_h, self.extent_h),
             ("width", self.padded_w, self.extent_w),
         ):
+            if size > limit:
+                raise ValueError(f"the padded picture's {axis} of {size} pixels must be at most {limit}")
             if filter_size > size:
                 raise ValueError(
                     f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's "

@@ -197,6 +197,8 @@ def _problem_refusal(problem: Conv2dProblem) -> str | None:
         return f"pixels are multiplied as they are, and these have the zero point {problem.epilogue.x_zero_point}"
     if problem.k != problem.c:
         return f"an output must stand where its pixel does: K={problem.k} must equal C={problem.c}"
+    if itemsize(problem.out_dtype) > 4:
+        return f"a thread stores four outputs as one vector of 16 bytes at most; four of {problem.out_dtype} take more"
     chunk = chunk_of(problem)
     if problem.x_layout != problem.out_layout and problem.c > 1:
         return f"outputs must lie as pixels do: {problem.x_layout} and {problem.out_layout}"

@@ -176,6 +176,9 @@ class _Tiled(GemmStep[TileConfig]):
 
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
+    # A thread's sums lie in squares of such a side; a tile's columns are a multiple of `across`.
+    square: ClassVar[int] = 1
+    across: ClassVar[int] = 1
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
@@ -185,6 +188,8 @@ class _Tiled(GemmStep[TileConfig]):
     def tiling(self, config: TileConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""
         threads = config.block_m * config.block_n // (config.thread_m * config.thread_n)
+        if (reason := self._refusal(config, threads)) is not None:
+            raise ValueError(f"{config}: {reason}")
         if (shared := self._shared_bytes(config, size)) > STATIC_SHARED_BYTES:
             raise ValueError(f"{config} takes {shared} bytes of shared memory; a kernel may declare "
                              f"{STATIC_SHARED_BYTES}")  # fmt: skip
@@ -193,8 +198,33 @@ class _Tiled(GemmStep[TileConfig]):
             numbers.append(("THREAD_N", config.thread_n))
         return Tiling(config.block_m, config.block_n, (threads,), tuple(numbers))
 
+    def _refusal(self, config: TileConfig, threads: int) -> str | None:
+        """Why threads cannot share the tile so."""
+        if config.block_m % config.thread_m or config.block_n % config.thread_n:
+            part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
+            return f"threads of {part} do not cover {whole} exactly"
+        if config.thread_m % self.square or config.thread_n % self.square:
+            side = self.square
+            return f"a thread's sums lie in squares of {side} x {side}, not {config.thread_m} x {config.thread_n}"
+        if config.block_n % self.across:
+            return f"a warp has one row of threads: block_n={config.block_n} must be a multiple of {self.across}"
+        return share_refusal(config, threads)
+
     def _shared_bytes(self, config: TileConfig, size: int) -> int:
         return self.stages * config.block_k * (config.block_m + config.block_n + 8) * size
+
+
+def share_refusal(config: TileConfig | WarpTile, threads: int) -> str | None:
+    """Why threads cannot load a tile of each operand in whole rows, by one element and by four: Share of gemm.cuh."""
+    if not 32 <= threads <= 1024:
+        return f"a block has 32 to 1024 threads, not {threads}"
+    if config.block_k % 8:
+        return f"eight neighbours along K are loaded together; block_k={config.block_k}"
+    for name in ("block_m", "block_n"):
+        length = getattr(config, name)
+        if length % 4 or any(threads % min(length // per, threads) for per in (1, 4)):
+            return f"{threads} threads do not load {name}={length} in whole rows"
+    return None
 
 
 def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFacts) -> float:
@@ -214,6 +244,7 @@ class GemmTile1d(_Tiled):
     since = "gemm_shared"
     path = "algorithms/gemm/tile_1d.cu"
     sources = _sources("tile_1d.cu")
+    across = 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
 
 
@@ -236,7 +267,7 @@ class GemmVectorised(_Tiled):
     since = "gemm_tile_2d"
     path = "algorithms/gemm/vectorised.cu"
     sources = _sources("vectorised.cu")
-    stages = 2
+    stages, square = 2, 4
     tiles = (
         TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
         TileConfig(64, 64, 16, 8, 4), TileConfig(32, 32, 16, 4, 4),
@@ -266,12 +297,33 @@ class WarpTile(Config):
     thread_n: int
 
     def tiling(self, size: int, stages: int) -> Tiling:
-        """What it means for a kernel that keeps `stages` tiles of each operand, of elements of `size` bytes."""
+        """What it means for a kernel that keeps `stages` tiles of each operand, of elements of `size` bytes.
+
+        Raises
+        ------
+        ValueError
+            The kernel cannot be so.
+        """
         warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
+        if (reason := self._refusal()) is not None:
+            raise ValueError(f"{self}: {reason}")
         names = ("block_k", "warp_m", "warp_n", "thread_m", "thread_n")
         numbers = tuple((name.upper(), getattr(self, name)) for name in names)
         shared = stages * self.block_k * (self.block_m + self.block_n + 8) * size
         return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
+
+    def _refusal(self) -> str | None:
+        """Why warps, or threads, cannot share the tile so."""
+        if self.block_m % self.warp_m or self.block_n % self.warp_n:
+            return f"warps of {self.warp_m} x {self.warp_n} do not cover {self.block_m} x {self.block_n} exactly"
+        if self.warp_m % self.thread_m or self.warp_n % self.thread_n:
+            return f"threads of {self.thread_m} x {self.thread_n} do not cover {self.warp_m} x {self.warp_n} exactly"
+        lanes_m, lanes_n = self.warp_m // self.thread_m, self.warp_n // self.thread_n
+        if lanes_m * lanes_n != 32 or lanes_m % 2:
+            return f"a warp has 32 threads in pairs of rows, not {lanes_m} x {lanes_n}"
+        if self.thread_m % 4 or self.thread_n % 4:
+            return f"a thread's sums lie in squares of 4 x 4, not {self.thread_m} x {self.thread_n}"
+        return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
         """Whether a block has the shared memory, and a thread the registers: sums of 8 bytes take two each."""
