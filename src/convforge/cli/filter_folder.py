@@ -137,7 +137,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C came. It raises KeyboardInterrupt as ever; but a library's callback may drop that."""
+    """Tells whether Ctrl-C or SIGTERM came. Each raises KeyboardInterrupt; but a library's callback may drop that."""
     came = False
 
     def interrupt(number: int, frame: object) -> None:
@@ -148,11 +148,12 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():  # who alone may hear of signals
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: came
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

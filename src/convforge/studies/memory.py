@@ -208,7 +208,8 @@ def counters(run: Run) -> Iterator[Finding]:
         yield Finding("hit-rates", form, values, supported=False)
         return
     results = {(r.case, r.algorithm, r.config): r for r in run.results}
-    by_method = {c.method: c for c in sorted(profile.counters, key=lambda c: results[c.case, c.method, c.config].flops)}
+    counted = [c for c in profile.counters if (c.case, c.method, c.config) in results]
+    by_method = {c.method: c for c in sorted(counted, key=lambda c: results[c.case, c.method, c.config].flops)}
     for method, c in by_method.items():
         least = results[c.case, method, c.config].least_bytes
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "asked": c.l1_bytes,

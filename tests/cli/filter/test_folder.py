@@ -317,8 +317,11 @@ def test_a_fault_that_is_no_pictures_ends_it_all(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is POSIX's")
-def test_an_interrupt_leaves_no_half_file(tmp_path: Path) -> None:
-    """Interrupted as by Ctrl-C once some results are there: each that is there is whole, and no thread stays."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_half_file(tmp_path: Path, number: signal.Signals) -> None:
+    """Interrupted as by Ctrl-C, or as by a system that shuts down, once some results are there: each that is there is
+    whole, and no thread stays.
+    """
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()
     pixels = RANDOM.integers(0, 256, (600, 600, 3), dtype=np.uint8)
@@ -332,7 +335,7 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path) -> None:
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < until
             time.sleep(0.005)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         said, complaint = running.communicate(timeout=120)
     finally:
         running.kill()
