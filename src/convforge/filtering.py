@@ -64,7 +64,8 @@ def filter(  # noqa: A001
     out_dtype : dtype, optional
         NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
-        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors.
+        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Whole numbers
+        over a picture of integers are summed exactly, but by methods that round, such as "fft".
 
     Returns
     -------
