@@ -186,6 +186,10 @@ def filter_problem(
     weights = np.broadcast_to(weights, (bands, c // bands, *taps.shape))
     r, s = taps.shape
     strides = pair(stride, "stride")
+    result = dtype_name(x) if out_dtype is None else _result_type(out_dtype)
+    # Sums of whole numbers are exact: what two passes round is rounded back where results are whole too.
+    rounds_back = is_integer(result) or not (x.dtype.kind in "iu" and _whole(taps))
+    factored = algorithm == "auto" and rounds_back and _two_passes_pay(taps, weights)
     problem = Conv2dProblem(
         n=n,
         c=c,
@@ -201,9 +205,9 @@ def filter_problem(
         padding_value=outside,
         x_dtype=dtype_name(x),
         w_dtype=weights.dtype.name,
-        out_dtype=dtype_name(x) if out_dtype is None else _result_type(out_dtype),
+        out_dtype=result,
         x_layout="NHWC",
-        precision="separable" if algorithm == "auto" and _two_passes_pay(taps, weights) else "strict",
+        precision="separable" if factored else "strict",
     )
     return problem, x, weights
 
@@ -283,7 +287,7 @@ def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int, *, round
     """
     if x.dtype.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
         return _cast(taps, np.float64 if x.dtype == np.float64 else np.float32)
-    largest, whole = magnitude(x.dtype.name), not rounds and bool((taps == np.rint(taps)).all())
+    largest, whole = magnitude(x.dtype.name), not rounds and _whole(taps)
     if x.dtype.itemsize <= 2 and whole:
         for name in ("int8", "int16"):
             info = np.iinfo(name)
@@ -292,6 +296,10 @@ def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int, *, round
                 return taps.astype(name)
     large = whole and float(np.abs(taps).sum()) * channels * largest > 2**24
     return _cast(taps, np.float64 if x.dtype.itemsize > 2 or large else np.float32)
+
+
+def _whole(taps: NDArray[np.float64]) -> bool:
+    return bool((taps == np.rint(taps)).all())
 
 
 def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
