@@ -187,9 +187,9 @@ def filter_problem(
     r, s = taps.shape
     strides = pair(stride, "stride")
     result = dtype_name(x) if out_dtype is None else _result_type(out_dtype)
-    # Sums of whole numbers are exact: what two passes round is rounded back where results are whole too.
-    rounds_back = is_integer(result) or not (x.dtype.kind in "iu" and _whole(taps))
-    factored = algorithm == "auto" and rounds_back and _two_passes_pay(taps, weights)
+    factored = algorithm == "auto" and _two_passes_pay(taps, weights)
+    if factored and x.dtype.kind in "iu" and _whole(taps):
+        factored = is_integer(result)  # whole results alone round back what two passes round
     problem = Conv2dProblem(
         n=n,
         c=c,
@@ -276,7 +276,8 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 
 def _rounds(algorithm: str) -> bool:
     """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
-    return any(a.name == algorithm and a.precision != "strict" for a in algorithms() if a.operation == "conv2d")
+    named = () if algorithm == "auto" else algorithms()
+    return any(a.name == algorithm and a.precision != "strict" for a in named if a.operation == "conv2d")
 
 
 def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int, *, rounds: bool) -> NDArray[Any]:

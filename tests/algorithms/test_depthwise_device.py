@@ -209,6 +209,7 @@ def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:
 @needs_emulator
 def test_halves_of_no_picture() -> None:
     check(BATCH, "n0c3h14w14_k3r7s7_p3_g3_f16_nchw")
+    check(BATCH, "n0c4h56w56_k4r7s7_p3_g4_f16_nchw")
     check(MMA, "n0c3h24w20_k3r5s5_p2_g3_f16_nchw")
     check(MMA, "n0c3h14w14_k3r7s7_p3_g3_f16_nchw")
 
@@ -444,12 +445,3 @@ def test_auto_takes_them() -> None:
         ("n1c1h14w14_k1r3s3_p1_f32_nchw", "direct_small"),
     ):
         assert choose(problem_of(text), runtime).algorithm.name == name
-
-
-@needs_emulator
-@pytest.mark.parametrize("method", [ROWS, PLANES, MMA, BATCH], ids=lambda method: method.name)
-def test_a_batch_without_pictures(method: Any) -> None:
-    runtime, problem = emulator_runtime(), parse_problem("n0c4h56w56_k4r7s7_p3_g4_f16_nchw")
-    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
-    verdict = check_plan(plan, Judge(problem, make_inputs(problem)))
-    assert verdict.ok, verdict.message

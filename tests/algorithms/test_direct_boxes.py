@@ -350,6 +350,20 @@ def test_lanes_of_a_large_tile_divide_long_rows() -> None:
         assert default(f"n1c1h4000w4000_k1{other}_nchw").lanes == 32
 
 
+def test_tiles_of_several_outputs() -> None:
+    """Of up to three taps half as many rows a thread; of float16 to three channels as large a tile as of float32."""
+
+    def rows(text: str) -> int:
+        return DirectBoxes().configs(problem_of(f"n1c3h4096w4096_{text}_nchw"), H200)[0].out_p
+
+    for few in ("r1s1", "r3s1_p1x0", "r1s3_p0x1"):
+        assert rows(f"k3{few}_f32") == 2
+        assert rows(f"k1{few}_f32") == 4
+    assert rows("k1r1s5_p0x2_f32") == rows("k2r1s5_p0x2_f32") == 4
+    half = DirectBoxes().configs(problem_of("n1c3h4096w4096_k3r3s3_p1_f16_nchw"), H200)[0]
+    assert (half.strips, half.lanes, half.out_p, half.out_q) == (4, 32, 2, 8)
+
+
 def test_rows_of_boxes_are_lines_where_rows_of_the_picture_are() -> None:
     """Grain, in bytes: what divides the step from box to box, a row of the picture, and a line of the cache."""
 

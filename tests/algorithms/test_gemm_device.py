@@ -86,6 +86,7 @@ def test_blocks_that_no_kernel_has_are_refused() -> None:
     ("name", "change", "says"),
     [
         ("gemm_tile_1d", {"thread_m": 7}, "do not cover 64 x 64 exactly"),
+        ("gemm_tile_1d", {"thread_n": 2}, "a thread has one column of sums, not 2"),
         ("gemm_tile_1d", {"block_n": 48}, "must be a multiple of 32"),
         ("gemm_tile_2d", {"block_n": 65}, "do not cover 128 x 65 exactly"),
         ("gemm_tile_2d", {"block_m": 8, "block_n": 16}, "32 to 1024 threads, not 2"),

@@ -21,8 +21,6 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import Problem
 
-STATIC_ASSERT = re.compile(rb"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -392,6 +390,9 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | N
     return f"its arithmetic is {algorithm.precision!r}; the problem allows {precision!r}: ask for it by name"
 
 
+_STATIC_ASSERT = re.compile(rb"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
+
+
 @cache
 def digest_of(sources: tuple[str, ...]) -> str:
     """SHA-256 of the names and texts of files of the package; of CUDA C++ only what is compiled."""
@@ -412,4 +413,4 @@ def compiled_part(text: bytes) -> bytes:
     b'int next(int i) { return i + N; }\\n'
     """
     lines = (line.partition(b"//")[0].rstrip() for line in text.split(b"\n"))
-    return STATIC_ASSERT.sub(b"", b"".join(line + b"\n" for line in lines if line))
+    return _STATIC_ASSERT.sub(b"", b"".join(line + b"\n" for line in lines if line))

@@ -15,8 +15,8 @@
 //           inside whole, in an array whose pixels lie side by side, needs neither tests nor addresses of its own.
 // Multiplier K_GROUP outputs of each channel: with more than one the pixels of a vector come one by one.
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
-//           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there, in
-//           float16 only beyond 7 x 7.
+//           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there, in float16
+//           only beyond 7 x 7.
 #include "device.cuh"
 #include "ends.cuh"
 #include "given.cuh"

@@ -18,8 +18,8 @@
 // Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
 //           hide what a branch costs.
 // Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
-// Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels, which in
-//           NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
+// Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels, which
+//           in NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
 // Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
 #include "border.cuh"
 #include "device.cuh"

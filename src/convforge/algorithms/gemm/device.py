@@ -176,6 +176,8 @@ class _Tiled(GemmStep[TileConfig]):
 
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
+    # Constants of the kernel beside the block's.
+    parts: ClassVar[tuple[str, ...]] = ("BLOCK_K", "THREAD_M", "THREAD_N")
     # A thread's sums lie in squares of such a side; a tile's columns are a multiple of `across`.
     square: ClassVar[int] = 1
     across: ClassVar[int] = 1
@@ -193,10 +195,8 @@ class _Tiled(GemmStep[TileConfig]):
         if (shared := self._shared_bytes(config, size)) > STATIC_SHARED_BYTES:
             raise ValueError(f"{config} takes {shared} bytes of shared memory; a kernel may declare "
                              f"{STATIC_SHARED_BYTES}")  # fmt: skip
-        numbers = [("BLOCK_K", config.block_k), ("THREAD_M", config.thread_m)]
-        if type(self) is not GemmTile1d:
-            numbers.append(("THREAD_N", config.thread_n))
-        return Tiling(config.block_m, config.block_n, (threads,), tuple(numbers))
+        numbers = tuple((name, getattr(config, name.lower())) for name in self.parts)
+        return Tiling(config.block_m, config.block_n, (threads,), numbers)
 
     def _refusal(self, config: TileConfig, threads: int) -> str | None:
         """Why threads cannot share the tile so."""
@@ -206,6 +206,8 @@ class _Tiled(GemmStep[TileConfig]):
         if config.thread_m % self.square or config.thread_n % self.square:
             side = self.square
             return f"a thread's sums lie in squares of {side} x {side}, not {config.thread_m} x {config.thread_n}"
+        if config.thread_n > 1 and "THREAD_N" not in self.parts:
+            return f"a thread has one column of sums, not {config.thread_n}"
         if config.block_n % self.across:
             return f"a warp has one row of threads: block_n={config.block_n} must be a multiple of {self.across}"
         return share_refusal(config, threads)
@@ -244,7 +246,7 @@ class GemmTile1d(_Tiled):
     since = "gemm_shared"
     path = "algorithms/gemm/tile_1d.cu"
     sources = _sources("tile_1d.cu")
-    across = 32
+    parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
 
 
