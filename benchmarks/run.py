@@ -32,7 +32,7 @@ from convforge.cli.bench import bench, seconds
 from convforge.images.convert import to_dtype
 from convforge.images.files import Picture, write_picture
 from convforge.images.photographs import photograph
-from convforge.report import chart_png
+from convforge.report import ahead_png, chart_png
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -172,6 +172,8 @@ def pictures() -> None:
     for backend, name in (("cpu", "time-by-size.png"), ("cuda", "time-by-size-gpu.png")):
         if (widest := widest_of(runs, backend)) is not None:
             (PICTURES / name).write_bytes(chart_png(widest, "time"))
+            if backend == "cuda":
+                (PICTURES / "ahead.png").write_bytes(ahead_png(widest))
 
 
 def widest_of(runs: list[Run], backend: str) -> Run | None:

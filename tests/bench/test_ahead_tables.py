@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import altair as alt
 import pytest
 from tests.bench.fakes import result, run
 
-from convforge.bench.ahead_tables import ahead_markdown
+from convforge.bench.ahead_tables import Ahead, ahead_markdown, ahead_sentence
 from convforge.bench.records import CopyTime, Result, Run
 from convforge.measure.timer import Timing
+from convforge.report.ahead import ahead_png, ahead_spec, ratio_rows
 
 
 def both(size: int, stride: int, ours_ms: float, peer_ms: float | None) -> list[Result]:
@@ -51,3 +53,29 @@ def test_a_case_without_a_peer_is_left_out_and_said() -> None:
     assert "Not counted, as one side was not timed: rgb\\_2048\\_s1." in text
     with pytest.raises(ValueError, match="no case that both a method of ours and a peer were timed on"):
         ahead_markdown(run(*both(512, 1, 1, None)), both(512, 1, 1, None))
+
+
+def test_all_cases_in_one_sentence() -> None:
+    made = run(*both(512, 1, 1, 2), *both(2048, 1, 1, 8), *both(64, 1, 1, None))
+    assert ahead_sentence(made, made.results).startswith("**4.00x (2.00 to 8.00) as fast as peer** on ")
+    assert "geometric mean of 2 cases" in ahead_sentence(made, made.results)
+    with pytest.raises(ValueError, match="no case that both"):
+        ahead_sentence(run(*both(512, 1, 1, None)), both(512, 1, 1, None))
+
+
+def test_the_chart_has_a_bar_for_each_size_and_stride() -> None:
+    made = run(*both(512, 1, 1, 2), *both(512, 2, 1, 3), *both(2048, 1, 1, 8))
+    spec = ahead_spec(made)
+    bars = next(rows for name, rows in spec["datasets"].items() if name != "level")
+    assert [(row["size"], row["stride"]) for row in bars] == [(512, 1), (512, 2), (2048, 1)]
+    assert [row["ratio"] for row in bars] == pytest.approx([2, 3, 8])
+    alt.LayerChart.from_dict(spec, validate=True)
+    assert ahead_png(made).startswith(b"\x89PNG")
+
+
+def test_a_bar_is_the_geometric_mean_of_its_cases() -> None:
+    cases = [Ahead(1, 512, 1.0, None), Ahead(1, 512, 4.0, None), Ahead(2, 64, 3.0, None)]
+    assert ratio_rows(cases) == [
+        {"size": 64, "stride": 2, "ratio": pytest.approx(3)},
+        {"size": 512, "stride": 1, "ratio": pytest.approx(2)},
+    ]

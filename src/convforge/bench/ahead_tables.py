@@ -7,10 +7,10 @@ out, and said.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from convforge.bench.cells import Cell, Table, markdown, some, three
+from convforge.bench.cells import Cell, Table, escaped, markdown, some, three
 from convforge.bench.records import Result, Run
 from convforge.bench.verdicts import judge
 from convforge.problem import Conv2dProblem, parse_problem
@@ -20,6 +20,9 @@ LEGEND = (
     "In parentheses the least and the most of a case."
 )
 COPY = "Share of a copy of the same bytes, from {size} up: the least, the geometric mean and the most of a case."
+
+# Names of peers as sentences and charts say them; others as they are.
+SPOKEN = {"cudnn": "cuDNN's fastest plan"}
 
 # Where pictures begin to be large: their bytes are many times what launches cost.
 LARGE, LARGEST = 1024, 2048
@@ -53,12 +56,47 @@ def ahead_markdown(run: Run, results: Sequence[Result]) -> str:
     ValueError
         No case has both a method of ours and a peer.
     """
-    names = list(dict.fromkeys(r.case for r in results))
+    found = ahead_of(run, results)
+    missing = [name for name in dict.fromkeys(r.case for r in results) if name not in found]
+    return markdown(run, [ahead_table(list(found.values()), missing)], LEGEND)
+
+
+def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
+    """The ratio over all cases in one sentence, bold: the geometric mean, the least and the most of a case.
+
+    Raises
+    ------
+    ValueError
+        No case has both a method of ours and a peer.
+    """
+    found = ahead_of(run, results)
+    ratios = [one.ratio for one in found.values()]
+    where = run.machine.get("facts", {}).get("name", run.device)
+    return (
+        f"**{_mean(ratios, 'x')} as fast as {escaped(spoken_peers(results))}** on {where}: geometric mean of "
+        f"{len(ratios)} cases, in parentheses the least and the most; measured {run.started[:10]}, "
+        f"commit {(run.commit or 'unknown')[:10]}{' with changes' if run.dirty else ''}.\n"
+    )
+
+
+def spoken_peers(results: Iterable[Result]) -> str:
+    """The peers among some results, as a sentence names them."""
+    return " or ".join(SPOKEN.get(name, name) for name in dict.fromkeys(r.algorithm for r in results if not r.ours))
+
+
+def ahead_of(run: Run, results: Sequence[Result]) -> dict[str, Ahead]:
+    """Every case of some results that both sides were timed on; each is judged by all that the run has of it.
+
+    Raises
+    ------
+    ValueError
+        There is no such case.
+    """
+    names = dict.fromkeys(r.case for r in results)
     found = {name: ahead for name in names if (ahead := _ahead(run, name)) is not None}
     if not found:
         raise ValueError(f"{run.path} holds no case that both a method of ours and a peer were timed on")
-    missing = [name for name in names if name not in found]
-    return markdown(run, [ahead_table(list(found.values()), missing)], LEGEND)
+    return found
 
 
 def ahead_table(found: Sequence[Ahead], missing: Sequence[str] = ()) -> Table:
@@ -98,5 +136,13 @@ def _mean(values: Sequence[float], unit: str) -> str:
     """The geometric mean, and between which values it lies."""
     if not values:
         return "-"
-    mean = math.exp(sum(map(math.log, values)) / len(values))
-    return f"{three(mean)}{unit} ({three(min(values))} to {three(max(values))})"
+    return f"{three(geometric_mean(values))}{unit} ({three(min(values))} to {three(max(values))})"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean of positive numbers.
+
+    >>> geometric_mean([1.0, 4.0])
+    2.0
+    """
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -7,13 +7,13 @@
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
 and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
 ``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=steps`` the
-steps of a call, ``view=ahead`` how far ahead of the best peer all cases are together, ``view=choices`` how near to the
-best the choices by rule and by search come. It is of the newest complete run; ``run=ID`` names another one, complete or
-not.
+steps of a call, ``view=ahead`` how far ahead of the best peer all cases are together, ``view=sentence`` the same in one
+sentence, ``view=choices`` how near to the best the choices by rule and by search come. It is of the newest complete
+run; ``run=ID`` names another one, complete or not.
 
 <!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
 takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
-was reached (see `goal_tables`).
+was reached (see `goal_tables`); <!-- table:headline --> the rows of headline.toml there (see `headline_tables`).
 
 python -m convforge.bench.markers README.md docs/*.md [--check]
 """
@@ -27,12 +27,13 @@ from typing import Annotated, Any
 
 import typer
 
-from convforge.bench.ahead_tables import ahead_markdown
+from convforge.bench.ahead_tables import ahead_markdown, ahead_sentence
 from convforge.bench.block_tables import block_markdown
 from convforge.bench.cells import select
 from convforge.bench.choice_tables import choice_markdown
 from convforge.bench.config_tables import config_markdown
 from convforge.bench.goal_tables import Goal, goals_markdown, load_goals
+from convforge.bench.headline_tables import Headline, headline_markdown, load_headlines
 from convforge.bench.records import Result, Run
 from convforge.bench.sheet_tables import sheet_markdown
 from convforge.bench.sheets import KINDS, Sheet, load_sheets
@@ -56,6 +57,7 @@ _VIEWS: dict[str, Callable[..., str]] = {
     "configs": config_markdown,
     "steps": step_markdown,
     "ahead": ahead_markdown,
+    "sentence": ahead_sentence,
     "choices": choice_markdown,
 }
 
@@ -103,7 +105,13 @@ def update_markers(text: str, tables: Mapping[str, str]) -> str:
     return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
 
 
-def table_of(spec: str, runs: Sequence[Run], sheets: Iterable[Sheet] = (), goals: Iterable[Goal] = ()) -> str:
+def table_of(
+    spec: str,
+    runs: Sequence[Run],
+    sheets: Iterable[Sheet] = (),
+    goals: Iterable[Goal] = (),
+    headlines: Iterable[Headline] = (),
+) -> str:
     """The Markdown that a marker asks for: of the newest complete run of its suite, or the best sheets of its kind.
 
     Raises
@@ -113,6 +121,8 @@ def table_of(spec: str, runs: Sequence[Run], sheets: Iterable[Sheet] = (), goals
     """
     if spec == "goals":
         return goals_markdown(goals, lambda of: _found(of, runs))
+    if spec == "headline":
+        return headline_markdown(headlines, lambda of: _found(of, runs))
     suite, view, chosen = _read(spec)
     if suite in KINDS:
         devices = chosen.pop("device", ())
@@ -179,13 +189,15 @@ def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -
     runs: list[Run] | None = None
     sheets: list[Sheet] = []
     goals: list[Goal] = []
+    headlines: list[Headline] = []
     for file in files:
         before = file.read_text(encoding="utf-8")
         if not (specs := marker_specs(before)):
             continue
         if runs is None:
             runs, sheets, goals = load_runs(results), load_sheets(results), load_goals(results.parent / "goals.toml")
-        after = update_markers(before, {spec: table_of(spec, runs, sheets, goals) for spec in specs})
+            headlines = load_headlines(results.parent / "headline.toml")
+        after = update_markers(before, {spec: table_of(spec, runs, sheets, goals, headlines) for spec in specs})
         if after != before:
             changed.append(file)
             if not check:
