@@ -16,7 +16,7 @@ import convforge
 from convforge.errors import UnsupportedProblem
 from convforge.filtering import kernel_array, plan_filter
 from convforge.images.photographs import photograph
-from convforge.problem import PADDING_MODES
+from convforge.problem import PADDING_ALIASES, PADDING_MODES
 
 RANDOM = np.random.default_rng(5)
 SCIPY_MODES = {
@@ -74,6 +74,32 @@ def test_borders_and_the_anchor_of_even_kernels(border: str, size: tuple[int, in
     result = convforge.filter(PIXELS, kernel, border=border, cval=cval)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, correlated(PIXELS, kernel.astype(np.float32), border, cval), atol=2e-5)
+
+
+@pytest.mark.parametrize(("word", "mode"), PADDING_ALIASES.items())
+def test_words_of_other_libraries_mean_what_they_mean_there(word: str, mode: str) -> None:
+    kernel = RANDOM.normal(size=(5, 4)).astype(np.float32)
+    cval = 1.5 if mode == "constant" else 0.0
+    result = convforge.filter(PIXELS, kernel, border=word, cval=cval)
+    np.testing.assert_array_equal(result, convforge.filter(PIXELS, kernel, border=mode, cval=cval))
+    if word.startswith("BORDER") and mode not in ("circular", "constant"):  # which filter2D of OpenCV has not
+        cv2 = pytest.importorskip("cv2")
+        theirs = cv2.filter2D(PIXELS, cv2.CV_32F, kernel, borderType=getattr(cv2, word))
+        np.testing.assert_allclose(result, theirs, atol=1e-4)
+    elif word in ("mirror", "nearest", "wrap") or word.startswith("grid-"):
+        theirs = ndimage.correlate(PIXELS, kernel, mode=word, cval=cval)
+        np.testing.assert_allclose(result, theirs, atol=1e-4)
+    if mode != "constant":  # of which conv2d has zeros alone
+        ours = convforge.conv2d(PIXELS[None], kernel[None, None], padding=((2, 2), (2, 1)), padding_mode=word)[0]
+        np.testing.assert_allclose(ours, result, atol=1e-4)
+
+
+def test_reflect_is_numpys_and_pytorchs_and_never_scipys() -> None:
+    """The one word that libraries use for two things: SciPy's and OpenCV's BORDER_REFLECT repeat the edge pixel."""
+    ours = convforge.filter(PIXELS, np.ones((5, 5)), border="reflect")
+    theirs = np.lib.stride_tricks.sliding_window_view(np.pad(PIXELS, 2, "reflect"), (5, 5)).sum((-2, -1))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert not np.allclose(ours, ndimage.correlate(PIXELS, np.ones((5, 5)), mode="reflect"))
 
 
 @pytest.mark.parametrize("border", PADDING_MODES)
@@ -369,20 +395,29 @@ def test_a_mean_keeps_a_constant_float16_picture() -> None:
         (np.zeros(5), LAPLACIAN, {}, ValueError, ("image", "1 axes", "2 or 3 or 4")),
         (np.zeros((0, 5)), LAPLACIAN, {}, ValueError, ("(0, 5)", "no pixel")),
         (np.zeros((5, 0, 3)), LAPLACIAN, {}, ValueError, ("no pixel",)),
-        (np.zeros((5, 5), complex), LAPLACIAN, {}, TypeError, ("image", "complex128", "float32")),
+        (np.zeros((5, 5), complex), LAPLACIAN, {}, TypeError, ("image", "complex128", ".real and .imag", "float32")),
+        (np.zeros((5, 5), np.int64), LAPLACIAN, {}, TypeError, ("image", "int64", "int32 where its values fit, else")),
         (np.zeros((5, 5), bool), LAPLACIAN, {}, TypeError, ("image", "bool", "uint8")),
         (np.zeros((5, 5), np.uint32), LAPLACIAN, {}, TypeError, ("image", "uint32", "float64")),
         (PIXELS, np.ones(3), {}, ValueError, ("kernel", "(3,)", "(R, S)")),
         (PIXELS, np.ma.masked_array(LAPLACIAN), {}, TypeError, ("kernel is a masked array", "kernel.filled(0)")),
         (PIXELS, [[1, 2], [3]], {}, TypeError, ("the kernel is no array", "(R, S)")),
         (PIXELS, np.ones((3, 0)), {}, ValueError, ("kernel", "(3, 0)")),
-        (PIXELS, np.ones((3, 3), complex), {}, TypeError, ("kernel", "complex128")),
+        (PIXELS, np.ones((3, 3), complex), {}, TypeError, ("kernel", "complex128", ".real and .imag")),
         (PIXELS, np.array([[1, np.nan]]), {}, ValueError, ("kernel", "NaN", "finite")),
         (PIXELS, np.array([[1, np.inf]]), {}, ValueError, ("kernel", "Inf", "finite")),
         (PIXELS, "lapacian", {}, ValueError, ("'lapacian'", "'laplacian'")),
         (PIXELS, "1 2; 3", {}, ValueError, ("ragged",)),
         (PIXELS, LAPLACIAN, {"channels": "all"}, ValueError, ("'all'", "'each'", "'sum'")),
-        (PIXELS, LAPLACIAN, {"border": "mirror"}, ValueError, ("'mirror'", "reflect")),
+        (PIXELS, LAPLACIAN, {"border": "mirrored"}, ValueError, ("'mirrored'", "reflect")),
+        (PIXELS, LAPLACIAN, {"border": 4}, TypeError, ("border=4", "BORDER_REFLECT_101")),
+        (PIXELS, LAPLACIAN, {"anchor": (0, 0)}, TypeError, ("'anchor'", "(R // 2, S // 2)", "pad the kernel")),
+        (PIXELS, LAPLACIAN, {"origin": 1}, TypeError, ("'origin'", "pad the kernel")),
+        (PIXELS, LAPLACIAN, {"delta": 128}, TypeError, ("'delta'", "+ delta")),
+        (PIXELS, LAPLACIAN, {"mode": "mirror"}, TypeError, ("'mode'", "border=")),
+        (PIXELS, LAPLACIAN, {"ddepth": -1}, TypeError, ("'ddepth'", "out_dtype=")),
+        (PIXELS, LAPLACIAN, {"colour": 1}, TypeError, ("'colour'", "help(convforge.filter)")),
+        (PIXELS, "sobel", {}, ValueError, ("'sobel-x' and 'sobel-y'",)),
         (PIXELS, LAPLACIAN, {"border": "constant", "cval": np.nan}, ValueError, ("nan", "finite")),
         *(
             (image, kernel, {"border": "constant", "cval": cval}, error, says)

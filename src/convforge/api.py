@@ -66,7 +66,7 @@ def conv2d(
     layout : {"NCHW", "NHWC"}
         Order of x's and the result's axes; "CHW" and "HWC" are understood too.
     padding_mode : {"zeros", "reflect", "symmetric", "replicate", "circular"}
-        See :data:`convforge.problem.PADDING_MODES`.
+        See :data:`convforge.problem.PADDING_MODES`; or a word of :data:`convforge.problem.PADDING_ALIASES`.
     mode : {"cross-correlation", "convolution"}
         "convolution" flips the filter.
     activation : str or (str, float), optional

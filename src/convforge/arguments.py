@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Operands
 from convforge.arrays import Seen, dtype_name
-from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem
+from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem, padding_mode_of
 from convforge.problem.types import is_integer
 
 IntPair = int | Sequence[int]
@@ -44,8 +44,7 @@ def conv2d_problem(
     ValueError, TypeError
         As :func:`convforge.conv2d`.
     """
-    words = (("layout", layout), ("padding_mode", padding_mode), ("mode", mode), ("precision", precision))
-    for name, word in words:
+    for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
     n, c, h, width, layout = _sizes(x, layout)
     k, c_per_group, r, s = w.shape
@@ -74,7 +73,7 @@ def conv2d_problem(
         padding=four_sides(padding, (h, width), extent, strides),
         dilation=dilations,
         groups=groups,
-        padding_mode=padding_mode,
+        padding_mode=padding_mode_of(padding_mode, "padding_mode"),
         padding_value=padding_value,
         mode=mode,
         x_dtype=x_dtype,
@@ -133,6 +132,13 @@ def check_word(value: Any, name: str) -> None:
     """Raise ``TypeError`` unless the argument is a string."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be a string")
+
+
+def refuse_others(function: str, others: Mapping[str, object], elsewhere: Mapping[str, str]) -> None:
+    """Raise ``TypeError`` for a keyword argument that the function does not have, and say what does the same."""
+    for name in others:
+        hint = elsewhere.get(name, f"help(convforge.{function}) lists them")
+        raise TypeError(f"{function} has no argument {name!r}: {hint}")
 
 
 def whole_number(value: Any, name: str) -> int:

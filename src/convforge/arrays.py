@@ -41,6 +41,15 @@ def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDA
     return array
 
 
+def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
+    """Where to go with an element type that is not taken."""
+    if word.startswith("complex"):
+        return f"convolve its .real and .imag one by one, for convolution is linear, in one of {', '.join(dtypes)}"
+    if word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
+        return f"cast it to int32 where its values fit, else to float64, or to another of {', '.join(dtypes)}"
+    return f"cast it to one of {', '.join(dtypes)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Where the arrays of a call live.
@@ -98,9 +107,7 @@ class Home:
         self.library.check(value, name)
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
-            raise TypeError(
-                f"{name} has dtype {word}, which convforge does not take; cast it to one of {', '.join(dtypes)}"
-            )
+            raise TypeError(f"{name} has dtype {word}, which convforge does not take; {_instead_of(word, dtypes)}")
         array = self.library.seen(value)
         if ranks is not None and array.ndim not in ranks:
             wanted = " or ".join(str(rank) for rank in ranks)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
-from convforge.arguments import IntPair, check_word, pair
+from convforge.arguments import IntPair, check_word, pair, refuse_others
 from convforge.arrays import dtype_name, home_of
 from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
-from convforge.problem import PADDING_MODES, Conv2dProblem
+from convforge.problem import Conv2dProblem, padding_mode_of
 from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
 
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
@@ -24,6 +24,18 @@ _SEPARABLE_FROM = 5
 # Of filters of pictures on GPUs; they stay there for so many plans, filters and streams.
 TAPS_KEPT = 64
 _TAPS: dict[Any, PreparedFilter] = {}
+
+
+# Arguments of SciPy's and OpenCV's filters, and what does the same here.
+_ANCHOR = "the centre is element (R // 2, S // 2); pad the kernel with zeros until that is the element that you mean"
+ELSEWHERE = {
+    "anchor": _ANCHOR,
+    "origin": _ANCHOR,
+    "delta": "add it to the result: filter(image, kernel, out_dtype='float32') + delta",
+    **dict.fromkeys(("mode", "borderType", "boundary", "padding_mode"), "say border="),
+    **dict.fromkeys(("ddepth", "dtype", "output"), "say out_dtype="),
+    **dict.fromkeys(("fillvalue", "padding_value", "constant_values"), "say border='constant' and cval="),
+}
 
 
 def filter(  # noqa: A001
@@ -37,6 +49,7 @@ def filter(  # noqa: A001
     out_dtype: Any = None,
     device: str | None = None,
     algorithm: str = "auto",
+    **others: Never,
 ) -> Any:
     """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
 
@@ -55,7 +68,8 @@ def filter(  # noqa: A001
         Each band by itself, or all bands summed into one picture without a band axis.
     border : str
         What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
-        "symmetric" (repeated), "replicate" or "circular".
+        "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
+        "mirror", "edge" or "BORDER_WRAP".
     cval : float
         The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
         number for a picture of integers.
@@ -74,7 +88,8 @@ def filter(  # noqa: A001
     Raises
     ------
     ValueError, TypeError
-        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf.
+        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf. Of an argument of
+        SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message says what does the same here.
 
     Examples
     --------
@@ -84,6 +99,7 @@ def filter(  # noqa: A001
     >>> filter(image, "laplacian", out_dtype=np.int16)[2, 1:4].tolist()
     [20, -160, 20]
     """
+    refuse_others("filter", others, ELSEWHERE)
     home = home_of(image=image)
     with at_home(home.runs_on(device)):
         plan, x, w = plan_filter(
@@ -171,11 +187,9 @@ def filter_problem(
         raise TypeError("the image has dtype bfloat16, in which pictures are not filtered; cast it to float32")
     taps = kernel_array(kernel)
     check_word(channels, "channels")
-    check_word(border, "border")
+    border = padding_mode_of(border, "border")
     if channels not in ("each", "sum"):
         raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
-    if border not in PADDING_MODES:
-        raise ValueError(f"border={border!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
     outside = _outside(cval, border, dtype_name(image))
     x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
     n, h, w, c = x.shape
@@ -265,7 +279,8 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
     except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
         raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
     if array.dtype.kind not in "iufb":
-        raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers")
+        hint = "; filter with .real and .imag one by one, convolution is linear" if array.dtype.kind == "c" else ""
+        raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers{hint}")
     if array.ndim != 2 or not array.size:
         raise ValueError(f"the kernel has shape {array.shape}; it must be (R, S) with at least one number")
     taps = array.astype(np.float64)

@@ -77,6 +77,24 @@ def test_gaussian_and_box() -> None:
     assert got == pytest.approx(picture[3:7, 3:7].mean())
 
 
+@pytest.mark.parametrize("sigma", [1.0, 1.4, 2.5])
+def test_the_laplacian_of_a_gaussian(sigma: float) -> None:
+    kernel = load_kernel(f"log:{2 * round(5 * sigma) + 1}:{sigma}").values
+    assert abs(kernel.sum()) < 1e-12
+    assert kernel.argmin() == kernel.size // 2, "negative in the middle, as `laplacian` is"
+    np.testing.assert_array_equal(kernel, kernel.T)
+    y, x = (np.arange(len(kernel)) - len(kernel) // 2 for _ in range(2))
+    bowl = (y[:, None] ** 2 + x**2) / 2
+    np.testing.assert_allclose((kernel * bowl).sum(), 2, rtol=2e-3)  # its Laplacian is 2 everywhere
+    impulse = np.zeros((41, 41))
+    impulse[20, 20] = 1
+    theirs = ndimage.gaussian_laplace(impulse, sigma, truncate=8)
+    reach = len(kernel) // 2
+    np.testing.assert_allclose(
+        kernel, theirs[20 - reach : 21 + reach, 20 - reach : 21 + reach], atol=0.02 * -kernel.min()
+    )
+
+
 def test_fractions_and_integers() -> None:
     kernel = load_kernel("1/9 1 / 3; -1/2, +.5e1")
     np.testing.assert_array_equal(kernel.values, [[1 / 9, 1 / 3], [-0.5, 5]])
@@ -90,6 +108,17 @@ def test_fractions_and_integers() -> None:
     [
         ("laplacien", ["did you mean 'laplacian'"]),
         ("gausian:5:1", ["did you mean 'gaussian:SIZE:SIGMA'"]),
+        ("sobel", ["'sobel-x' and 'sobel-y'"]),
+        ("Scharr:3", ["'scharr-x' and 'scharr-y'"]),
+        ("mean", ["box:SIZE"]),
+        ("median:3", ["no convolution"]),
+        ("log", ["log:SIZE:SIGMA"]),
+        ("log:1.4", ["'log:13:1.4'"]),
+        ("log:5", ["log:SIZE:SIGMA"]),
+        ("log:4:1", ["odd"]),
+        ("log:5:0", ["SIGMA"]),
+        ("log:5:1e-300", ["finite"]),
+        ("gaussian:1.4", ["'gaussian:13:1.4'"]),
         ("qqq", ["unknown kernel 'qqq'", "sobel-x", "box:SIZE"]),
         ("", ["empty"]),
         (" ; ", ["empty"]),

@@ -144,7 +144,8 @@ def test_an_iterable_that_fails_is_heard() -> None:
     [
         ({"kernel": "lapacian"}, ValueError, "did you mean 'laplacian'"),
         ({"channels": "all"}, ValueError, "'all'"),
-        ({"border": "mirror"}, ValueError, "'mirror'"),
+        ({"border": "mirrorr"}, ValueError, "'mirrorr'"),
+        ({"anchor": (0, 0)}, TypeError, "filter_many has no argument 'anchor'"),
         ({"cval": 2.0}, ValueError, "cval=2.0"),
         ({"stride": 0}, ValueError, "stride"),
         ({"out_dtype": "complex64"}, TypeError, "complex64"),

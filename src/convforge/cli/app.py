@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -18,6 +19,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from convforge import __version__
+
+        typer.echo(f"convforge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version and end.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Options of the command itself, before any subcommand."""
 
 
 def _register() -> None:

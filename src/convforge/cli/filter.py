@@ -26,15 +26,19 @@ def filter_command(
         str,
         typer.Option(
             metavar='NAME|FILE|"1 1 1; 1 -8 1; 1 1 1"',
-            help="laplacian, sobel-x, sobel-y, scharr-x, scharr-y, gaussian:SIZE:SIGMA, box:SIZE, sharpen, emboss or "
-            "identity; a .npy or text file; or the matrix. It is not flipped.",
+            help="laplacian, sobel-x, sobel-y, scharr-x, scharr-y, gaussian:SIZE:SIGMA, log:SIZE:SIGMA (its "
+            "Laplacian), box:SIZE, sharpen, emboss or identity; a .npy or text file; or the matrix. It is not flipped.",
         ),
     ],
     channels: Annotated[str, typer.Option(metavar="each|sum", help="Each band by itself, or all summed.")] = "each",
     method: Annotated[str, typer.Option(help="An algorithm of conv2d, such as direct_rows or fft.")] = "auto",
     stride: Annotated[str, typer.Option(metavar="N|HxW", help="Keep every so many-th row and column.")] = "1",
     border: Annotated[
-        str, typer.Option(help="Outside the picture: zeros, constant, reflect, symmetric, replicate or circular.")
+        str,
+        typer.Option(
+            help="Outside the picture: zeros, constant, reflect (edge pixel not repeated), symmetric (repeated), "
+            "replicate or circular; or SciPy's, NumPy's or OpenCV's word, such as mirror, edge or wrap."
+        ),
     ] = "reflect",
     cval: Annotated[float | None, typer.Option(help="The value outside, with --border constant.")] = None,
     out_dtype: Annotated[
@@ -62,15 +66,14 @@ def filter_command(
     from convforge.cli.filter_folder import filter_folder
     from convforge.images.kernels import load_kernel
     from convforge.pipeline.recipe import Recipe
-    from convforge.problem import PADDING_MODES
 
-    chosen = load_kernel(kernel)
+    chosen, border = load_kernel(kernel), _border(border)
     recipe = Recipe(
         taps=chosen.values,
         channels=_one_of(channels, ("each", "sum"), "--channels"),
         algorithm=_known_method(method, device),
         stride=_stride(stride),
-        border=_one_of(border, tuple(PADDING_MODES), "--border"),
+        border=border,
         cval=_cval(cval, border),
         out_dtype=None if out_dtype is None else np.dtype(_one_of(out_dtype, SAMPLE_TYPES, "--out-dtype")),
         magnitude=magnitude,
@@ -100,6 +103,12 @@ def _one_of(word: str, known: Sequence[str], option: str) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"{option} {word!r} is unknown{hint} Choose one of {', '.join(known)}")
+
+
+def _border(word: str) -> str:
+    from convforge.problem import PADDING_ALIASES, PADDING_MODES
+
+    return PADDING_ALIASES.get(word) or _one_of(word, tuple(PADDING_MODES), "--border")
 
 
 def _known_method(method: str, device: str) -> str:

@@ -21,6 +21,10 @@ _DECODERS = {
 }
 
 
+# Of the two borders whose names libraries exchange.
+_EDGE = {"reflect": " (edge pixel not repeated)", "symmetric": " (edge pixel repeated)"}
+
+
 def load_decoders(*paths: Path) -> None:
     """Import what these files need."""
     for path in paths:
@@ -34,7 +38,8 @@ def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
     value = f" {recipe.cval:g}" if recipe.border == "constant" else ""
     bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
-    return f"{kernel.name}, {rows}x{columns}, {bands}, border {recipe.border}{value}{steps}"
+    border = f"{recipe.border}{_EDGE.get(recipe.border, value)}"
+    return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
 
 
 def refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +31,20 @@ _FIXED: dict[str, tuple[tuple[int, ...], ...]] = {
     "emboss": ((-2, -1, 0), (-1, 1, 1), (0, 1, 2)),
     "identity": ((0, 0, 0), (0, 1, 0), (0, 0, 0)),
 }
-_SIZED = ("gaussian", "box")
+_SIZED = ("gaussian", "log", "box")
 
-KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "box:SIZE")
+KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
 """Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
+
+
+# Words that people try, and what they find here.
+_ELSEWHERE = {
+    "sobel": "'sobel-x' and 'sobel-y' are the two directions",
+    "scharr": "'scharr-x' and 'scharr-y' are the two directions",
+    **dict.fromkeys(("mean", "average", "uniform", "blur"), "the mean is 'box:SIZE'"),
+    **dict.fromkeys(("gauss", "gaussian-laplace"), "there are 'gaussian:SIZE:SIGMA' and 'log:SIZE:SIGMA'"),
+    "median": "a median is no convolution, 'box:SIZE' is the mean",
+}
 
 
 class KernelError(ValueError):
@@ -128,15 +139,15 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Traceback (most recent call last):
     ...
     convforge.images.kernels.KernelError: unknown kernel 'lapacian'; did you mean 'laplacian'? Known are laplacian, \
-sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, box:SIZE; or give a .npy or \
-text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
+sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
+give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     """
     if isinstance(text, os.PathLike):
         return _from_file(Path(text))
     text = text.strip()
     if not text:
         raise KernelError(f"the kernel is empty; give one of {', '.join(KERNEL_NAMES)}, a file, or a matrix")
-    if _canonical(text).split(":")[0] in (*_FIXED, *_SIZED):
+    if _canonical(text).split(":")[0] in (*_FIXED, *_SIZED):  # before a file of such a name
         return named_kernel(text)
     if os.path.isfile(text):
         return _from_file(Path(text))
@@ -152,14 +163,16 @@ text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
 def named_kernel(text: str) -> Kernel:
     """Return a kernel of `KERNEL_NAMES`; capitals and underscores are taken as written there.
 
-    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, its sum made 1. box:SIZE is the mean over
-    SIZE x SIZE pixels; an even SIZE reaches one pixel further up and left than down and right.
+    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, its sum made 1. log:SIZE:SIGMA is the
+    Laplacian of that Gaussian, (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4 times it, less its mean, so that flat parts give 0;
+    its sign is `laplacian`'s. box:SIZE is the mean over SIZE x SIZE pixels; an even SIZE reaches one pixel further up
+    and left than down and right.
 
     Raises
     ------
     KernelError
         An unknown name (the nearest is offered), a SIZE that is no whole number from 1 to 4095, an even SIZE or a
-        SIGMA not above 0 for gaussian, arguments where none belong.
+        SIGMA not above 0 for gaussian and log, arguments where none belong.
 
     Examples
     --------
@@ -182,17 +195,21 @@ def named_kernel(text: str) -> Kernel:
             raise KernelError(f"kernel {text!r}: box takes one argument, box:SIZE; write for example 'box:5'")
         size = _size(text, arguments[0])
         return Kernel(name, np.full((size, size), 1.0 / (size * size)))
-    if head == "gaussian":
-        return Kernel(name, _gaussian(text, arguments))
-    near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
-    hint = ""
-    if near:
-        full = next(known for known in KERNEL_NAMES if known.split(":")[0] == near[0])
-        hint = f"did you mean {full!r}? "
+    if head in ("gaussian", "log"):
+        return Kernel(name, _gaussian(text, head, arguments))
     raise KernelError(
-        f"unknown kernel {text!r}; {hint}Known are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
+        f"unknown kernel {text!r}; {_hint(head)}Known are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
         'or a matrix as "1 1 1; 1 -8 1; 1 1 1"'
     )
+
+
+def _hint(head: str) -> str:
+    """What may have been meant."""
+    if head in _ELSEWHERE:
+        return f"{_ELSEWHERE[head]}. "
+    near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
+    full = [known for known in KERNEL_NAMES if near and known.split(":")[0] == near[0]]
+    return f"did you mean {full[0]!r}? " if full else ""
 
 
 def _canonical(text: str) -> str:
@@ -209,9 +226,10 @@ def _size(text: str, argument: str) -> int:
     return size
 
 
-def _gaussian(text: str, arguments: list[str]) -> npt.NDArray[np.float64]:
+def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.float64]:
+    """The Gaussian, or its Laplacian."""
     if len(arguments) != 2:
-        raise KernelError(f"kernel {text!r}: write gaussian:SIZE:SIGMA, for example 'gaussian:5:1.2'")
+        raise KernelError(f"kernel {text!r}: write {head}:SIZE:SIGMA, for example '{_example(head, arguments)}'")
     size = _size(text, arguments[0])
     if size % 2 == 0:
         raise KernelError(
@@ -227,7 +245,22 @@ def _gaussian(text: str, arguments: list[str]) -> npt.NDArray[np.float64]:
     with np.errstate(over="ignore", under="ignore"):  # far tails of a narrow one are zero
         line = np.exp(-0.5 * steps * steps)
     line /= line.sum()
-    return np.outer(line, line)
+    gaussian = np.outer(line, line)
+    if head == "gaussian":
+        return gaussian
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # of too small a SIGMA Kernel refuses the NaN
+        laplacian = gaussian * (np.add.outer(steps * steps, steps * steps) - 2) / (sigma * sigma)
+        return np.asarray(laplacian - laplacian.mean())
+
+
+def _example(head: str, arguments: list[str]) -> str:
+    """A line that works; of one number that is no size, with that as SIGMA and a SIZE that reaches 4 SIGMA."""
+    with suppress(ValueError):
+        sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
+        size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0
+        if size > 1 and not arguments[0].isdigit():
+            return f"{head}:{size}:{arguments[0]}"
+    return f"{head}:5:1.2" if head == "gaussian" else f"{head}:9:1.2"
 
 
 _MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGNORECASE)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms import find
-from convforge.arguments import IntPair, check_word, whole_number
+from convforge.arguments import IntPair, check_word, refuse_others, whole_number
 from convforge.backends.runtime import Runtime
 from convforge.execution import runtime_of
-from convforge.filtering import as_the_image, filter_problem, kernel_array
+from convforge.filtering import ELSEWHERE, as_the_image, filter_problem, kernel_array
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.flow import flow
@@ -36,6 +36,7 @@ def filter_many(
     algorithm: str = "auto",
     workers: int | None = None,
     return_exceptions: bool = False,
+    **others: Never,
 ) -> Iterator[Any]:
     """Filter many pictures with one kernel, reading, copying and computing side by side.
 
@@ -77,6 +78,7 @@ def filter_many(
     >>> print(results[1])
     none.png: no such file; check the name and the folder
     """
+    refuse_others("filter_many", others, ELSEWHERE)
     if isinstance(images, str | os.PathLike):
         raise TypeError(f"images={images!r} must be pictures, not one; for one file, write [{os.fspath(images)!r}]")
     runtime, taps = runtime_of(device), kernel_array(kernel)

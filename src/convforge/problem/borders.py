@@ -6,6 +6,7 @@ Every method reads its input through these tables, so a border costs nothing ins
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,58 @@ PADDING_MODES: dict[str, tuple[str, str]] = {
     "replicate": ("nearest", "a a a | a b c d | d d d"),
     "circular": ("wrap", "b c d | a b c d | a b c"),
 }
+
+# Words of other libraries that mean one of the modes wherever they stand; docs/borders.md has them by library. Of
+# "reflect", which is SciPy's and OpenCV's word for "symmetric", the meaning is NumPy's and PyTorch's, as above.
+PADDING_ALIASES: dict[str, str] = {
+    "mirror": "reflect",
+    "grid-mirror": "symmetric",
+    "nearest": "replicate",
+    "wrap": "circular",
+    "grid-wrap": "circular",
+    "grid-constant": "constant",
+    "edge": "replicate",
+    "reflect101": "reflect",
+    "reflect_101": "reflect",
+    "BORDER_CONSTANT": "constant",
+    "BORDER_REPLICATE": "replicate",
+    "BORDER_REFLECT": "symmetric",
+    "BORDER_WRAP": "circular",
+    "BORDER_REFLECT_101": "reflect",
+    "BORDER_REFLECT101": "reflect",
+    "BORDER_DEFAULT": "reflect",
+}
+
+
+def padding_mode_of(word: Any, name: str) -> str:
+    """Return the border mode that a word means: a key of :data:`PADDING_MODES`, or another library's word for it.
+
+    Parameters
+    ----------
+    word : str
+        As the user wrote it.
+    name : str
+        The argument's name, for the message.
+
+    Raises
+    ------
+    TypeError
+        It is no string.
+    ValueError
+        It is unknown.
+
+    Examples
+    --------
+    >>> padding_mode_of("reflect", "border"), padding_mode_of("BORDER_REFLECT", "border")
+    ('reflect', 'symmetric')
+    """
+    if not isinstance(word, str):
+        hint = "; of OpenCV's numbers write the names, such as 'BORDER_REFLECT_101'" if isinstance(word, int) else ""
+        raise TypeError(f"{name}={word!r} must be a string{hint}")
+    mode = PADDING_ALIASES.get(word, word)
+    if mode not in PADDING_MODES:
+        raise ValueError(f"{name}={word!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
+    return mode
 
 
 @lru_cache(maxsize=256)

@@ -38,7 +38,7 @@ def test_every_method_gives_the_same_picture_or_says_why_not(
 def test_the_report_names_everything(tmp_path: Path, done: Callable[..., Ran]) -> None:
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     ran = done(source, target, "--kernel", "laplacian", "--channels", "sum", "--method", "im2col", "--abs")
-    assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect"
+    assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect (edge pixel not repeated)"
     assert ran.line("method").startswith("im2col [pictures=")
     assert ran.line("arithmetic") == "uint8 times int8, summed in int32"
     needed = re.fullmatch(r"(\d+) bytes", ran.line("workspace"))
