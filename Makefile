@@ -10,20 +10,24 @@ PARTS ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench gpu-test gpu-sanitize gpu-bench docs format registers words clean
+.PHONY: demo test test-all check bench gpu-test gpu-sanitize gpu-bench docs format registers words clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py --out $(OUT)
 
-# Lint, types, the whole test suite, the examples in the docstrings.
+# Lint, types, the test suite, the examples in the docstrings.
 test: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not thorough"
 
-check: test docs
+# What takes long besides, and changes seldom: kernels compiled for every architecture, installs in empty environments.
+test-all: test
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m thorough
+
+check: test-all docs
 
 # The results behind README's table and the docs' figures; several minutes.
 bench: $(VENV)/.dev
