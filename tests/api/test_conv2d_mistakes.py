@@ -47,7 +47,7 @@ from convforge import conv2d
         (X, W, {"padding": (1, 2, 3, 4)}, TypeError, ("padding=(1, 2, 3, 4)",)),
         (X, W, {"padding": ((1, 2), 3)}, TypeError, ("padding",)),
         (X, W, {"padding": ((1, 2, 3), (1, 2))}, TypeError, ("padding",)),
-        (X, W, {"padding_mode": "mirror"}, ValueError, ("'mirror'", "reflect")),
+        (X, W, {"padding_mode": "mirrorr"}, ValueError, ("'mirrorr'", "reflect")),
         (X, W, {"mode": "correlation"}, ValueError, ("'correlation'", "cross-correlation")),
         (X, W, {"precision": "fast"}, ValueError, ("'fast'", "strict")),
         (X, W, {"activation": "rleu"}, ValueError, ("'rleu'", "relu")),

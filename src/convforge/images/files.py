@@ -82,9 +82,11 @@ _OTHERS = (
 def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS) -> Picture:
     """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
 
-    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and 1-bit pictures come as a viewer shows
-    them (8 bits, black 0, white 255); JPEG, PNG and TIFF are turned upright by their orientation tag. TIFF bands come
-    last, pages first. In .npy (H, W, B) is bands, (T, H, W, B) pages.
+    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits come as a viewer
+    shows them (8 bits, black 0, white 255); samples of 9 to 15 bits keep their codes, which are what a camera measured.
+    Where a TIFF says that zero is white, its colours are inverted, alpha and other samples never. JPEG, PNG and TIFF
+    are turned upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W, B) is bands,
+    (T, H, W, B) pages.
 
     Parameters
     ----------

@@ -29,7 +29,9 @@ from convforge.images.picture import (
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
-MIN_IS_WHITE, RGB, PALETTE, YCBCR = 0, 2, 3, 6
+MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, YCBCR = 0, 1, 2, 3, 6
+COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # samples of a pixel that are colours
+ASSOCIATED, UNASSOCIATED = 1, 2  # kinds of extra samples that are alpha
 STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
 CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
 
@@ -162,6 +164,11 @@ def _check_page(path: Path, page: TiffPage) -> None:
         what = page.dtype or f"{page.bitspersample} bits of format {page.sampleformat}"
         raise PictureError(f"{path}: samples are {what}; convert the picture to {SAMPLE_DTYPES} first")
     colours = int(page.photometric)
+    if colours == MIN_IS_WHITE and page.dtype.kind == "f":
+        raise PictureError(
+            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the picture "
+            "with zero as black (photometric MinIsBlack)"
+        )
     name = STRANGE_COLOURS.get(colours)
     if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
         name = "YCbCr"
@@ -176,7 +183,8 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
     if any(offset + count > size for offset, count in segments):
         raise PictureError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
     depth, height, width = page.shaped[1:4]
-    bits = depth * height * width * page.shaped[0] * page.shaped[4] * int(page.bitspersample)
+    each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
+    bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
     stored = sum(count for _, count in segments)
     # An empty tile stands for zeros (GDAL's sparse files): only the others need bytes; a file of empty ones is a trap.
     share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
@@ -184,46 +192,77 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
 
 
 def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
-    """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W)."""
+    """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W).
+
+    The photometric interpretation is that of the colours: alpha and other extra samples are never inverted, nor looked
+    up in a palette.
+    """
     planes = raw[:, 0]
-    pixels = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
-    pixels = np.asarray(pixels, dtype=pixels.dtype.newbyteorder("="))
-    colours = int(page.photometric)
-    if pixels.dtype.kind == "b":
-        pixels = pixels.astype(np.uint8) * np.uint8(255)
-        pixels = np.uint8(255) - pixels if colours == MIN_IS_WHITE else pixels
-    elif colours == MIN_IS_WHITE and pixels.dtype.kind == "u":
-        pixels = pixels.dtype.type(2 ** int(page.bitspersample) - 1) - pixels
-    elif colours == PALETTE and page.colormap is not None:
+    samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
+    samples = np.asarray(samples, dtype=samples.dtype.newbyteorder("="))
+    extra = _extra_samples(page, samples.shape[-1])
+    colours, rest = np.split(samples, [samples.shape[-1] - len(extra)], axis=-1)
+    rest, alpha = _full_range(page, rest), None
+    at = next((i for i, kind in enumerate(extra) if kind in (ASSOCIATED, UNASSOCIATED)), None)
+    if at is not None:
+        alpha = np.ascontiguousarray(rest[..., at])
+        rest = np.delete(rest, at, axis=-1)
+    if int(page.photometric) == PALETTE and page.colormap is not None:
         # Colours have 16 bits by the standard, though some writers store 8: libtiff tells them apart the same way.
         table = page.colormap if page.colormap.max() < 256 else page.colormap >> 8
-        pixels = np.moveaxis(table.astype(np.uint8)[:, pixels[..., 0]], 0, -1)
-    alpha = None
-    at = _alpha_band(page, pixels.shape[-1])
-    if at is not None:
-        alpha = np.ascontiguousarray(pixels[..., at])
-        pixels = np.delete(pixels, at, axis=-1)
+        colours = np.moveaxis(table.astype(np.uint8)[:, colours[..., 0].astype(np.intp)], 0, -1)
+        rest = alpha_as(rest, colours.dtype)
+    else:
+        colours = _full_range(page, colours)
+    if int(page.photometric) == MIN_IS_WHITE:
+        associated = alpha is not None and at is not None and extra[at] == ASSOCIATED
+        colours = _black_is_zero(page, colours, alpha if associated else None)
+    pixels = np.concatenate([colours, rest], axis=-1) if rest.shape[-1] else colours
     return np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), alpha
 
 
-def _alpha_band(page: TiffPage, bands: int) -> int | None:
-    extra = [int(kind) for kind in page.extrasamples]
-    first = next((i for i, kind in enumerate(extra) if kind in (1, 2)), None)
-    base = bands - len(extra)
-    return None if first is None or base < 1 else base + first
+def _extra_samples(page: TiffPage, count: int) -> list[int]:
+    """The kind of each sample behind the colours; of those that the file says nothing of, 0 (unspecified)."""
+    said = [int(kind) for kind in page.extrasamples]
+    colours = COLOURS.get(int(page.photometric), count - len(said))
+    extra = max(count - colours, 0)
+    return ([0] * (extra - len(said)) + said)[:extra]
+
+
+def _full_range(page: TiffPage, samples: Array) -> Array:
+    """Spread samples of fewer than 8 bits over 0 to 255, as a viewer shows them; those of 9 to 15 keep their codes."""
+    if samples.dtype.kind == "b":
+        return samples.astype(np.uint8) * np.uint8(255)
+    bits = page.bitspersample
+    if samples.dtype != np.uint8 or not isinstance(bits, int) or bits >= 8:
+        return samples
+    codes = np.arange(2**bits)
+    spread: Array = np.rint(codes * (255 / codes[-1])).astype(np.uint8)
+    return np.asarray(spread[samples])
+
+
+def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
+    """Samples of which zero is white, with zero black; within `associated` alpha, which they are multiplied with."""
+    if associated is not None:
+        top = associated[..., np.newaxis]
+        return np.asarray(top - np.minimum(colours, top))
+    if colours.dtype.kind == "i":  # the ends of the range change places: -128 and 127
+        return np.invert(colours)
+    bits = 8 if colours.dtype == np.uint8 else int(page.bitspersample)
+    return np.asarray(colours.dtype.type(2**bits - 1) - colours)
 
 
 def _metadata(file: TiffFile, page: TiffPage) -> Metadata:
     # tifffile's own note on the array's shape, and OME-XML, tell of axes and types that a filter changes: left out
     description = "" if file.is_shaped or file.is_ome else page.description
-    extra = [int(kind) for kind in page.extrasamples]
-    alpha = next((kind for kind in extra if kind in (1, 2)), None)
+    extra = _extra_samples(page, page.shaped[0] * page.shaped[4])
+    alpha = next((kind for kind in extra if kind in (ASSOCIATED, UNASSOCIATED)), None)
     profile = _tag(page, "InterColorProfile", None)
     return Metadata(
         *_resolution(page),
         description=description,
         icc_profile=bytes(profile) if profile is not None else None,
-        premultiplied=alpha == 1,
+        premultiplied=alpha == ASSOCIATED,
     )
 
 
