@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, max_pixels: int) -> None:
     """Filter one picture and say what was done."""
     from convforge.cli.app import Failure
+    from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
     from convforge.pipeline.clock import Clock
 
@@ -34,8 +35,16 @@ def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, max_
         done = _filtered(picture, recipe, clock)
     except MemoryError as error:
         raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
-    with clock("write"):
-        _write(target, done.picture)
+    written = False
+    try:
+        with clock("write"), interrupts() as interrupted:
+            _write(target, done.picture)
+            written = True
+            if interrupted():
+                raise KeyboardInterrupt
+    except KeyboardInterrupt as stop:
+        typer.echo(f"convforge: interrupted; {target} {'is complete' if written else 'was not written'}", err=True)
+        raise typer.Exit(130) from stop
     for line in _report(source, target, picture, kernel, recipe, done, clock):
         typer.echo(line)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -109,6 +107,7 @@ def _make(out: Path) -> None:
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixels: int, jobs: int) -> None:
     """Take every picture through the pipeline; what is no picture's fault ends it all."""
+    from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
     from convforge.pipeline.folder import filter_files
 
@@ -116,7 +115,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
     begin = perf_counter()
     try:
         with (
-            _interrupts() as interrupted,
+            interrupts() as interrupted,
             _progress(len(listing.jobs)) as advance,
             closing(filter_files(listing.jobs, recipe, clock, workers=jobs, max_pixels=max_pixels)) as results,
         ):
@@ -133,27 +132,6 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
         typer.echo(f"convforge: interrupted; {done}", err=True)
         raise typer.Exit(130) from stop
     tally.seconds = perf_counter() - begin
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C or SIGTERM came. Each raises KeyboardInterrupt; but a library's callback may drop that."""
-    came = False
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal came
-        came = True
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # who alone may hear of signals
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

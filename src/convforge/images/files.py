@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +13,7 @@ import numpy.typing as npt
 
 from convforge.images import jpeg, npy, png, tiff
 from convforge.images.picture import MAX_PIXELS, Metadata, Picture, PictureError, is_sample_dtype
+from convforge.images.replacing import replacing
 
 __all__ = [
     "MAX_PIXELS",
@@ -198,9 +196,10 @@ def write_picture(path: StrPath, picture: Picture) -> None:
     """Write a picture in the format that the name's ending says; all of it or nothing.
 
     The file is made under a temporary name in the same folder and renamed when complete: an existing file is replaced
-    then and only then, keeping its permissions, and a failure leaves nothing behind. Alpha is converted to the pixels'
-    sample type; in .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling; it and
-    .npy lose what they have no place for (.npy: all metadata).
+    then and only then, keeping its permissions, and a failure leaves nothing behind; what a killed process left is
+    removed by a later write into that folder, once it is an hour old. Alpha is converted to the pixels' sample type; in
+    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling; it and .npy lose what they
+    have no place for (.npy: all metadata).
 
     Parameters
     ----------
@@ -228,15 +227,9 @@ def write_picture(path: StrPath, picture: Picture) -> None:
     check_writable(path, pixels.dtype, bands=picture.bands, pages=picture.pages, alpha=picture.alpha is not None)
     kind = _format_for(path)
     target = Path(os.path.realpath(path))  # a link keeps pointing: its target is replaced, not the link
-    temporary = target.with_name(f".convforge-{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("xb") as file:  # a plain open: the permissions are those the umask gives any new file
+        with replacing(target) as file:
             kind.write(file, picture)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-        temporary.replace(target)
     except PictureError as error:
         raise PictureError(f"{path}: {error}") from error
     except OSError as error:
@@ -245,9 +238,6 @@ def write_picture(path: StrPath, picture: Picture) -> None:
         raise PictureError(f"{path}: not enough memory to encode {kind.name}; write .npy or in parts") from error
     except Exception as error:
         raise PictureError(f"{path}: {kind.name} could not hold this picture ({_one_line(error)}); try .npy") from error
-    finally:
-        with suppress(OSError):  # after success there is none; a failure to clean up must not hide the failure itself
-            temporary.unlink()
 
 
 def _recognise(path: Path) -> _Format:

@@ -1,0 +1,98 @@
+"""Files that are replaced all or not at all, and temporary files that killed processes left."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+if sys.platform != "win32":  # where a file that is open cannot be removed or renamed
+    import fcntl
+
+_NAME = re.compile(r"\.convforge-[0-9a-f]{12}\.tmp")
+
+# A temporary file younger than this may have been made this moment and not be locked yet.
+SWEPT_AFTER_SECONDS = 3600.0
+
+_swept: set[Path] = set()
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `target`, which takes its place when the block ends well, and vanishes if not.
+
+    An existing target keeps its permissions. While it is written the temporary file is locked, so that other processes
+    see that it is in use. Those of killed processes are removed, once a folder and process.
+
+    Raises
+    ------
+    OSError
+        The file cannot be made, written or renamed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "a.txt")) as file:
+    ...         size = file.write(b"done")
+    ...     os.listdir(folder)
+    ['a.txt']
+    """
+    if target.parent not in _swept:
+        _swept.add(target.parent)
+        sweep(target.parent)
+    temporary = target.with_name(f".convforge-{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("xb") as file:  # a plain open: the permissions are those the umask gives any new file
+            _lock(file)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            if sys.platform != "win32":  # renamed while it is locked
+                temporary.replace(target)
+        if sys.platform == "win32":
+            temporary.replace(target)
+    finally:
+        with suppress(OSError):  # after success there is none; a failure to clean up must not hide the failure itself
+            temporary.unlink()
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files of ours that no process writes any more.
+
+    That is: a regular file of this user with such a name, unchanged for an hour, and locked by nobody.
+    """
+    try:
+        found = [entry for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
+    except OSError:  # a folder that may not be listed: the write itself will say what is wrong, if anything is
+        return
+    for entry in found:
+        with suppress(OSError):  # gone meanwhile, or locked: it is somebody's
+            facts = entry.stat(follow_symlinks=False)
+            ours = stat.S_ISREG(facts.st_mode) and (sys.platform == "win32" or facts.st_uid == os.geteuid())
+            if ours and time.time() - facts.st_mtime > SWEPT_AFTER_SECONDS:
+                with open(entry.path, "rb") as file:
+                    _lock(file, must=True)
+                    if sys.platform != "win32":
+                        os.unlink(entry.path)
+                if sys.platform == "win32":
+                    os.unlink(entry.path)
+
+
+def _lock(file: BinaryIO, *, must: bool = False) -> None:
+    """Lock an open file until it is closed; where a file system has no locks, only `must` fails."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if must:
+                raise
