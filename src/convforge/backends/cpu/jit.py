@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import numba
 from platformdirs import user_cache_dir
 
+from convforge.backends.cpu.inlining import KernelCompiler
 from convforge.backends.cpu.kept_kernels import KeptKernels
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -23,7 +24,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 # "contract" lets a product and a sum become one FMA; nothing is reordered, NaN and Inf keep their meaning.
 FASTMATH = {"contract"}
 # Files of this folder that hold kernels, or parts of them.
-CALLED = ("backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py")
+CALLED = ("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py")
 
 
 @cache
@@ -68,7 +69,9 @@ def _compiled(function: Kernel, fastmath: Any) -> Kernel:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_folder())  # read once, here, where the kernel's folder is told
     try:
-        compiled: Any = numba.njit(function, nogil=True, fastmath=fastmath, error_model="numpy")
+        compiled: Any = numba.njit(
+            function, nogil=True, fastmath=fastmath, error_model="numpy", pipeline_class=KernelCompiler
+        )
         compiled._cache = KeptKernels(function)
     except RuntimeError:  # Numba's word where no folder can be written: it is compiled in every process
         pass
