@@ -204,6 +204,11 @@ CONV2D = [
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu"),
     Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True),
     Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias"),
+    # Biases and residuals of any size: most of them are no float32 numbers.
+    Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),
+    Case("n1c8h7w8_k8r1s1_u8-i8-i32-i32_nchw_+bias+residual"),
+    Case("n1c3h9w16_k4r3s3_p1_i8-i8-f32-i32_nhwc_+bias+leakyrelu:0.1"),
+    Case("n1c3h9w16_k4r3s3_p1_i16-i8-i32-i32_nchw_+zero:-32768+bias+clippedrelu:2000000001.0"),
     Case("n1c3h24w25_k3r3s3_p1_reflect_g3_u8-f32-u8-f32_nhwc", FLOATS, every_config=True),
     Case("n1c1h24w25_k1r5s5_p2_symmetric_u8-f32-u8-f32_nchw", FLOATS),
     Case("n1c1h24w25_k1r3s3_p1_replicate_u8-f32-f32-f32_nchw", FLOATS),

@@ -8,7 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from convforge.problem import ACTIVATIONS, PADDING_MODES, Conv2dProblem, Epilogue
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, limits
 
 # x, w, out, acc.
 DTYPES = [
@@ -16,6 +16,9 @@ DTYPES = [
     ("float64", "float64", "float64", "float64"),
     ("float16", "float16", "float16", "float32"),
     ("uint8", "int8", "int32", "int32"),
+    ("uint8", "int8", "uint8", "int32"),
+    ("uint8", "int8", "float32", "int32"),
+    ("int8", "int8", "int8", "int32"),
     ("uint8", "float32", "uint8", "float32"),
 ]
 
@@ -29,7 +32,7 @@ def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
         bias=draw(st.booleans()),
         residual=draw(st.booleans()),
         activation=activation,
-        x_zero_point=draw(st.integers(0, 20)) if is_integer(dtypes[3]) else 0,
+        x_zero_point=draw(st.integers(*limits(dtypes[0]))) if is_integer(dtypes[3]) else 0,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.cases import CASES, CONV2D, WORKED, Case, worked_inputs
 from tests.judged import allowed, judge_of, named
 from tests.strategies import conv2d_problems
@@ -155,9 +156,9 @@ def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(conv2d_problems())
-def test_random_problems(problem: Conv2dProblem) -> None:
-    judge = Judge(problem, make_inputs(problem))
+@given(conv2d_problems(), st.integers(0, 99))
+def test_random_problems(problem: Conv2dProblem, seed: int) -> None:
+    judge = Judge(problem, make_inputs(problem, seed=seed))
     tried = 0
     for algorithm in CONVOLUTIONS:
         wanted = allowed(problem, algorithm)

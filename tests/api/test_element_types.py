@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.api.definition import RANDOM, convolved, whole
+from tests.backends.emulated import needs_emulator
 
-from convforge import conv2d
+from convforge import Filter, conv2d
 
 
 def test_float16_is_summed_in_float32() -> None:
@@ -40,6 +43,21 @@ def test_integers_with_bias_and_relu() -> None:
     bias = np.array([100, -100000, 0, 7], np.int32)
     expected = np.maximum(convolved(x, w) + bias[:, None, None], 0)
     np.testing.assert_array_equal(conv2d(x, w, bias, activation="relu"), expected)
+
+
+@needs_emulator
+@pytest.mark.parametrize("activation", ["identity", "relu", "leaky_relu", ("clipped_relu", 2147483646.0)])
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+def test_an_int32_bias_is_held_exactly(device: str, activation: Any) -> None:
+    """Beyond 2^24, where float32 holds no longer every whole number; the result saturates at int32's limits."""
+    x, w = np.ones((1, 1, 8, 8), np.int8), np.ones((5, 1, 3, 3), np.int8)
+    bias = np.array([2**24 + 1, 2**31 - 10, 123456789, 2**31 - 1, 2**31 - 11], np.int32)
+    largest = 2**31 - 1 if isinstance(activation, str) else 2147483646
+    expected = [2**24 + 10, largest, 123456798, largest, 2**31 - 2]
+    assert conv2d(x, w, bias, activation=activation, device=device)[0, :, 0, 0].tolist() == expected
+    assert Filter(w, bias, activation=activation, device=device)(x)[0, :, 0, 0].tolist() == expected
+    below = conv2d(x, -w, -bias, device=device)[0, :, 0, 0]
+    assert below.tolist() == [-(2**24) - 10, -(2**31) + 1, -123456798, -(2**31), -(2**31) + 2]
 
 
 def test_integer_pictures_with_float_weights() -> None:

@@ -41,7 +41,7 @@ class Inputs:
     w : array of the problem's `w_shape`, or None
         For a matrix product, B as stored; None where there are no weights.
     operands : Operands
-        Scale and bias in float32, or float64 where sums are; the residual in the output's layout and type.
+        Scale and bias in the problem's `operand_dtype`; the residual in the output's layout and type.
     kind, seed
         How it was made, for the line that reproduces a failure; "given" where it was not made here.
     own_weights : bool
@@ -165,10 +165,27 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands
         scale = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
         if is_integer(problem.acc_dtype) and not exact:  # bring sums of a whole type's range into the output's
             scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
-    bias = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5) if problem.epilogue.bias else None
+            scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
+    bias = None
+    if problem.epilogue.bias and is_integer(problem.acc_dtype) and not exact:
+        bias = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
+    elif problem.epilogue.bias:
+        bias = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
     residual = None
-    if problem.epilogue.residual:
+    if problem.epilogue.residual and problem.out_dtype == "int32" and not exact:
+        residual = _any_size(rng, problem.out_shape, "int32")
+    elif problem.epilogue.residual:
         residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
-        if problem.out_dtype == "int32" and not exact:
-            residual = np.floor_divide(residual, 1 << 12, dtype=np.int32)
     return Operands(scale, bias, residual)
+
+
+def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:
+    """Whole numbers of int32 with as many bits as not, its limits among them; three in four within a narrower output.
+
+    Evenly drawn, nearly all would be so large that no sum beside them counts.
+    """
+    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    bits = rng.uniform(0, 33, shape)  # beyond 31 bits is a limit
+    if is_integer(out_dtype) and out_dtype != "int32":
+        bits = np.where(rng.random(shape) < 0.75, bits * np.iinfo(out_dtype).bits / 33, bits)
+    return np.clip(np.rint(rng.choice([-1.0, 1.0], shape) * 2.0**bits), low, high).astype(np.int32)

@@ -274,8 +274,12 @@ class Conv2dProblem:
 
     @property
     def operand_dtype(self) -> str:
-        """The type that kernels take the epilogue's scale and bias in: float64 where sums are, else float32."""
-        return "float64" if self.acc_dtype == "float64" else "float32"
+        """The type that kernels take the epilogue's scale and bias in: that of float sums, over int32 sums float64.
+
+        float32 would round an int32 bias beyond 2^24.
+        """
+        has_any = self.epilogue.bias or self.epilogue.scale != "none"
+        return "float64" if has_any and is_integer(self.acc_dtype) or self.acc_dtype == "float64" else "float32"
 
     @property
     def flops(self) -> int:
