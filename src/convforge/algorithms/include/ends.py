@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands
-from convforge.algorithms.include.views import view
+from convforge.algorithms.include.views import not_read_only, view
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -98,4 +98,4 @@ def _ends(problem: Conv2dProblem, operands: Operands) -> Ends:
 
 
 def _vector(operand: Any, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-    return np.empty(0, dtype) if operand is None else np.ascontiguousarray(operand, dtype).reshape(-1)
+    return np.empty(0, dtype) if operand is None else not_read_only(np.ascontiguousarray(operand, dtype).reshape(-1))
