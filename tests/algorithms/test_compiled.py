@@ -31,8 +31,17 @@ from convforge.backends.kernel import PACKAGE
 from convforge.problem import parse_problem
 
 REFRESH = "`make registers` writes the record anew; look at its diff"
-ARCHITECTURES = [pytest.param(name, marks=[compiled, *([compiled12] if name in OLD else [])]) for name in CARDS]
+# What `make test` looks at: the newest that results are measured on, and the oldest, which another NVRTC compiles for.
+FIRST = ("sm_61", "sm_90")
 
+
+def marks(architecture: str) -> list[pytest.MarkDecorator]:
+    """What the tests of an architecture need, and when they run."""
+    needs = [compiled, compiled12] if architecture in OLD else [compiled]
+    return needs if architecture in FIRST else [*needs, pytest.mark.thorough]
+
+
+ARCHITECTURES = [pytest.param(name, marks=marks(name)) for name in CARDS]
 
 # How often a kernel that seems worse is compiled: now and then NVRTC makes other code of the same text.
 ATTEMPTS = 3

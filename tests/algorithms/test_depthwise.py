@@ -41,7 +41,16 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "config"), WAYS, ids=[f"{text}-{config.along}" for text, config in WAYS])
+# Types that go the way of others, and take seconds to compile for.
+LATER = ("_u16-", "_i16-")
+
+
+def way(text: str, config: DepthwiseConfig) -> Any:
+    later = any(types in text for types in LATER)
+    return pytest.param(text, config, id=f"{text}-{config.along}", marks=[pytest.mark.thorough] if later else [])
+
+
+@pytest.mark.parametrize(("text", "config"), [way(*found) for found in WAYS])
 def test_every_way_is_right(text: str, config: DepthwiseConfig) -> None:
     plan = Depthwise().plan(parse_problem(text), config, cpu_runtime())
     for kind in ("normal", "integers"):

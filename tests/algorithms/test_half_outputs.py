@@ -16,6 +16,8 @@ from convforge.problem import Conv2dProblem, parse_problem
 
 FLOAT64 = "n1c3h2w9_k1r1s1_f16-f16-f16-f64_nchw"
 INTEGER = "n1c2h2w9_k1r1s1_i8-i8-f16-i32_nchw_+scale:tensor"
+# All round in the same function; these take the longest to compile for types that only they are called with here.
+LONG = ("direct_rows", "implicit_gemm")
 
 
 def methods(text: str) -> Any:
@@ -24,7 +26,9 @@ def methods(text: str) -> Any:
         a for a in algorithms() if a.operation == "conv2d" and a.ours and a.backend == "cpu" and a.precision == "strict"
     ]
     able = [a for a in strict if refusal(a, parse_problem(text), cpu_facts()) is None]
-    return pytest.mark.parametrize("algorithm", able, ids=[a.name for a in able])
+    return pytest.mark.parametrize(
+        "algorithm", [pytest.param(a, id=a.name, marks=[pytest.mark.thorough] if a.name in LONG else []) for a in able]
+    )
 
 
 def convolved(algorithm: Any, text: str, x: Any, w: Any, scale: Any = None) -> Any:
