@@ -10,6 +10,12 @@ PARTS ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
+# Python compiles what it imports, and keeps that, or every process of the tests would compile it again; pip would compile
+# all that it installs, on one core, most of which is never imported.
+unexport PYTHONDONTWRITEBYTECODE
+export PIP_COMPILE ?= 0
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
 .PHONY: demo test test-all check bench gpu-test gpu-sanitize gpu-bench docs format registers words clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
