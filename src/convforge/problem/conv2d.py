@@ -279,7 +279,7 @@ class Conv2dProblem:
         float32 would round an int32 bias beyond 2^24.
         """
         has_any = self.epilogue.bias or self.epilogue.scale != "none"
-        return "float64" if has_any and is_integer(self.acc_dtype) or self.acc_dtype == "float64" else "float32"
+        return "float64" if (has_any and is_integer(self.acc_dtype)) or self.acc_dtype == "float64" else "float32"
 
     @property
     def flops(self) -> int:
