@@ -18,6 +18,19 @@ from convforge.problem import parse_problem
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
+# Methods with room for a few cases have all of them in `make test`, and so has the naive one; the others, which take
+# nearly all, have every fourth, each method others than the one before, so that every case is looked at by several.
+TURNS = 4
+GENERAL = [a for a in CONVOLUTIONS if a.name in ("direct_constant", "direct_shared", "direct_tiled", "direct_small",
+                                                 "im2col", "implicit_gemm", "fft", "separable")]  # fmt: skip
+
+
+def pair(algorithm: Any, case: Case) -> Any:
+    """A method on a case, now or in ``make test-all``."""
+    later = algorithm in GENERAL and (GENERAL.index(algorithm) + CASES.index(case)) % TURNS
+    return pytest.param(algorithm, case, id=f"{named(algorithm)}-{case}", marks=[pytest.mark.thorough] if later else [])
+
+
 SPREADS = (
     "n2c3h13w14_k4r3s3_p1_f32_nchw", "n1c2h9w10_k3r2s3_st2_p1_reflect_f32_nhwc", "n2c16h13w12_k9r3s3_st2_p1_f32_nhwc",
     "n2c6h23w24_k6r7s7_p3_g6_f32_nchw", "n2c8h13w14_k8r3s3_p1_g8_f32_nhwc", "n1c3h20w19_k3r13s12_p6_g3_f32_nhwc",
@@ -28,7 +41,7 @@ BFLOAT16_PAIRS = [(a, text) for a in CONVOLUTIONS for text in BFLOAT16 if takes(
 
 
 @needs_emulator
-@pytest.mark.parametrize(("algorithm", "case"), PAIRS, ids=[f"{named(a)}-{case}" for a, case in PAIRS])
+@pytest.mark.parametrize(("algorithm", "case"), [pair(*found) for found in PAIRS])
 def test_case(algorithm: Any, case: Case) -> None:
     from convforge.backends.emulator import emulator_runtime
 
@@ -64,6 +77,7 @@ def test_worked_values(algorithm: Any) -> None:
     check_worked_values(algorithm, emulator_runtime(), configs=1)
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize(

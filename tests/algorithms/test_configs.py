@@ -18,7 +18,7 @@ FACTS = {"cpu": cpu_facts(), "emulator": emulator_facts(), "cuda": H200}
 
 @pytest.mark.parametrize("method", [a for a in algorithms() if a.ours], ids=named)
 def test_the_text_of_every_config_gives_it_again(method: Any) -> None:
-    facts, compared = FACTS[method.backend], 0
+    facts, compared = FACTS[method.backend], set[Any]()
     texts = (
         "n32c64h56w56_k64r1s1_f32_nhwc",
         *EVERYWHERE[method.operation],
@@ -30,8 +30,10 @@ def test_the_text_of_every_config_gives_it_again(method: Any) -> None:
             continue
         problem = allowed(problem, method)
         if refusal(method, problem, facts) is None:
-            for config in method.configs(problem, facts):
+            # A text is read as any other of its kind, whatever the problem; the first and the last are read for each.
+            configs = list(method.configs(problem, facts))
+            for config in (configs[0], *(set(configs) - compared), configs[-1]):
                 assert make_config(method, problem, facts, str(config)) == config
                 assert make_config(method, problem, facts, config) is config
-                compared += 1
+                compared.add(config)
     assert compared

@@ -90,6 +90,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@pytest.mark.one_in(4)
 @needs_emulator
 @pytest.mark.parametrize(("method", "text"), EACH, ids=[f"{m.name}-{text}" for m, text in EACH])
 def test_every_config(method: Any, text: str) -> None:
@@ -99,6 +100,7 @@ def test_every_config(method: Any, text: str) -> None:
         check(method, text, config)
 
 
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("border", ["zeros", "constant2", "reflect", "symmetric", "replicate", "circular"])
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-i8-u8-i32"])
@@ -110,6 +112,7 @@ def test_rows_of_planes_with_every_border(border: str, dtypes: str) -> None:
             check(ROWS, text, RowsConfig(planes=4, out_p=out_p))
 
 
+@pytest.mark.one_in(4)
 @needs_emulator
 @pytest.mark.parametrize("out_p", [2, 3, 7])
 @pytest.mark.parametrize("steps", ["st1_p1_d1", "st2_p2_d1", "st1_p3_d2", "st3x2_p2_d2x1", "st2_p6_d3"])
@@ -301,6 +304,7 @@ def test_a_vector_is_one_load() -> None:
         CHANNELS.plan(problem, ChannelsConfig(3, 1, 1, 2, 4, 4), emulator_runtime())
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("size", ["n3c4h260w4_k4", "n1c8h520w1_k8", "n2c1h300w8_k1"])
 def test_blocks_of_tall_pictures_are_as_a_gpu_takes_them(size: str) -> None:

@@ -48,6 +48,7 @@ EVERY_CONFIG = [
 ]
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", EVERY_CONFIG)
 def test_every_config(text: str) -> None:
@@ -93,6 +94,7 @@ BOXES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", BOXES)
 def test_values(text: str) -> None:
@@ -118,6 +120,7 @@ DOTS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", DOTS)
 def test_dot_products_of_bytes(text: str) -> None:
@@ -153,6 +156,7 @@ SHARED_RUNS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", SHARED_RUNS)
 def test_threads_share_pixels_of_a_run(text: str) -> None:
@@ -187,6 +191,7 @@ def test_where_threads_cannot_share_or_would_lose_each_loads_its_own(text: str, 
 BORDERS = ("constant1.5", "reflect", "symmetric", "replicate", "circular")
 
 
+@pytest.mark.one_in(4)
 @needs_emulator
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize("rest", ["f32_nchw", "st2_f16_nchw", "d3x2_f32_nhwc"])

@@ -46,6 +46,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @ANY
 @pytest.mark.parametrize("text", ["n2c3h37w71_k5r3s3_st1_p1_f32_nchw", "n1c4h37w71_k6r3s3_st2_p1x2_d2_g2_f32_nhwc"])
@@ -59,6 +60,7 @@ def test_every_config(method: Any, text: str) -> None:
 # Beyond the 65535 blocks that a grid has along y and z.
 
 
+@pytest.mark.one_in(4)
 @needs_emulator
 @ANY
 def test_more_planes_than_a_grid_has(method: Any) -> None:
@@ -101,6 +103,7 @@ VECTORS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", VECTORS)
 def test_rows_of_several_blocks(text: str) -> None:

@@ -54,6 +54,7 @@ def test_every_config(text: str) -> None:
         check(problem, config)
 
 
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-f32-u8-f32", "u16-f32-u16-f32", "f64"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc", "nchw-kcrs-nhwc"])
@@ -64,6 +65,7 @@ def test_borders_and_types(mode: str, layout: str, dtypes: str) -> None:
     check(problem, FftConfig(12, 20, 0))
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
@@ -194,6 +196,7 @@ def test_a_prepared_filter_is_of_no_picture() -> None:
     assert Judge(problem, inputs).verdict("fft", out).ok
 
 
+@pytest.mark.thorough
 @needs_emulator
 def test_more_tiles_than_a_grid_has_along_y() -> None:
     check(problem_of("n66000c1h1w2_k1r1s1_f32_nchw"), FftConfig(2, 2, 64))

@@ -36,6 +36,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("algorithm", [IM2COL, IMPLICIT], ids=lambda a: a.name)
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_convolutions(algorithm: Any, text: str) -> None:
@@ -46,6 +47,7 @@ def test_convolutions(algorithm: Any, text: str) -> None:
         assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("order", ["backward", "shuffled"])
 @pytest.mark.parametrize("text", ["n2c16h13w12_k70r3s3_st2_p1_f32_nhwc", "n2c5h13w12_k70r3s3_p1_f32_nchw_+bias"])
 def test_every_tile_of_implicit_gemm(text: str, order: str) -> None:

@@ -52,6 +52,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_config_in_several_orders_of_threads(text: str) -> None:
@@ -63,6 +64,7 @@ def test_every_config_in_several_orders_of_threads(text: str) -> None:
         assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize(
     "text",

@@ -49,6 +49,7 @@ def check(problem: Conv2dProblem, rank: int = 1, config: FusedConfig | None = No
     return plan.prepare(inputs.w).note
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", [
     "n2c3h37w53_k3r9s11_st1_p4x5_g3_f32_nchw", "n1c3h41w46_k3r7s5_st1_p3x2_g3_f32_nhwc",
@@ -62,6 +63,7 @@ def test_every_config(text: str) -> None:
         check(problem, config=config)
 
 
+@pytest.mark.one_in(5)
 @needs_emulator
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-f32-u8-f32", "f64"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc", "nchw-kcrs-nhwc"])
@@ -72,6 +74,7 @@ def test_borders_and_types(mode: str, layout: str, dtypes: str) -> None:
     check(problem, config=SMALL)
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
@@ -84,6 +87,7 @@ def test_strides_and_dilation(stride: tuple[int, int], dilation: tuple[int, int]
     assert check(problem, 2, SMALL).startswith("rank 2")
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", [
     "n1c3h60w70_k3r31s31_p15_g3_f32_nchw",  # all taps at once

@@ -1,0 +1,52 @@
+"""What `make test` leaves to `make test-all`: no test is in neither, and planted faults are in the first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.algorithms import test_planted_faults
+from tests.algorithms.faults import FAULTS
+
+ROOT = Path(__file__).parents[1]
+SUITE = """
+import pytest
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("x", range(4))
+@pytest.mark.parametrize("y", range(2))
+def test_a_grid(x, y):
+    assert x < 4
+
+@pytest.mark.parametrize("x", range(3))
+def test_all(x):
+    assert x < 3
+
+@pytest.mark.thorough
+def test_long():
+    assert True
+"""
+
+
+def collected(folder: Path, chosen: str) -> set[str]:
+    """What pytest would run of the suite above, by `-m`."""
+    (folder / "test_suite.py").write_text(SUITE, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "tests.conftest", "-c",
+               str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-m", chosen, str(folder)]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_every_nth_set_of_parameters_is_run_at_once_and_the_others_later(tmp_path: Path) -> None:
+    now = {"test_a_grid[0-0]", "test_a_grid[0-3]", "test_a_grid[1-2]", *(f"test_all[{x}]" for x in range(3))}
+    every = {f"test_a_grid[{y}-{x}]" for y in range(2) for x in range(4)} | {f"test_all[{x}]" for x in range(3)}
+    assert collected(tmp_path, "not thorough") == now
+    assert collected(tmp_path, "thorough") == (every | {"test_long"}) - now
+
+
+def test_no_planted_fault_waits() -> None:
+    marks = {mark.name: mark for mark in test_planted_faults.test_a_planted_fault_is_noticed.pytestmark}
+    assert not {"thorough", "one_in"} & set(marks)
+    assert marks["parametrize"].args[1] is FAULTS
