@@ -22,14 +22,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py --out $(OUT)
 
-# Lint, types, the test suite, the examples in the docstrings.
+# Lint, types, the test suite, the examples in the docstrings. Types are checked beside the tests, on one core, and what
+# is found stands behind theirs.
 test: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not thorough"
+	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; failed=0; \
+	echo '$(BIN)/pytest --numprocesses auto --dist worksteal -m "not thorough"'; \
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not thorough" || failed=1; \
+	wait $$types || failed=1; echo '$(BIN)/mypy'; cat $(VENV)/mypy.log; exit $$failed
 
-# What takes long besides, and changes seldom: kernels compiled for every architecture, installs in empty environments.
+# What takes long besides: kernels compiled for every architecture, the rest of the largest grids of tests, installs in
+# empty environments.
 test-all: test
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m thorough
 

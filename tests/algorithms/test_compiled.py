@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.algorithms import compiling
+from tests.algorithms.architectures import ARCHITECTURES
 from tests.algorithms.compiling import compiled
-from tests.algorithms.nvrtc12 import compiled12
 from tests.algorithms.registers import (
     CARDS,
     EVERYWHERE,
-    OLD,
     ONCE,
     OWN,
     SPILLS,
@@ -31,18 +30,6 @@ from convforge.backends.kernel import PACKAGE
 from convforge.problem import parse_problem
 
 REFRESH = "`make registers` writes the record anew; look at its diff"
-# What `make test` looks at: the newest that results are measured on, and the oldest, which another NVRTC compiles for.
-FIRST = ("sm_61", "sm_90")
-
-
-def marks(architecture: str) -> list[pytest.MarkDecorator]:
-    """What the tests of an architecture need, and when they run."""
-    needs = [compiled, compiled12] if architecture in OLD else [compiled]
-    return needs if architecture in FIRST else [*needs, pytest.mark.thorough]
-
-
-ARCHITECTURES = [pytest.param(name, marks=marks(name)) for name in CARDS]
-
 # How often a kernel that seems worse is compiled: now and then NVRTC makes other code of the same text.
 ATTEMPTS = 3
 

@@ -105,7 +105,7 @@ def test_pictures_are_drawn_as_results_are_taken() -> None:
             drawn += 1
             yield np.full((6, 7), drawn, np.int32)
 
-    results = convforge.filter_many(endless(), "identity", workers=2)
+    results = convforge.filter_many(endless(), "identity", workers=2, algorithm="direct_naive")
     assert drawn == 0, "nothing begins before the first result is asked for"
     for turn in range(1, 20):
         assert int(next(results).max()) == turn
