@@ -32,7 +32,7 @@ def test_the_faster_one_wins_whichever_it_is() -> None:
 def test_times_closer_than_their_spreads_are_a_tie() -> None:
     assert "tie: honest, rival" in shown(honest=FAST, rival=NEAR)
     verdict = judge(run(result(samples=FAST), result(algorithm="rival", samples=NEAR, ours=False)), "square_8")
-    assert verdict.level
+    assert verdict.order == "level"
     assert len(verdict.fastest) == 2
 
 

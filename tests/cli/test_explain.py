@@ -116,9 +116,11 @@ def test_every_method_is_there_with_what_it_takes_or_why_not(done: Callable[...,
         assert len(reason.split()) > 3, f"{name} says why not in a sentence"
         assert ours[name].precision != "strict" or reason == ours[name].refusal
     for name, row in rows.items():
-        assert list(row) == ["method", "launches", "tile", "workspace", "predicted"]
+        assert list(row) == ["method", "launches", "tile", "workspace", "place"]
         assert re.fullmatch(r"[\d.]+ [kMG]?B", row["workspace"]), name
         assert int(row["launches"]) >= 1
+    assert sorted(int(row["place"].removesuffix(".")) for row in rows.values()) == [*range(1, len(rows) + 1)]
+    assert "predicted" not in ran.out, "the cost model's seconds predict no time"
     peers = [found.name for found in algorithms(problem) if not found.ours]
     assert f"other libraries with --peers: {', '.join(peers)}" in ran.out
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from tests.lab import books
-from tests.studies.made_up import LOUD, STILL, result, rgb, run
+from tests.studies.made_up import CALM, LOUD, STILL, result, rgb, run
 
 from convforge.algorithms import find
 from convforge.bench.records import Result, digest
@@ -189,11 +189,18 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     assert turned["im2col", "direct_naive"].supported
     assert turned["cudnn", "direct_naive"].form == "order/holds"
     assert not turned["cudnn", "direct_naive"].supported
-    level = [of(512, "direct_naive", 1e-5, LOUD), of(512, "im2col", 1.1e-5, LOUD)]
+    level = [of(512, "direct_naive", 1e-5, CALM), of(512, "im2col", 1.03e-5, CALM)]
+    level += [of(1024, "direct_naive", 1e-5, LOUD), of(1024, "im2col", 1.1e-5, LOUD)]
     mixed = found(*slower[:2], of(2048, "direct_naive", 9e-5), of(2048, "im2col", 1e-5), *level)
     values = mixed["im2col", "direct_naive"].values
     assert mixed["im2col", "direct_naive"].form == "order/mixed"
     assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
+    assert values["unsure"] == ["rgb_to_1_1024_s1"]
+    noisy = found(*level[2:])["im2col", "direct_naive"]
+    assert orders.sentence(noisy) == (
+        "Whether the order of im2col and direct_naive is the same here as there cannot be told. "
+        "Too noisy to rank: rgb_to_1_1024_s1."
+    )
     (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")

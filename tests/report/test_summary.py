@@ -34,7 +34,7 @@ def two(ours: float, peer: float, width: float = 0.01, size: int = 64) -> list[d
     [
         (1e-3, 2e-3, 0.01, "ahead", "2.00x", "2.00x ahead"),
         (2e-3, 1e-3, 0.01, "behind", "0.50x", "ours is behind, 0.50x of its speed"),
-        (1.00e-3, 1.01e-3, 0.05, "level", "1.01x", "a tie, closer than their spreads"),
+        (1.00e-3, 1.01e-3, 0.05, "level", "1.01x", "a tie (1.01x)"),
         (1e-3, 1.1e-3, 0.001, "ahead", "1.10x", "1.10x ahead"),
     ],
 )

@@ -15,6 +15,7 @@ from convforge.studies import Finding, find_study
 
 # Samples around a time: still ones have a spread of 1 %, loud ones of 50 %.
 STILL = (0.99, 0.99, 1.0, 1.01, 1.01)
+CALM = (0.96, 0.97, 1.0, 1.03, 1.04)  # two of these are level where their medians are within 5 %
 LOUD = (0.4, 0.5, 1.0, 1.5, 1.6)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.studies.made_up import LOUD, found, launch, one, result, rgb, run, sentence, timing
+from tests.studies.made_up import CALM, LOUD, found, launch, one, result, rgb, run, sentence, timing
 
 from convforge.bench.block_tables import block_tables
 from convforge.bench.records import Finalist, Finalists, Result, Run
@@ -58,13 +58,14 @@ def test_a_case_with_skipped_shapes_is_not_held_against_one_that_has_them_all() 
     assert "some shapes were skipped on b, so that another may be faster" in sentence("block-size", alone[1])
 
 
-def test_shapes_that_are_level_support_nothing() -> None:
-    times = {block(32, 4): 1.0, block(8, 8): 1.05}
-    made = run(*(result("direct_constant", s, rgb(256), config=c, shape=LOUD) for c, s in times.items()))
+@pytest.mark.parametrize(("shape", "form"), [(CALM, "level"), (LOUD, "unsure")])
+def test_shapes_that_are_level_or_noisy_support_nothing(shape: tuple[float, ...], form: str) -> None:
+    times = {block(32, 4): 1.0, block(8, 8): 1.03}
+    made = run(*(result("direct_constant", s * 0.9, rgb(256), config=c, shape=shape) for c, s in times.items()))
     finding = one("block-size", made, "best-shape")
-    assert (finding.form, finding.supported) == ("shape/level", False)
+    assert (finding.form, finding.supported) == (f"shape/{form}", False)
     (said,) = found("block-size", made, "shapes")
-    assert (said.form, said.supported) == ("shapes/level", False)
+    assert (said.form, said.supported) == (f"shapes/{form}", False)
     assert one("block-size", run(*shaped({block(32, 4): 1.0})), "shapes").form == "shapes/none"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.studies.made_up import LOUD, STILL, found, one, result, rgb, run, sentence, table, timing
+from tests.studies.made_up import CALM, LOUD, STILL, found, one, result, rgb, run, sentence, table, timing
 
 from convforge.bench.records import Result
 from convforge.studies import find_study
@@ -40,10 +40,11 @@ def test_a_crossover_is_found_where_it_is() -> None:
     assert "direct_naive at 32 to 64; direct_tiled at 128" in sentence("size", finding)
 
 
-def test_times_closer_than_their_spreads_support_no_winner() -> None:
-    made = run(*table({"direct_naive": {32: 1.0, 64: 2.0}, "direct_tiled": {32: 1.1, 64: 2.1}}, shape=LOUD))
+@pytest.mark.parametrize(("shape", "form"), [(CALM, "winners/level"), (LOUD, "undecided/series")])
+def test_times_closer_than_their_spreads_support_no_winner(shape: tuple[float, ...], form: str) -> None:
+    made = run(*table({"direct_naive": {32: 0.9, 64: 1.8}, "direct_tiled": {32: 0.92, 64: 1.83}}, shape=shape))
     finding = one("size", made, "winner-by-size")
-    assert finding.form == "winners/level"
+    assert finding.form == form
     assert not finding.supported
 
 
@@ -217,8 +218,30 @@ def test_who_wins_once_is_not_said_never_to_win() -> None:
 
 
 def test_who_is_level_is_not_said_never_to_win() -> None:
-    made = run(*table({"direct_naive": {32: 1.0}, "direct_tiled": {32: 1.1}}, shape=LOUD))
+    made = run(*table({"direct_naive": {32: 0.9}, "direct_tiled": {32: 0.93}}, shape=CALM))
     assert {f.form for f in found("size", made, "ahead")} == {"ahead/level"}
+    noisy = run(*table({"direct_naive": {32: 0.9}, "direct_tiled": {32: 0.93}}, shape=LOUD))
+    finding = one("size", noisy, "ahead")
+    assert finding.form == "undecided/fastest"
+    assert "(direct_naive, direct_tiled)" in sentence("size", finding)
+
+
+def test_a_spread_that_hides_a_factor_of_five_makes_no_tie() -> None:
+    """im2col's median is 5.4 times direct_rows', its spread 160 %: whoever of the two is faster, they are not level."""
+    texts = {"rgb_to_1_64_s2": rgb(64, 2), "rgb_to_1_128_s2": rgb(128, 2)}
+    rows = [result("direct_rows", 3e-5, text, case=case) for case, text in texts.items()]
+    rows.append(result("im2col", 1.61e-4, rgb(64, 2), case="rgb_to_1_64_s2", shape=(0.1, 0.2, 1.0, 3.4, 5.0)))
+    (undecided,) = found("stride", run(*rows), "im2col-against-direct")
+    assert sentence("stride", undecided) == (
+        "At stride 2 whether im2col or the best direct method is faster cannot be told. "
+        "Too noisy to rank: rgb_to_1_64_s2."
+    )
+    rows.append(result("im2col", 1.61e-4, rgb(128, 2), case="rgb_to_1_128_s2"))
+    (behind,) = found("stride", run(*rows), "im2col-against-direct")
+    assert sentence("stride", behind) == (
+        "At stride 2 im2col is behind the best direct method on the one case; on rgb_to_1_128_s2 it takes 5.37x the "
+        "time. Too noisy to rank: rgb_to_1_64_s2."
+    )
 
 
 # Strides.

@@ -1,7 +1,7 @@
 """How far ahead of the best peer, at a glance: geometric means over the cases of a run, by stride and size of picture.
 
-A case counts by its verdict: the time of the best peer over that of our best method. A case without one of them is left
-out, and said.
+A case counts by its verdict: the time of the best peer over that of our best method. A case without one of them, or
+with two that are too noisy to rank, is left out and named.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def ahead_markdown(run: Run, results: Sequence[Result]) -> str:
     """
     found = ahead_of(run, results)
     missing = [name for name in dict.fromkeys(r.case for r in results) if name not in found]
-    return markdown(run, [ahead_table(list(found.values()), missing)], LEGEND)
+    noisy = [name for name in missing if judge(run, name).order == "unsure"]
+    missing = [name for name in missing if name not in noisy]
+    return markdown(run, [ahead_table(list(found.values()), missing, noisy)], LEGEND)
 
 
 def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
@@ -95,11 +97,13 @@ def ahead_of(run: Run, results: Sequence[Result]) -> dict[str, Ahead]:
     names = dict.fromkeys(r.case for r in results)
     found = {name: ahead for name in names if (ahead := _ahead(run, name)) is not None}
     if not found:
-        raise ValueError(f"{run.path} holds no case that both a method of ours and a peer were timed on")
+        raise ValueError(
+            f"{run.path} holds no case that both a method of ours and a peer were timed on and that can be ranked"
+        )
     return found
 
 
-def ahead_table(found: Sequence[Ahead], missing: Sequence[str] = ()) -> Table:
+def ahead_table(found: Sequence[Ahead], missing: Sequence[str] = (), noisy: Sequence[str] = ()) -> Table:
     """A row a stride and one for all; columns of small pictures, of large ones and of all."""
     copied = any(one.copied is not None for one in found)
     bands = (
@@ -116,13 +120,14 @@ def ahead_table(found: Sequence[Ahead], missing: Sequence[str] = ()) -> Table:
         rows.append((Cell("all" if stride is None else str(stride)), *cells, *([Cell(_mean(shares, " %"))] * copied)))
     notes = [COPY.format(size=LARGEST)] * copied
     notes += [f"Not counted, as one side was not timed: {some(missing)}."] * bool(missing)
+    notes += [f"Not counted, as too noisy to rank: {some(noisy)}."] * bool(noisy)
     columns = ("stride", *(name for name, _ in bands), *(["of a copy"] * copied))
     return Table(columns, tuple(rows), tuple(notes))
 
 
 def _ahead(run: Run, case: str) -> Ahead | None:
     verdict = judge(run, case)
-    if verdict.ratio is None or verdict.best_ours is None:
+    if verdict.ratio is None or verdict.best_ours is None or verdict.order == "unsure":
         return None
     problem = parse_problem(verdict.best_ours.problem)
     if not isinstance(problem, Conv2dProblem):

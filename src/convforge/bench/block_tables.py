@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from convforge.bench.cells import Cell, Table, markdown, natural, seconds, timed
+from convforge.bench.cells import Cell, Table, best_of, markdown, natural, seconds, some, timed
 from convforge.bench.config_tables import changes_of
 from convforge.bench.records import Result, Run
-from convforge.measure.timer import tie
+from convforge.measure.ranking import order, rank
 
 Kind = Literal["threads", "tile"]
 LEGEND = (
     "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that a "
-    "multiprocessor holds. Bold: the fastest of the row; ~ noisy; * sources changed since. Where a method has several "
-    "configs with one shape, the fastest stands here."
+    "multiprocessor holds. Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources "
+    "changed since. Where a method has several configs with one shape, the fastest stands here."
 )
 NOTES: dict[Kind, str] = {
     "threads": "Columns: threads of a block, along q and along p (of a matrix: along n and along m).",
@@ -107,30 +107,40 @@ def _table(kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) 
     columns = sorted(shapes, key=lambda s: (s.partition, s.first * s.second, s.first))
     lines = []
     for (case, method), tried in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        best = min((r for _, r in tried), key=seconds)
+        best = best_of(r for _, r in tried)
         cells = [_cell([r for shape, r in tried if shape == column], best) for column in columns]
         lines.append((Cell(case), Cell(method), *cells, Cell(_verdict(tried, best))))
     return Table(("case", "method", *map(str, columns), "fastest"), tuple(lines), (NOTES[kind],))
 
 
-def _cell(results: Sequence[Result], best: Result) -> Cell:
+def _cell(results: Sequence[Result], best: Result | None) -> Cell:
     if not results:
         return Cell("")
     r = min(results, key=seconds)
     return timed(r, r.launches[0].get("occupancy") if r.launches else None, best)
 
 
-def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
+def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result | None) -> str:
     """Which shape is fastest, and what it gains over the method's default, which is the first of its configs."""
+    doubtful = rank([(r.time, shape) for shape, r in tried if r.time is not None], lambda pair: pair[0]).unsure
+    noisy = f"too noisy to rank: {some(str(shape) for _, shape in doubtful)}" if doubtful else ""
+    if best is None or best.time is None:
+        return noisy or "-"
+    return "; ".join(filter(None, (_over_default(tried, best), noisy)))
+
+
+def _over_default(tried: Sequence[tuple[Shape, Result]], best: Result) -> str:
+    assert best.time is not None
     (first, default), shape = tried[0], next(shape for shape, r in tried if r is best)
-    if best.time is None:
-        return "-"
     if best is default:
         return f"{shape}, the default"
     if default.time is None:
         return f"{shape}; the default, {first}, has no time"
-    if tie(best.time, default.time):
+    verdict = order(best.time, default.time)
+    if verdict == "level":
         return f"{shape}, level with the default, {first}"
+    if verdict == "unsure":  # the default is among those too noisy to rank, which are named
+        return str(shape)
     ahead = f"{default.time.median_s / best.time.median_s:.3g}x ahead of the default"
     if shape == first:
         return f"{shape} with {', '.join(changes_of(default.config, best.config))}, {ahead}"

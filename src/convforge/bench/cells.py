@@ -12,6 +12,7 @@ from typing import Literal
 
 from convforge.backends.facts import cores_in_words
 from convforge.bench.records import Result, Run
+from convforge.measure.ranking import rank
 from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
 
 Mark = Literal["", "ours", "peer"]
@@ -134,12 +135,18 @@ def caption(run: Run) -> str:
     return f"{said}; copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s."
 
 
+def best_of(results: Iterable[Result]) -> Result | None:
+    """The fastest of some results; None where none has a time, or it is too noisy to rank."""
+    found = [(r.time, r) for r in results if r.time is not None]
+    return next((r for _, r in rank(found, lambda pair: pair[0]).leaders), None)
+
+
 def seconds(r: Result) -> float:
     """A result's time, without end where it has none: what the fastest of several is found by."""
     return math.inf if r.time is None else r.time.median_s
 
 
-def timed(r: Result, share: float | None, best: Result) -> Cell:
+def timed(r: Result, share: float | None, best: Result | None) -> Cell:
     """A cell of ms, with a share in parentheses; or why there is no time."""
     if r.time is None:
         return Cell(r.status)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convforge.bench.cells import Cell, Table, markdown, natural, seconds, timed
+from convforge.bench.cells import Cell, Table, best_of, markdown, natural, timed
 from convforge.bench.records import Result, Run
 
 LEGEND = (
     "ms a call, weights prepared on every call; in parentheses the share of the bandwidth of our copy kernel over as "
     "many bytes as the case must move at least. First with the default config, then with one field of it changed. "
-    "Bold: the fastest of the row; ~ noisy; * sources changed since."
+    "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
 )
 
 
@@ -57,7 +57,7 @@ def config_table(run: Run, results: Sequence[Result]) -> Table:
     columns = sorted({field for found in rows.values() for field in found if field}, key=natural)
     lines = []
     for (case, method), found in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        best = min(found.values(), key=seconds)
+        best = best_of(found.values())
         shown = [found.get(field) for field in ("", *columns)]
         cells = [Cell("") if r is None else timed(r, run.of_copy(r, r.time), best) for r in shown]
         lines.append((Cell(case), Cell(method), *cells, Cell(found[""].config)))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from convforge.bench.cells import Cell, three
 from convforge.bench.records import Result, Run
+from convforge.bench.verdicts import TERMS
 
 LEGEND = (
     "ms / share of a copy; weights prepared on every call. The share is that of the bandwidth of our copy kernel over "
     "as many bytes as the case must move at least, half read and half written, over a ring like the case's. Bold: our "
     "best; italics: the best peer; ~ noisy; * sources changed since; a method with its arithmetic in parentheses must "
-    "be asked for by name and does not compete."
+    "be asked for by name and does not compete. " + TERMS
 )
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from convforge.bench.cells import escaped, markdown_line, three
 from convforge.bench.records import Result, Run
+from convforge.measure.ranking import order, rank
+from convforge.measure.timer import Timing
 
 COLUMNS = ("work", "convforge", "fastest other", "times as fast")
 LEGEND = (
@@ -88,17 +90,20 @@ def _cells(row: Headline, run: Run, results: Sequence[Result]) -> list[str]:
     other = _fastest(run, [r for r in results if not r.ours])
     if ours is None or other is None:
         raise ValueError(f"{run.path} holds no case of {row.of!r} that was timed on both sides")
-    ratio = other[0] / ours[0]
-    shown = f"**{three(ratio)}x**" if ratio >= 1 else f"{three(ratio)}x: slower"
+    ratio = three(other[0].median_s / ours[0].median_s)
+    shown = {
+        "faster": f"**{ratio}x**", "slower": f"{ratio}x: slower", "level": f"{ratio}x: a tie",
+        "unsure": "too noisy to rank",
+    }  # fmt: skip
     return [
         row.words,
-        three(1e3 * ours[0]),
-        f"{three(1e3 * other[0])} ({escaped(other[1].algorithm)})",
-        shown,
+        three(1e3 * ours[0].median_s),
+        f"{three(1e3 * other[0].median_s)} ({escaped(other[1].algorithm)})",
+        shown[order(ours[0], other[0])],
     ]
 
 
-def _fastest(run: Run, results: Iterable[Result]) -> tuple[float, Result] | None:
-    """Seconds of the fastest result, and which it is; None where nothing was timed."""
-    timed = [(timing.median_s, r) for r in results if (timing := run.timing(r)) is not None]
-    return min(timed, key=lambda pair: pair[0], default=None)
+def _fastest(run: Run, results: Iterable[Result]) -> tuple[Timing, Result] | None:
+    """The fastest result that can be ranked, with its timing; None where nothing was timed."""
+    found = rank([(timing, r) for r in results if (timing := run.timing(r)) is not None], lambda pair: pair[0])
+    return next(iter((*found.leaders, *found.unsure)), None)

@@ -11,7 +11,8 @@ from typing import Any
 from convforge.bench.cells import Cell, Table, markdown, some, three
 from convforge.bench.records import is_current
 from convforge.bench.sheets import KINDS, Sheet
-from convforge.measure.timer import Timing, tie
+from convforge.measure.ranking import order
+from convforge.measure.timer import Timing
 
 # What is aimed at: seconds of a warm call on a device; of a first call on a new problem, and of one whose kernels are
 # on the disk; times over the best, and the share of cases that keep to it; times over PyTorch of a whole model.
@@ -32,7 +33,7 @@ FIRST = (
 )
 CHOICES = (
     "Each level chose with choices of its own, then the chosen were timed in turns in the same run. The best of a case "
-    "is the fastest of these, the full search's choice among them; closer to it than their spreads counts as equal. "
+    "is the fastest of these, the full search's choice among them; what ties with it counts as equal. "
     "The full search measures this very problem, at most {search_s:g} s; auto takes what is remembered of a problem "
     "that is alike, as calls do."
 )
@@ -180,12 +181,12 @@ def choices_markdown(sheet: Sheet) -> str:
 
 
 def over_best(row: Mapping[str, Any], level: str) -> float:
-    """The time of what a level chose over the best of its case; 1 where their spreads make it a tie."""
+    """The time of what a level chose over the best of its case; 1 where it is a tie."""
     times = {(t["algorithm"], t["config"]): Timing.from_table(t["time"]) for t in row["times"]}
     chosen = row["levels"][level]
     own = times[chosen["algorithm"], chosen["config"]]
     best = min(times.values(), key=lambda time: time.median_s)
-    return 1.0 if tie(own, best) else own.median_s / best.median_s
+    return 1.0 if order(own, best) == "level" else own.median_s / best.median_s
 
 
 def _share(ratios: Iterable[float], bound: float) -> float:
@@ -215,7 +216,7 @@ def models_markdown(sheet: Sheet) -> str:
         if ratio is not None and eager is not None and ours is not None:
             compared += 1
             if ratio > SLOWER:
-                (unsure if tie(ours, eager) else slower).append(name)
+                (slower if order(ours, eager) == "slower" else unsure).append(name)
         cells = (
             row["model"], str(row["batch"]), row["setting"], *(_ms(times.get(by)) for by in ("eager", "compiled")),
             _ms(ours), "" if ratio is None else f"{ratio:.3f}x", f"{row['ours_layers']} of {row['layers']}",
@@ -228,10 +229,11 @@ def models_markdown(sheet: Sheet) -> str:
     columns = ("model", "batch", "setting", "PyTorch", "torch.compile", "convforge", "of PyTorch",
                "layers by convforge", "error", "PyTorch's error")  # fmt: skip
     table = Table(columns, tuple(rows), tuple(dict.fromkeys(notes)), lead=3)
+    ranked = compared - len(unsure)
     said = [f"Slower than PyTorch at the same setting by more than 3 %: {some(slower)}." if slower else
-            f"None of {compared} is slower than PyTorch at the same setting by more than 3 %."]  # fmt: skip
+            f"None of {ranked} is slower than PyTorch at the same setting by more than 3 %."]  # fmt: skip
     if unsure:
-        said.append(f"Slower by more than that, but no more than the spreads of both: {some(unsure)}.")
+        said.append(f"Too noisy to rank, with a median above that: {some(unsure)}.")
     said.append(f"Wrong, and so without a time: {some(wrong)}." if wrong else "All outputs keep to the bound.")
     return _shown(sheet, " ".join(said), table, MODELS.format(**sheet.settings))
 

@@ -17,7 +17,7 @@ from convforge.bench.copy_tables import LEGEND as COPY_LEGEND
 from convforge.bench.copy_tables import copy_cell, copy_notes, percent
 from convforge.bench.records import Result, Run
 from convforge.bench.step_tables import step_notes
-from convforge.bench.verdicts import Verdict, judge
+from convforge.bench.verdicts import TERMS, Verdict, judge
 from convforge.measure.timer import Timing
 from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LEGEND = (
     "ms / nominal GFLOP/s (the direct method's operations, whatever the method does); weights prepared on every call. "
     "Bold: our best; italics: the best peer; ~ noisy; * sources changed since; a method with its arithmetic in "
-    "parentheses must be asked for by name and does not compete."
+    "parentheses must be asked for by name and does not compete. " + TERMS
 )
 
 TRANSFER = (
@@ -166,7 +166,7 @@ CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",
     "ms", "spread", "noisy", "gflops", "prepared_ms", "prepared_spread", "transfer_ms", "transfer_spread", "steps",
     "copy_ms", "of_copy", "cold", "ring", "samples", "first_call_ms", "prepare_ms", "workspace_bytes", "rms_error",
-    "max_error", "bound_ratio", "flops", "least_bytes", "stale", "fastest", "note",
+    "max_error", "bound_ratio", "flops", "least_bytes", "stale", "fastest", "too_noisy_to_rank", "note",
 )  # fmt: skip
 
 
@@ -192,6 +192,7 @@ def csv_table(run: Run) -> str:
                 "max_error": r.error.max if r.error else None,
                 "bound_ratio": r.error.bound_ratio if r.error else None,
                 "fastest": r in verdicts[r.case].fastest,
+                "too_noisy_to_rank": r in verdicts[r.case].unsure,
                 "steps": " ".join(f"{step.name}={_ms(step.time.median_s)}" for step in r.steps),
             }
         )

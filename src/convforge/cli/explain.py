@@ -64,7 +64,7 @@ def explain(
     _print_limit(console, asked, run, roof, runtime.facts.backend)
     _print_choice(console, choice, tuned, run, asked)
     _print_table(console, entries, choice.algorithm, tuned, run, roof, runtime.facts)
-    _print_notes(console, asked, entries, tuned, run, left_out)
+    _print_notes(console, asked, entries, tuned, run, left_out, runtime.facts)
     if verbose:
         _print_details(console, entries, run, roof)
 
@@ -158,7 +158,8 @@ def _print_table(
         columns[name] = lambda e: _si(max((i.scratch_bytes for i in _launches(e)), default=0), "B")
     columns["workspace"] = lambda e: _si(e.plan.workspace_bytes if e.plan else 0, "B")
     if backend != "emulator":
-        columns["predicted"] = lambda e: _predicted(e, facts)
+        places = _places(entries, facts)
+        columns["place"] = lambda e: f"{places[e.algorithm.name]}." if e.plan else "-"
     if tuned is not None:
         columns["tuned"] = lambda e: _tuned(e, tuned)
 
@@ -182,6 +183,7 @@ def _print_notes(
     tuned: Remembered | None,
     run: Run | None,
     left_out: Sequence[str],
+    facts: DeviceFacts,
 ) -> None:
     """What must be asked for by name, what refuses and why, what has no time and why, and what the times are."""
     for entry in entries:
@@ -214,6 +216,8 @@ def _print_notes(
         )
     if run is not None and any(r.status == "skipped" for r in run.results):
         console.print("what was skipped may fit a longer --budget")
+    if facts.backend != "emulator":
+        console.print("place: the order in which the cost model would try the methods; it is no time")
     if left_out:
         console.print(f"other libraries with --peers: {', '.join(left_out)}")
 
@@ -279,11 +283,13 @@ def _occupancy(entry: Entry) -> str:
     return f"{100 * min(known):.0f} %" if known else "-"
 
 
-def _predicted(entry: Entry, facts: DeviceFacts) -> str:
-    """What the cost model gives the plan."""
+def _places(entries: Sequence[Entry], facts: DeviceFacts) -> dict[str, int]:
+    """Method -> its place by the cost model, 1 the fastest. The model ranks; its seconds predict no time."""
     from convforge.tuning.cost import predicted_s
 
-    return _seconds(predicted_s(entry.algorithm, entry.problem, facts, entry.plan))
+    planned = [entry for entry in entries if entry.plan is not None]
+    planned.sort(key=lambda e: predicted_s(e.algorithm, e.problem, facts, e.plan))
+    return {entry.algorithm.name: place for place, entry in enumerate(planned, start=1)}
 
 
 def _tuned(entry: Entry, tuned: Remembered) -> str:

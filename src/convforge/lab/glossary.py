@@ -97,6 +97,11 @@ def _words() -> list[tuple[str, str]]:
             gettext("spread"),
             gettext("half the distance between the quartiles of the samples over their median, written ±"),
         ),
+        (gettext("level, a tie"), gettext("medians within 5 % of each other, and closer than the spreads of the two")),
+        (
+            gettext("too noisy to rank"),
+            gettext("spreads so wide that the order cannot be told: neither a tie nor a winner"),
+        ),
         (
             "GFLOP/s",
             gettext("1e9 floating-point operations a second; a multiplication and an addition are two of them"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from convforge.bench.records import Result
+from convforge.measure.ranking import order
 from convforge.report.records import Entry
 from convforge.studies import Datum, Finding
-from convforge.studies.readings import order
 from convforge.studies.words import render
 
 RULE = "order-here"
@@ -20,8 +21,9 @@ ENGLISH = {
     "here on {n:each case}: on {case}, the largest, {b} takes {theirs:times} the time of {a} there and {here:times} "
     "here.",
     "order/mixed": "{a} is faster than {b} on {led} of {n:count case} there; their order is the same here on {same}, "
-    "the other way round on {turned}, and closer than the spreads on {level}: on {case}, the largest, {b} takes "
+    "the other way round on {turned}, and level on {level}: on {case}, the largest, {b} takes "
     "{theirs:times} the time of {a} there and {here:times} here.",
+    "order/unsure": "Whether the order of {a} and {b} is the same here as there cannot be told.",
 }
 
 
@@ -41,14 +43,16 @@ class Both:
 
     @property
     def order(self) -> str:
-        """Whether their order is the "same" here, "turned", or "level": too close to tell in one of the two."""
+        """Whether their order is the "same" here, "turned", "level" in one of the two, or "unsure": too noisy here."""
         a, b = (entry.timing for entry in self.here)
         assert a is not None
         assert b is not None
-        there = self.ratios[0]
-        if there == 1 or order(a, b) == "level":
+        there, verdict = self.ratios[0], order(a, b)
+        if verdict == "unsure":
+            return "unsure"
+        if there == 1 or verdict == "level":
             return "level"
-        return "same" if (order(a, b) == "faster") == (there > 1) else "turned"
+        return "same" if (verdict == "faster") == (there > 1) else "turned"
 
 
 def orders(cases: Mapping[str, tuple[list[Result], Mapping[str, Entry]]], doubted: set[str]) -> Iterator[Finding]:
@@ -78,16 +82,23 @@ def sentence(finding: Finding) -> str:
 
 
 def _finding(found: Mapping[str, Both], *, supported: bool) -> Finding:
+    unsure = [case for case, both in found.items() if both.order == "unsure"]
+    told = {case: both for case, both in found.items() if case not in unsure}
+    found = told or found
     led = sum(both.ratios[0] > 1 for both in found.values())
     if 2 * led < len(found):  # the one that is faster on most of them is named first
         found = {case: Both(both.theirs[::-1], both.here[::-1]) for case, both in found.items()}
         led = sum(both.ratios[0] > 1 for both in found.values())
+    first = next(iter(found.values()))
+    about: dict[str, Any] = {"a": first.theirs[0].algorithm, "b": first.theirs[1].algorithm, "unsure": unsure}
+    if not told:
+        return Finding(RULE, "order/unsure", about, supported=False)
     every = [both.order for both in found.values()]
     form = {"same": "holds", "turned": "turns"}.get(every[0], "mixed") if len(set(every)) == 1 else "mixed"
     case = max(found, key=lambda name: found[name].theirs[0].least_bytes)
     theirs, here = found[case].ratios
-    values = {
-        "a": found[case].theirs[0].algorithm, "b": found[case].theirs[1].algorithm, "led": led, "n": len(found),
+    values = about | {
+        "led": led, "n": len(found),
         "case": case, "theirs": theirs, "here": here,
         **{name: every.count(name) for name in ("same", "turned", "level")},
     }  # fmt: skip

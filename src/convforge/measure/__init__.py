@@ -3,14 +3,16 @@
 from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
 from convforge.measure.copies import Copies
 from convforge.measure.machine import device_slug, machine_table, repository, versions
+from convforge.measure.ranking import Ranking, order, rank
 from convforge.measure.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
 from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
-from convforge.measure.timer import Timing, interleave, measure, tie
+from convforge.measure.timer import Timing, interleave, measure
 
 __all__ = [
     "Ceilings",
     "Copies",
     "Cycle",
+    "Ranking",
     "Ring",
     "RingSize",
     "Slot",
@@ -23,10 +25,11 @@ __all__ = [
     "measure_ceilings",
     "median_uncertainty",
     "moved",
+    "order",
     "output_form",
+    "rank",
     "repository",
     "ring_size",
     "spread",
-    "tie",
     "versions",
 ]

@@ -161,19 +161,6 @@ def interleave(
     ]
 
 
-def tie(a: Timing, b: Timing) -> bool:
-    """Whether two timings are closer than their spreads, so that neither is the faster one.
-
-    Examples
-    --------
-    >>> tie(Timing((1.0, 1.1, 1.2)), Timing((1.05, 1.15, 1.25)))
-    True
-    >>> tie(Timing((1.0, 1.0, 1.0)), Timing((1.05, 1.05, 1.05)))
-    False
-    """
-    return abs(a.median_s - b.median_s) <= a.median_s * a.spread + b.median_s * b.spread
-
-
 def _calibrate(run: Callable[[], None], runtime: Clock, sample_s: float) -> int:
     """Calls that fill a sample; finding out is the warm-up."""
     calls = 1

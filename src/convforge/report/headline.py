@@ -7,15 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from convforge.language import gettext
-from convforge.measure.timer import tie
+from convforge.measure.ranking import LEVEL, order
 from convforge.problem import parse_problem
 from convforge.report import numbers
 from convforge.report.records import Entry, View
-from convforge.report.summary import Duel, Group, Tone, arithmetic, counts, duels, kinds, weight
+from convforge.report.summary import Duel, Group, Tone, arithmetic, counts, duels, every_duel, kinds, weight
 from convforge.studies.readings import allowed
-
-# A geometric mean nearer to 1 than this is called level.
-LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +104,9 @@ def beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
         and not allowed(e.result, parse_problem(e.result.problem))
     ]
     fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
-    if fastest is None or fastest.timing is None or d.ours.timing is None or tie(fastest.timing, d.ours.timing):
+    if fastest is None or fastest.timing is None or d.ours.timing is None:
         return None
-    return fastest if fastest.timing.median_s < d.ours.timing.median_s else None
+    return fastest if order(fastest.timing, d.ours.timing) == "faster" else None
 
 
 def _over(kind: Group) -> str:
@@ -145,13 +142,14 @@ def _largest_ours(view: View) -> Entry | None:
 
 
 def _alone(view: View) -> Headline:
-    """The headline where no case has both ours and a peer."""
+    """The headline where no case has both ours and a peer that can be ranked."""
     top = _largest_ours(view)
     if top is None:
         caption = gettext("No method of ours was timed in this run.")
         return Headline("alone", gettext("No time"), caption, (gettext("The reasons stand below."),))
     caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=where(view, top))
-    sentences = [gettext("Nothing is compared: no peer was timed on any case of ours in this run."), _correct(top)]
+    nothing = gettext("Nothing is compared: no peer was timed on any case of ours in this run.")
+    sentences = [*_noisy(view), _correct(top)] if every_duel(view) else [nothing, _correct(top)]
     return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, tuple(sentences))
 
 
@@ -159,7 +157,7 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
     top = max(found, key=weight)
     result = {
         "ahead": gettext("{ratio} ahead"),
-        "level": gettext("a tie, closer than their spreads ({ratio})"),
+        "level": gettext("a tie ({ratio})"),
         "behind": gettext("ours is behind, {ratio} of its speed"),
     }[top.tone]
     compared = gettext("At {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}.")
@@ -184,8 +182,16 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
         words = gettext("Ahead in {ahead}, level in {level}, behind in {behind} of {n} cases.")
         yield words.format(ahead=ahead, level=level, behind=behind, n=len(found))
         yield from _ends(view, found)
-    if single := len(view.verdicts) - len(found):
+    yield from _noisy(view)
+    if single := len(view.verdicts) - len(every_duel(view)):
         yield gettext("Cases with no such comparison, not counted: {n}.").format(n=single)
+
+
+def _noisy(view: View) -> Iterable[str]:
+    """The cases that are not counted because their order cannot be told."""
+    names = [d.ours.result.case for d in every_duel(view) if d.tone == "unsure"]
+    if names:
+        yield gettext("Too noisy to rank, not counted: {names}.").format(names=gettext(", ").join(names))
 
 
 def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:

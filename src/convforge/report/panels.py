@@ -288,7 +288,7 @@ def _ratio_cases(
 
 
 def _tie_fill(ink: Ink) -> Any:
-    """Hollow where the two are closer than their spreads."""
+    """Hollow where the two tie."""
     import altair as alt
 
     return alt.condition("datum.tie", alt.value(ink("paper")), alt.value(ink("accent")))

@@ -106,7 +106,7 @@ class View:
     def verdicts(self) -> dict[str, Verdict]:
         """Of every case with a time, in the order of the file."""
         found = {case: judge(self.run, case) for case in self.run.cases}
-        return {case: verdict for case, verdict in found.items() if verdict.fastest}
+        return {case: verdict for case, verdict in found.items() if verdict.fastest or verdict.unsure}
 
     @cached_property
     def timed(self) -> tuple[Entry, ...]:

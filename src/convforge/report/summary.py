@@ -1,7 +1,7 @@
 """What a run says in few numbers: each case and kind against the peers, errors, and what has no time and why.
 
-Every sentence is computed from the stored timings; a tie is called a tie, and being behind is said as plainly as being
-ahead.
+Every sentence is computed from the stored timings; a tie is called a tie, what is too noisy to rank is named and does
+not count, and being behind is said as plainly as being ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
+from convforge.measure.ranking import Order
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
@@ -40,8 +41,8 @@ class Duel:
     ours, peer : Entry
     ratio : float
         Time of the peer over ours: above 1, ours is ahead.
-    tone : {"ahead", "level", "behind"}
-        "level" where the two are closer than their spreads.
+    tone : {"ahead", "level", "behind", "unsure"}
+        "level" is a tie, "unsure" too noisy to rank; see :mod:`convforge.measure.ranking`.
     """
 
     ours: Entry
@@ -54,6 +55,8 @@ class Duel:
         """The verdict in a word or two."""
         if self.tone == "level":
             return gettext("tie")
+        if self.tone == "unsure":
+            return gettext("too noisy to rank")
         words = gettext("{ratio} ahead") if self.tone == "ahead" else gettext("{ratio} behind")
         return words.format(ratio=numbers.ratio(max(self.ratio, 1 / self.ratio)))
 
@@ -136,15 +139,21 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 def duel(view: View, verdict: Verdict) -> Duel | None:
     """Our best against the best peer; None where one of them is missing."""
-    if verdict.best_ours is None or verdict.best_peer is None or verdict.ratio is None:
+    if verdict.best_ours is None or verdict.best_peer is None or verdict.ratio is None or verdict.order is None:
         return None
-    tone: Tone = "level" if verdict.level else "ahead" if verdict.ratio > 1 else "behind"
+    tones: dict[Order, Tone] = {"faster": "ahead", "slower": "behind", "level": "level", "unsure": "unsure"}
+    tone = tones[verdict.order]
     return Duel(view.entry(verdict.best_ours), view.entry(verdict.best_peer), verdict.ratio, tone)
 
 
-def duels(view: View) -> list[Duel]:
+def every_duel(view: View) -> list[Duel]:
     """The duel of every case that has one."""
     return [found for verdict in view.verdicts.values() if (found := duel(view, verdict)) is not None]
+
+
+def duels(view: View) -> list[Duel]:
+    """The duels that can be ranked: those that means and counts are of."""
+    return [d for d in every_duel(view) if d.tone != "unsure"]
 
 
 def kinds(view: View) -> list[Group]:

@@ -17,7 +17,7 @@ from convforge.report.summary import (
     Trouble,
     accuracies,
     arithmetic,
-    duels,
+    every_duel,
     groups,
     troubles,
 )
@@ -29,7 +29,7 @@ MANY = 6
 # Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.
 LONGEST_REASON = 320
 # Of a case on which nothing competes.
-NO_VERDICT = Verdict((), None, None, None, False)
+NO_VERDICT = Verdict()
 
 
 def of_a_copy() -> str:
@@ -76,7 +76,11 @@ def summary_table(view: View) -> Table:
             gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead"),
         ),
         Column(gettext("lowest"), True, gettext("the case where ours does worst")),
-        Column(gettext("ahead / level / behind"), True, gettext("level: closer than the spreads of the two")),
+        Column(
+            gettext("ahead / level / behind"),
+            True,
+            gettext("level: a tie, medians within 5 % and closer than the spreads"),
+        ),
         Column(gettext("our best, most often")),
         Column(gettext("at the largest case, ours / peer"), wide=True),
         Column(gettext("verdict there")),
@@ -118,7 +122,9 @@ def verdict_table(view: View) -> Table:
         Column(gettext("ratio"), True),
         Column(gettext("verdict")),
     )
-    return Table("verdicts", gettext("Who is faster, case by case"), columns, tuple(_duel_row(d) for d in duels(view)))
+    return Table(
+        "verdicts", gettext("Who is faster, case by case"), columns, tuple(_duel_row(d) for d in every_duel(view))
+    )
 
 
 def _duel_row(d: Duel) -> tuple[Cell, ...]:

@@ -12,9 +12,10 @@ from convforge.bench.block_tables import shape_of
 from convforge.bench.records import Run
 from convforge.bench.row import Row
 from convforge.bench.suites import load, select
+from convforge.measure.ranking import order
 from convforge.studies import common, occupancy
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, fastest, order
+from convforge.studies.readings import Reading, decided, ranked
 from convforge.studies.study import Part, Study
 from convforge.studies.tried import alike, shape, tried
 
@@ -49,14 +50,21 @@ def overview(run: Run) -> Iterator[Finding]:
         yield Finding("shapes", "shapes/apart" if several else "shapes/none", {}, supported=False)
         return
     ratios, leads, even, n = dict[str, float](), Counter[str](), True, 0
+    unsure: list[str] = []
     for group in groups:
-        for found in group.cases.values():
-            leaders, ratio = fastest(found), _ratio(found)
+        winners, doubtful = ranked(group.cases)
+        unsure += [f"{group.name} on {case}" for case in doubtful]
+        for case, leaders in winners.items():
+            found = group.cases[case]
+            ratio = _ratio(found)
             leads.update(map(shape, leaders))
             ratios[group.name] = max(ratio, ratios.get(group.name, ratio))
             even, n = even and len(leaders) == len(found), n + 1
+    if not n:
+        yield Finding("shapes", "shapes/unsure", {"unsure": unsure}, supported=False)
+        return
     best, times = leads.most_common(1)[0]
-    values = {"n": n, "span": common.spanned(ratios), "shape": best, "k": times}
+    values = {"n": n, "span": common.spanned(ratios), "shape": best, "k": times, "unsure": unsure}
     rests = tuple(r.datum() for group in groups for found in group.cases.values() for r in found)
     yield Finding("shapes", "shapes/level" if even else "shapes/all", values, rests, supported=not even)
 
@@ -69,13 +77,18 @@ def _ratio(found: Sequence[Reading]) -> float:
 def shapes(run: Run) -> Iterator[Finding]:
     """Of configs that differ in the shape alone: by how much it matters, and whether one is the fastest throughout."""
     for group in alike(run):
-        leaders = {case: fastest(found) for case, found in group.cases.items()}
-        top = max(group.cases, key=lambda case: _ratio(group.cases[case]))
+        leaders, unsure = ranked(group.cases)
+        if not leaders:
+            values: dict[str, Any] = {"method": group.name, "unsure": unsure}
+            yield Finding("best-shape", "shape/unsure", values, supported=False)
+            continue
+        top = max(leaders, key=lambda case: _ratio(group.cases[case]))
         worst = max(group.cases[top], key=lambda r: r.seconds)
         shared = set.intersection(*(set(map(shape, found)) for found in leaders.values()))
         values = {
             "method": group.name,
-            "n": len(group.cases),
+            "n": len(leaders),
+            "unsure": unsure,
             "shapes": len({shape(r) for found in group.cases.values() for r in found}),
             "ratio": _ratio(group.cases[top]),
             "case": top,
@@ -112,15 +125,18 @@ class Default:
     ----------
     method : str
     cases : int
-        On how many it has a time.
+        On how many it has a time that can be ranked.
     behind : dict
         Case on which another config is faster -> the default there, and the fastest.
+    unsure : list of str
+        Cases that are too noisy to tell; they do not count.
     rests : tuple of Datum
     """
 
     method: str
     cases: int
     behind: dict[str, tuple[Reading, Reading]]
+    unsure: list[str]
     rests: tuple[Datum, ...]
 
     @property
@@ -133,16 +149,21 @@ def _defaults(run: Run) -> Iterator[Default]:
     first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
     for method, cases in tried(run).items():
         behind, rests, known = dict[str, tuple[Reading, Reading]](), list[Datum](), 0
+        unsure: list[str] = []
         for case, found in cases.items():
             best = min(found, key=lambda r: r.seconds)
             own = next((r for r in found if r.result.config == first[case, r.result.algorithm]), None)
             if own is None:  # the default itself was skipped
                 continue
+            verdict = order(best.timing, own.timing)
+            if verdict == "unsure":
+                unsure.append(case)
+                continue
             known += 1
             rests += [own.datum(), best.datum()]
-            if order(best.timing, own.timing) == "faster":
+            if verdict == "faster":
                 behind[case] = (own, best)
-        yield Default(method, known, behind, tuple(rests))
+        yield Default(method, known, behind, unsure, tuple(rests))
 
 
 def defaults(run: Run) -> Iterator[Finding]:
@@ -152,7 +173,8 @@ def defaults(run: Run) -> Iterator[Finding]:
         return
     costs = {d.method: max(d.ratios.values()) for d in found if d.behind}
     costs = dict(sorted(costs.items(), key=lambda pair: -pair[1]))
-    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs}
+    unsure = [f"{d.method} on {case}" for d in found for case in d.unsure]
+    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs, "unsure": unsure}
     form = "best" if not costs else "beaten" if len(costs) == len(found) else "some"
     yield Finding("defaults", f"defaults/{form}", values, tuple(datum for d in found for datum in d.rests))
 
@@ -161,8 +183,10 @@ def default(run: Run) -> Iterator[Finding]:
     """Whether the default config is the fastest, and what another would bring."""
     for found in _defaults(run):
         values: dict[str, object] = {"method": found.method, "n": found.cases, "behind": list(found.behind)}
+        values["unsure"] = found.unsure
         if not found.cases:
-            yield Finding("default-config", "default/untimed", values, supported=False)
+            form = "default/unsure" if found.unsure else "default/untimed"
+            yield Finding("default-config", form, values, supported=False)
             continue
         if found.behind:
             case = max(found.ratios, key=lambda case: found.ratios[case])
@@ -182,18 +206,24 @@ def wide(run: Run) -> Iterator[Finding]:
     """Blocks at least a warp wide against narrower ones: a warp of a narrow block reads several rows at once."""
     judged = set[str]()
     for group in alike(run):
-        verdicts, ratios, rests = {}, {}, []
+        pairs = {}
         for case, found in group.cases.items():
             broad, narrow = _by_width(found)
             if broad and narrow:
-                a, b = min(broad, key=lambda r: r.seconds), min(narrow, key=lambda r: r.seconds)
-                verdicts[case], ratios[case] = order(a.timing, b.timing), b.seconds / a.seconds
-                rests += [a.datum(), b.datum()]
-        if not verdicts:
+                pairs[case] = min(broad, key=lambda r: r.seconds), min(narrow, key=lambda r: r.seconds)
+        if not pairs:
             continue
         judged.add(group.method)
+        told, unsure = decided(pairs)
+        if not told:
+            yield Finding("width", "width/unsure", {"method": group.name, "unsure": unsure}, supported=False)
+            continue
+        verdicts = {case: order(a.timing, b.timing) for case, (a, b) in told.items()}
+        ratios = {case: b.seconds / a.seconds for case, (a, b) in told.items()}
+        rests = [r.datum() for ab in told.values() for r in ab]
         values: dict[str, Any] = {
             "method": group.name,
+            "unsure": unsure,
             "n": len(ratios),
             "span": common.spanned(ratios),
             "inverse": common.spanned({case: 1 / r for case, r in ratios.items()}),
@@ -219,14 +249,15 @@ ENGLISH = {
     "matters by up to {ratio:times} ({best} against {worst} on {case}: {best_s:time}, {worst_s:time}).",
     "shape/changes": "{method}: which of {shapes:count shape} is the fastest changes with the case ({each:groups}); "
     "the shape matters by up to {ratio:times} ({best} against {worst} on {case}: {best_s:time}, {worst_s:time}).",
-    "shape/level": "{method}: no shape is faster than another on any of {n:count case}: all are closer than their "
-    "spreads.",
+    "shape/level": "{method}: no shape is faster than another on any of {n:count case}: all are level.",
+    "shape/unsure": "{method}: which shape is the fastest cannot be told.",
     "shape/left-out": "{method}: {left:names} left out of account: some shapes were skipped there.",
     "shape/cut": "{method}: some shapes were skipped on {left:names}, so that another may be faster there.",
     "shapes/all": "Where blocks differ in their shape alone, the slowest takes {span:span} the time of the fastest; "
     "{shape} is the fastest, or level with it, in {k} of {n:count comparison}.",
     "shapes/level": "Where blocks differ in their shape alone, none is faster than another in any of "
-    "{n:count comparison}: all are closer than their spreads.",
+    "{n:count comparison}: all are level.",
+    "shapes/unsure": "What the shape of a block does cannot be told.",
     "shapes/apart": "What the shape of a block does cannot be said: configs of different shapes differ in other things "
     "too.",
     "shapes/none": "What the shape of a block does cannot be said: no method was timed in several.",
@@ -235,6 +266,7 @@ ENGLISH = {
     "much another beats it at most: {costs:ratios}.",
     "defaults/beaten": "Another config beats the default for {n:each method}, at most by: {costs:ratios}.",
     "default/untimed": "{method}: whether the default config is well chosen cannot be said; it has no time.",
+    "default/unsure": "{method}: whether the default config is well chosen cannot be told.",
     "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
     "default/behind": "{method}: on {k} of {n:count case} another config beats the default, by up to {ratio:times} on "
     "{case} ({best} against {default}).",
@@ -243,6 +275,7 @@ ENGLISH = {
     "width/slower": "{method}: the best block narrower than 32 columns beats the best wider one on "
     "{n:each case}, by {inverse:span}.",
     "width/level": "{method}: blocks of 32 columns or more and narrower ones are level on {n:each case}.",
+    "width/unsure": "{method}: whether blocks of 32 columns or more beat narrower ones cannot be told.",
     "width/apart": "{method}: whether blocks of 32 columns or more beat narrower ones cannot be said: they differ in "
     "other things too.",
     "width/mixed": "{method}: blocks of 32 columns or more against narrower ones: {split:split}; the gain "

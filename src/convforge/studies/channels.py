@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case
+from convforge.measure.ranking import LEVEL, WIDE
 from convforge.problem import Conv2dProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
@@ -76,9 +77,11 @@ def rate(run: Run) -> Iterator[Finding]:
         }
         noise = 1 + a.timing.spread + b.timing.spread
         ratio = b.flops_per_s / a.flops_per_s
-        form = "level" if 1 / noise <= ratio <= noise else "grows" if ratio > 1 else "falls"
-        form = form if peak or form == "level" else f"{form}-no-peak"
-        yield Finding("rate", f"rate/{form}", values, tuple(r.datum() for r in best.values()), form != "level")
+        within = 1 / noise <= ratio <= noise
+        near = noise <= 1 + WIDE and max(ratio, 1 / ratio) <= 1 + LEVEL
+        form = ("level" if near else "unsure") if within else "grows" if ratio > 1 else "falls"
+        form = form if peak or within else f"{form}-no-peak"
+        yield Finding("rate", f"rate/{form}", values, tuple(r.datum() for r in best.values()), not within)
 
 
 _MOVES = "with the channels, from {few_rate:rate} at {few} to {many_rate:rate} at {many}"
@@ -91,6 +94,8 @@ ENGLISH = {
     "rate/grows-no-peak": _GROWS + "; {workload:workload}).",
     "rate/falls-no-peak": _FALLS + " ({workload:workload}).",
     "rate/level": "The best rate at {few} and at {many} channels is the same within the spreads ({workload:workload}).",
+    "rate/unsure": "How the best rate moves from {few} to {many} channels cannot be told: {few_rate:rate} and "
+    "{many_rate:rate} are too noisy to rank ({workload:workload}).",
     "channels/none": "What the channels do cannot be said: no two cases differ in them alone.",
 }
 

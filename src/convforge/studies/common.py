@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convforge.bench.records import Result, Run
+from convforge.measure.ranking import LEVEL, order
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, Series, by_case, fastest, order, stretches
+from convforge.studies.readings import Reading, Series, by_case, decided, ranked, stretches
 
 # Below this share of the FMA peak, a product or a convolution leaves the machine mostly idle.
 LOW_SHARE = 0.10
@@ -57,7 +58,8 @@ def ahead(found: Sequence[Reading], rule: str = "ahead") -> Iterator[Finding]:
     if not cases:
         yield Finding(rule, "ahead/too-few", {}, supported=False)
         return
-    winners = {case: fastest(rs) for case, rs in cases.items()}
+    winners, unsure = ranked(cases)
+    cases = {case: cases[case] for case in winners}
     never: list[str] = []
     for method in _distinct(r.method for r in strict):
         tried = [case for case, rs in cases.items() if method in {r.method for r in rs}]
@@ -85,6 +87,8 @@ def ahead(found: Sequence[Reading], rule: str = "ahead") -> Iterator[Finding]:
     if never:
         rests = tuple(rs[0].datum() for rs in winners.values())
         yield Finding(rule, "ahead/never", {"methods": never, "tried": len(cases)}, rests)
+    if unsure:
+        yield Finding(rule, "undecided/fastest", {"unsure": unsure}, supported=False)
 
 
 def _leads(method: str, cases: Iterable[str], every: dict[str, list[Reading]]) -> list[tuple[str, float]]:
@@ -105,7 +109,13 @@ def winners_along(one: Series, rule: str, *, strict: bool = True) -> Iterator[Fi
     if len(points) < 2:
         yield Finding(rule, "winners/too-few", values, supported=False)
         return
-    parts = stretches({place: [r.method for r in fastest(found)] for place, found in points.items()})
+    winners, unsure = ranked(points)
+    points = {place: points[place] for place in winners}
+    values |= {"unsure": unsure, "places": list(points)}
+    if not points:
+        yield Finding(rule, "undecided/series", values, supported=False)
+        return
+    parts = stretches({place: [r.method for r in leaders] for place, leaders in winners.items()})
     rests = tuple(r.datum() for found in points.values() for r in sorted(found, key=lambda r: r.seconds)[:2])
     values |= {"stretches": parts, "first": parts[0]["first"], "last": parts[-1]["last"], "n": len(points)}
     if len(parts) == 1:
@@ -145,14 +155,16 @@ def spanned(ratios: Mapping[str, float]) -> dict[str, Any]:
 
 def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
     """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
-    both = []
-    for rs in by_case(found).values():
+    pairs = {}
+    for case, rs in by_case(found).items():
         a, b = (next((r for r in rs if r.method == name), None) for name in (slow, fast))
         if a is not None and b is not None:
-            both.append((a, b))
-    values: dict[str, Any] = {"slow": slow, "fast": fast, "n": len(both)}
+            pairs[case] = (a, b)
+    told, unsure = decided(pairs)
+    both = list(told.values())
+    values: dict[str, Any] = {"slow": slow, "fast": fast, "n": len(both), "unsure": unsure}
     if not both:
-        yield Finding(rule, "pair/missing", values, supported=False)
+        yield Finding(rule, "undecided/pair" if unsure else "pair/missing", values, supported=False)
         return
     ratios = {b.case: a.seconds / b.seconds for a, b in both}
     orders = {b.case: order(b.timing, a.timing) for a, b in both}
@@ -203,7 +215,8 @@ def trend(one: Series, points: dict[int, tuple[Reading, Reading]], slow: str, fa
         "most": max(gains.values()),
     }
     if not any(steps):
-        return Finding(rule, "trend/steady", values, rests, supported=False)
+        form = "steady" if max(gains.values()) <= (1 + LEVEL) * min(gains.values()) else "unsure"
+        return Finding(rule, f"trend/{form}", values, rests, supported=False)
     form = "no-order" if {1, -1} <= set(steps) else "grows" if 1 in steps else "falls"
     return Finding(rule, f"trend/{form}", values, rests)
 
@@ -231,6 +244,10 @@ def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
     rests = tuple(r.datum() for ab in both.values() for r in ab)
     if len(both) < 2:
         return Finding(rule, "crossover/too-few", values, rests, supported=False)
+    both, unsure = decided(both)
+    values |= {"n": len(both), "unsure": unsure}
+    if not both:
+        return Finding(rule, "undecided/families", values, rests, supported=False)
     verdicts = {place: order(b.timing, a.timing) for place, (a, b) in both.items()}
     won = [place for place, verdict in verdicts.items() if verdict == "faster"]
     lost = [place for place, verdict in verdicts.items() if verdict == "slower"]
@@ -327,6 +344,13 @@ ENGLISH = {
     "ahead/level": "{method} is never the fastest alone; it is level with the fastest on {level:names}, of "
     "{tried:count case}.",
     "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
+    "undecided/fastest": "On some cases the fastest cannot be told.",
+    "undecided/growth": "How the time grows from {small} to {large} cannot be told: {small_s:time} and {large_s:time} "
+    "are too noisy to rank ({workload:workload}).",
+    "undecided/series": "The fastest along the {axis:axis} cannot be told ({workload:workload}).",
+    "undecided/pair": "{fast} against {slow}: which is faster cannot be told.",
+    "undecided/families": "The best {after:word} method against the best {before:word} one: which is faster cannot be "
+    "told ({workload:workload}).",
     "ahead/too-few": "Who is ahead cannot be said: on no case were two methods timed.",
     "winners/one": "{method} is the fastest along the {axis:axis}, from {first} to {last}, by {least:times} to "
     "{most:times} ({workload:workload}).",
@@ -339,7 +363,7 @@ ENGLISH = {
     "({workload:workload}).",
     "pair/all-faster": "{fast} is faster than {slow} on {n:all case}, by {span:span}.",
     "pair/all-slower": "{fast} is slower than {slow} on {n:all case}: it takes {inverse:span} the time.",
-    "pair/all-level": "{fast} and {slow} are level on {n:all case}: closer than their spreads.",
+    "pair/all-level": "{fast} and {slow} are level on {n:all case}.",
     "pair/mixed": "{fast} against {slow}: {split:split}; the gain goes from {span:span}.",
     "pair/missing": "{fast} against {slow}: no case has times of both, so nothing can be said.",
     "crossover/at": "The best {after:word} method overtakes the best {before:word} one at a {axis:axis} between "
@@ -371,6 +395,8 @@ ENGLISH = {
     "and {most:times} ({workload:workload}).",
     "trend/steady": "The gain of {fast} over {slow} does not move with the {axis:axis} by more than the spreads, from "
     "{first} to {last} ({workload:workload}).",
+    "trend/unsure": "How the gain of {fast} over {slow} moves with the {axis:axis} cannot be told: it lies between "
+    "{least:times} and {most:times}, and no step exceeds the spreads ({workload:workload}).",
     "trend/too-few": "How the gain of {fast} over {slow} moves with the {axis:axis} cannot be said from "
     "{n:count place} ({workload:workload}).",
     "peak/low": "Everything stays under {low:percent} of the card's peak of {peak:rate}: the highest of {n:count time} "

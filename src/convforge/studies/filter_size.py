@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case
+from convforge.measure.ranking import order
 from convforge.problem import Conv2dProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
@@ -72,6 +73,11 @@ def growth(run: Run) -> Iterator[Finding]:
             if len(best) < 2:
                 continue
             (small, a), *_, (large, b) = best.items()
+            if order(a.timing, b.timing) == "unsure":
+                values = {"workload": one.workload, "small": small, "large": large, "small_s": a.seconds,
+                          "large_s": b.seconds}  # fmt: skip
+                yield Finding("growth", "undecided/growth", values, (a.datum(), b.datum()), supported=False)
+                continue
             taps, grown = (large / small) ** 2, b.seconds / a.seconds
             values = {
                 "workload": one.workload,

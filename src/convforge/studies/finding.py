@@ -50,7 +50,8 @@ class Finding:
     form : str
         Key of its sentence in the study's table of words: the rule's outcome.
     values : mapping
-        What stands in the sentence: numbers in SI units, names, and plain lists and tables of them.
+        What stands in the sentence: numbers in SI units, names, and plain lists and tables of them. Under "unsure" the
+        places that were too noisy to rank, of which the finding says nothing else.
     data : tuple of Datum
         The figures that it rests on.
     supported : bool

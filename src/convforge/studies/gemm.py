@@ -9,10 +9,11 @@ from statistics import geometric_mean
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case, load, select
+from convforge.measure.ranking import order
 from convforge.problem import GemmProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
-from convforge.studies.readings import Reading, by_case, device_backend, order, readings
+from convforge.studies.readings import Reading, by_case, decided, device_backend, readings
 from convforge.studies.study import Part, Study
 
 # The rungs in their order, by backend.
@@ -79,19 +80,23 @@ def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
 
 def library(run: Run) -> Iterator[Finding]:
     """The fastest rung, whoever wrote it, against the best library, size by size."""
-    both = []
-    for rs in by_case(_square(run)).values():
+    pairs = {}
+    for case, rs in by_case(_square(run)).items():
         rungs, libraries = ([r for r in rs if r.result.ours is own] for own in (True, False))
         if rungs and libraries:
-            both.append((min(rungs, key=lambda r: r.seconds), min(libraries, key=lambda r: r.seconds)))
+            pairs[case] = (min(rungs, key=lambda r: r.seconds), min(libraries, key=lambda r: r.seconds))
+    told, unsure = decided(pairs)
+    both = list(told.values())
     if not both:
-        yield Finding("against-library", "library/none", {}, supported=False)
+        form = "library/unsure" if unsure else "library/none"
+        yield Finding("against-library", form, {"unsure": unsure}, supported=False)
         return
     shares = {a.case: b.seconds / a.seconds for a, b in both}
     verdicts = {a.case: order(a.timing, b.timing) for a, b in both}
     low, high = min(shares, key=lambda c: shares[c]), max(shares, key=lambda c: shares[c])
     values = {
         "n": len(both),
+        "unsure": unsure,
         "split": {v: [c for c, found in verdicts.items() if found == v] for v in ("faster", "slower", "level")},
         "span": {"least": shares[low], "least_case": low, "most": shares[high], "most_case": high},
         "rungs": list(dict.fromkeys(a.method for a, _ in both)),
@@ -150,6 +155,7 @@ ENGLISH = {
     "size}.",
     "library/mixed": "The fastest rung ({rungs:names}) against the best library ({libraries:names}): {split:split}; "
     "{span:span} its rate.",
+    "library/unsure": "Whether the fastest rung or the best library is faster cannot be told.",
     "library/none": "How the rungs compare with a library cannot be said: no size has times of both.",
     "filling/from": "The best rate comes within 10 % of its highest, {top_rate:rate} at {top}, from {near} on "
     "({near_rate:rate}); at {first} it is {first_rate:rate}, {share:percent} of it.",

@@ -17,7 +17,7 @@ from convforge.problem import Conv2dProblem, parse_problem
 from convforge.studies import common
 from convforge.studies.counters import Call, NoCounters, count
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, by_case, device_backend, readings, series
+from convforge.studies.readings import Reading, by_case, decided, device_backend, readings, series
 from convforge.studies.study import Part, Study
 
 METHODS = ("direct_*",)
@@ -123,10 +123,14 @@ def claim(run: Run) -> Iterator[Finding]:
     if device_backend(run) == "cpu":
         return
     cases = by_case(r for r in readings(run, "conv2d") if r.method in (slow, fast))
-    both = [(rs[0], rs[1]) if rs[0].method == slow else (rs[1], rs[0]) for rs in cases.values() if len(rs) == 2]
+    pairs = {
+        case: (rs[0], rs[1]) if rs[0].method == slow else (rs[1], rs[0]) for case, rs in cases.items() if len(rs) == 2
+    }
+    told, unsure = decided(pairs)
+    both = list(told.values())
     for name, (wanted, low, high) in CLAIMS.items():
         gains = {b.case: a.seconds / b.seconds for a, b in both if wanted(b.problem)}
-        values = {"filters": name, "low": low, "high": high, "n": len(gains)}
+        values: dict[str, Any] = {"filters": name, "low": low, "high": high, "n": len(gains), "unsure": unsure}
         if not gains:
             yield Finding("published-claim", f"claim/untested-{name}", values, supported=False)
             continue

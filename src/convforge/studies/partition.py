@@ -11,8 +11,9 @@ from convforge.bench.block_tables import shape_of
 from convforge.bench.records import Run
 from convforge.bench.row import Row
 from convforge.bench.suites import load, select
+from convforge.measure.ranking import order
 from convforge.studies.finding import Finding
-from convforge.studies.readings import Reading, by_case, device_backend, order, readings
+from convforge.studies.readings import Reading, by_case, decided, device_backend, readings
 from convforge.studies.study import Part, Study
 
 METHOD = "direct_naive"
@@ -70,13 +71,16 @@ def partitions(run: Run) -> Iterator[Finding]:
     """Each partition against one output a thread, case by case."""
     cases = by_partition(run)
     for name in _names(cases):
-        both = {case: (same["pixel"], same[name]) for case, same in cases.items() if name in same}
+        both, unsure = decided({case: (same["pixel"], same[name]) for case, same in cases.items() if name in same})
+        if not both:
+            yield Finding("partition", "partition/unsure", {"partition": name, "unsure": unsure}, supported=False)
+            continue
         verdicts = {case: order(b.timing, a.timing) for case, (a, b) in both.items()}
         costs = {case: b.seconds / a.seconds for case, (a, b) in both.items()}
         low, high = min(costs, key=lambda c: costs[c]), max(costs, key=lambda c: costs[c])
         split = {verdict: [c for c, v in verdicts.items() if v == verdict] for verdict in ("faster", "slower", "level")}
         values: dict[str, Any] = {
-            "partition": name, "n": len(both), "split": split, "threads_case": high,
+            "partition": name, "unsure": unsure, "n": len(both), "split": split, "threads_case": high,
             "cost": {"least": costs[low], "least_case": low, "most": costs[high], "most_case": high},
             "gain": {"least": 1 / costs[high], "least_case": high, "most": 1 / costs[low], "most_case": low},
             "pixel_s": both[high][0].seconds, "own_s": both[high][1].seconds, "case": high,
@@ -104,6 +108,8 @@ ENGLISH = {
     "partition/faster": "A {partition:word} of outputs a thread is faster than one output a thread on {n:each case}, "
     "by {gain:span}; on {case} it launches {threads} threads, against {pixel_threads}.",
     "partition/level": "A {partition:word} of outputs a thread is level with one output a thread on {n:each case}.",
+    "partition/unsure": "Whether a {partition:word} of outputs a thread is faster than one output a thread cannot be "
+    "told.",
     "partition/mixed": "A {partition:word} of outputs a thread against one output a thread: {split:split}; it takes "
     "{cost:span} the time.",
     "partition/none": "What the partition does cannot be said: no case was timed with several.",

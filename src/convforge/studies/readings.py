@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from convforge.bench.records import Result, Run
-from convforge.measure.timer import Timing, tie
+from convforge.measure.ranking import Ranking, order, rank
+from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.studies.finding import Datum
 
-Order = Literal["faster", "slower", "level"]
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +104,33 @@ def readings(
     return list(found.values())
 
 
-def order(a: Timing, b: Timing) -> Order:
-    """Whether `a` is faster than `b`, slower, or closer than their spreads."""
-    if tie(a, b):
-        return "level"
-    return "faster" if a.median_s < b.median_s else "slower"
+def fastest(found: Iterable[Reading]) -> Ranking[Reading]:
+    """The fastest and those level with it, and those too noisy to rank."""
+    return rank(found, lambda reading: reading.timing)
 
 
-def fastest(found: Iterable[Reading]) -> list[Reading]:
-    """The fastest, and those that are level with it, the fastest first."""
-    ranked = sorted(found, key=lambda reading: reading.seconds)
-    return [r for i, r in enumerate(ranked) if i == 0 or tie(r.timing, ranked[0].timing)]
+def ranked(points: Mapping[Place, Sequence[Reading]]) -> tuple[dict[Place, list[Reading]], list[str]]:
+    """The fastest and those level with it, place by place; and by name the places that are too noisy to rank.
+
+    A rule tells nothing of these: the finding's sentence names them, as it does all that stands under its "unsure".
+    """
+    leaders: dict[Place, list[Reading]] = {}
+    unsure: list[str] = []
+    for place, found in points.items():
+        ranking = fastest(found)
+        if ranking.unsure:
+            unsure.append(f"{place} ({', '.join(dict.fromkeys(r.method for r in ranking.unsure))})")
+        else:
+            leaders[place] = list(ranking.leaders)
+    return leaders, unsure
+
+
+def decided(
+    pairs: Mapping[Place, tuple[Reading, Reading]],
+) -> tuple[dict[Place, tuple[Reading, Reading]], list[str]]:
+    """The pairs whose order can be told, and by name the places of the others."""
+    told = {place: ab for place, ab in pairs.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
+    return told, [str(place) for place in pairs if place not in told]
 
 
 def by_case(found: Iterable[Reading]) -> dict[str, list[Reading]]:

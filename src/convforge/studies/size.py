@@ -10,10 +10,11 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
+from convforge.measure.ranking import order
 from convforge.problem import parse_problem
 from convforge.studies import common
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, Series, device_backend, order, readings, series
+from convforge.studies.readings import Reading, Series, decided, device_backend, readings, series
 from convforge.studies.study import Part, Study
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -107,6 +108,9 @@ def scaling(run: Run) -> Iterator[Finding]:
             "within": IN_STEP - 1,
         }
         form = "more" if growth > IN_STEP * pixels else "less" if growth * IN_STEP < pixels else "in-step"
+        if order(a.timing, b.timing) == "unsure":
+            yield Finding("growth", "undecided/growth", values, (a.datum(), b.datum()), supported=False)
+            continue
         yield Finding("growth", f"growth/{form}", values, (a.datum(), b.datum()))
 
 
@@ -143,16 +147,20 @@ def worth(run: Run) -> Iterator[Finding]:
         pick = None if what == "time" else lambda run, r: r.transfer_time
         for one in _series(run, pick=pick):
             pairs = {s: (r, host[r.result.problem]) for s, r in _best(one).items() if r.result.problem in host}
-            yield _worth(rule, what, one, pairs)
+            told, unsure = decided(pairs)
+            yield _worth(rule, what, one, told if told else pairs, unsure)
         if not _series(run, pick=pick):
             yield Finding(rule, "worth/missing", {"what": what}, supported=False)
 
 
-def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Reading]]) -> Finding:
+def _worth(rule: str, what: str, one: Series, pairs: dict[int, tuple[Reading, Reading]], unsure: list[str]) -> Finding:
     values: dict[str, Any] = {"workload": one.workload, "what": what, "sizes": list(pairs), "n": len(pairs)}
+    values["unsure"] = unsure
     rests = tuple(d for gpu, cpu in pairs.values() for d in (gpu.datum(what), cpu.datum()))
     if not pairs:
         return Finding(rule, f"worth/missing-{what}", values, supported=False)
+    if len(unsure) == len(pairs):
+        return Finding(rule, "worth/undecided", values, rests, supported=False)
     ratios = {size: cpu.seconds / gpu.seconds for size, (gpu, cpu) in pairs.items()}
     won = [s for s, (gpu, cpu) in pairs.items() if order(gpu.timing, cpu.timing) == "faster"]
     first, last = next(iter(pairs)), list(pairs)[-1]
@@ -279,6 +287,7 @@ for _what, _said in _WITH.items():
         f"worth/missing-{_what}": "Whether the GPU is worth it cannot be said, as the same was not timed on its host "
         "(" + _on,
     }
+ENGLISH["worth/undecided"] = "Whether a GPU is worth it cannot be told ({workload:workload})."
 ENGLISH["worth/missing"] = "Whether a GPU is worth it cannot be said: it has no such times."
 
 STUDY = Study(

@@ -8,9 +8,10 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
+from convforge.measure.ranking import order
 from convforge.studies import common
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, Series, by_case, fastest, order, readings, series
+from convforge.studies.readings import Reading, Series, by_case, decided, ranked, readings, series
 from convforge.studies.study import Part, Study
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
@@ -46,19 +47,25 @@ def ahead(run: Run) -> Iterator[Finding]:
 def winners(run: Run) -> Iterator[Finding]:
     """Whether another stride changes who is fastest: by picture."""
     kept, changed, rests = list[dict[str, Any]](), list[dict[str, Any]](), list[Datum]()
+    unsure: list[str] = []
     for one in _series(run):
         points = {s: [r for r in found if r.strict] for s, found in one.points.items()}
         points = {s: found for s, found in points.items() if len(found) > 1}
         if len(points) < 2:
             continue
-        sets = {s: fastest(found) for s, found in points.items()}
+        sets, doubtful = ranked(points)
+        unsure += [f"{one.workload.get('pictures', '')} stride {place}".strip() for place in doubtful]
+        if len(sets) < 2:
+            continue
         common_methods = set.intersection(*({r.method for r in found} for found in sets.values()))
         says = {"workload": one.workload, "by_stride": {s: [r.method for r in f] for s, f in sets.items()}}
         (kept if common_methods else changed).append(says)
         rests += [r.datum() for found in sets.values() for r in found]
     values = {"n": len(kept) + len(changed), "kept": len(kept), "changed": len(changed), "series": [*changed, *kept]}
+    values["unsure"] = unsure
     if not values["n"]:
-        yield Finding("winner-by-stride", "by-stride/too-few", values, supported=False)
+        form = "undecided/fastest" if unsure else "by-stride/too-few"
+        yield Finding("winner-by-stride", form, values, supported=False)
         return
     if changed:
         values["example"] = changed[-1]["workload"]
@@ -104,22 +111,30 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
         form = "in-step" if gain * noise >= outputs else "as-bytes" if near else "part" if gain > nbytes else "less"
     else:
         form = verdict
-    return Finding("stride-saves", f"saves/{form}", values, (whole.datum(), strided.datum()), verdict != "level")
+    told = verdict in ("faster", "slower")
+    return Finding("stride-saves", f"saves/{form}", values, (whole.datum(), strided.datum()), told)
 
 
 def wasted(run: Run) -> Iterator[Finding]:
     """Methods that a stride does not make faster on the largest picture, although most outputs are gone."""
     for one in _largest(run):
         idle, gaining, rests = list[tuple[str, float]](), list[tuple[str, float]](), list[Datum]()
+        unsure: list[str] = []
         for method in one.methods:
             own = one.method(method)
             if 1 not in own or len(own) < 2:
                 continue
             last = own[max(own)]
-            gains = own[1].seconds / last.seconds
-            (gaining if order(last.timing, own[1].timing) == "faster" else idle).append((method, gains))
+            gains, verdict = own[1].seconds / last.seconds, order(last.timing, own[1].timing)
+            if verdict == "unsure":
+                unsure.append(method)
+                continue
+            (gaining if verdict == "faster" else idle).append((method, gains))
             rests += [own[1].datum(), last.datum()]
         if not idle and not gaining:
+            if unsure:
+                values = {"stride": max(one.places), "workload": one.workload, "unsure": unsure}
+                yield Finding("gain-by-method", "waste/unsure", values, supported=False)
             continue
         most = max(gaining, key=lambda pair: pair[1], default=("", 1.0))
         least = min(gaining, key=lambda pair: pair[1], default=("", 1.0))
@@ -132,6 +147,7 @@ def wasted(run: Run) -> Iterator[Finding]:
             "most_method": most[0],
             "least": least[1],
             "least_method": least[0],
+            "unsure": unsure,
         }
         yield Finding("gain-by-method", "waste/some" if idle else "waste/none", values, tuple(rests))
 
@@ -142,13 +158,18 @@ def im2col(run: Run) -> Iterator[Finding]:
     strides = sorted({r.problem.stride[0] for r in found})
     for stride in strides:
         at = [r for r in found if r.problem.stride[0] == stride and r.strict]
-        both = []
-        for rs in by_case(at).values():
+        pairs = {}
+        for case, rs in by_case(at).items():
             direct = [r for r in rs if r.method.startswith("direct")]
             own = [r for r in rs if r.method == "im2col"]
             if direct and own:
-                both.append((min(direct, key=lambda r: r.seconds), own[0]))
+                pairs[case] = (min(direct, key=lambda r: r.seconds), own[0])
+        told, unsure = decided(pairs)
+        both = list(told.values())
         if not both:
+            if unsure:
+                values: dict[str, Any] = {"stride": stride, "unsure": unsure}
+                yield Finding("im2col-against-direct", "im2col/unsure", values, supported=False)
             continue
         verdicts = {b.case: order(b.timing, a.timing) for a, b in both}
         ratios = {b.case: a.seconds / b.seconds for a, b in both}
@@ -164,6 +185,7 @@ def im2col(run: Run) -> Iterator[Finding]:
             "most_case": top,
             "behind": 1 / ratios[low],
             "behind_case": low,
+            "unsure": unsure,
         }
         form = "all" if len(won) == len(both) else "some" if won else "level" if level else "none"
         rests = tuple(r.datum() for pair in both for r in pair)
@@ -194,6 +216,8 @@ ENGLISH = {
     "bytes decide its time ({workload:workload}).",
     "saves/level": "Stride {stride} leaves {share:percent} of the outputs, but its time is level with that of stride "
     "1 ({whole_s:time}, {strided_s:time}; {workload:workload}).",
+    "saves/unsure": "What stride {stride} saves cannot be told: {whole_s:time} at stride 1 and {strided_s:time} are "
+    "too noisy to rank ({workload:workload}).",
     "saves/slower": "Stride {stride} leaves {share:percent} of the outputs and takes longer: {whole_s:time} becomes "
     "{strided_s:time} ({loss:times}; {workload:workload}).",
     "saves/too-few": "What a stride saves cannot be said, as strides 1 and above were not both timed "
@@ -202,6 +226,8 @@ ENGLISH = {
     "that computes what it throws away looks so, or one that waits for bytes ({workload:workload}).",
     "waste/none": "Stride {stride} makes {n:each method} faster than stride 1: {least_method} by {least:times}, the "
     "least, and {most_method} by {most:times}, the most ({workload:workload}).",
+    "waste/unsure": "What stride {stride} does to each method cannot be told ({workload:workload}).",
+    "im2col/unsure": "At stride {stride} whether im2col or the best direct method is faster cannot be told.",
     "im2col/all": "At stride {stride} im2col is ahead of the best direct method on {n:all case}, by up to "
     "{most:times} ({most_case}).",
     "im2col/some": "At stride {stride} im2col is ahead of the best direct method on {won:names}, of {n:count case}, by "

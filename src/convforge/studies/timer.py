@@ -20,12 +20,13 @@ from convforge.bench.row import Row
 from convforge.bench.runner import QUICK
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
+from convforge.measure.ranking import order
 from convforge.measure.ring import Cycle
 from convforge.measure.stopping import StoppingRule
 from convforge.measure.timer import Timing, measure
 from convforge.problem import Conv2dProblem
 from convforge.studies.finding import Datum, Finding
-from convforge.studies.readings import Reading, by_case, order, readings
+from convforge.studies.readings import Reading, by_case, readings
 from convforge.studies.study import Part, Study
 
 MISTAKEN = "mistaken"
@@ -189,6 +190,7 @@ def clocks(run: Run) -> Iterator[Finding]:
             values = {
                 "case": r.case,
                 "method": r.result.algorithm,
+                "clock": r.result.config,
                 "right_s": right.seconds,
                 "wrong_s": r.seconds,
                 "ratio": ratio,
@@ -196,6 +198,11 @@ def clocks(run: Run) -> Iterator[Finding]:
                 "difference_s": abs(r.seconds - right.seconds),
                 "margin": MARGIN,
             }
+            if verdict == "unsure":
+                yield Finding(
+                    name.replace("_", "-"), "clocks/unsure", values, (right.datum(), r.datum()), supported=False
+                )
+                continue
             form = {"faster": "less", "slower": "more", "level": "level"}[verdict]
             if name == "same_arrays" and form == "less" and not right.timing.cold:
                 form = "less-hot"
@@ -257,6 +264,7 @@ ENGLISH = {
     "the ring that the right way uses fits the last cache too" + _WAS,
     "same_arrays/more": "Calling on the same arrays again and again takes {ratio:times} the time here" + _WAS,
     "same_arrays/level": "Calling on the same arrays again and again makes no difference here" + _LEVEL + _WAS,
+    "clocks/unsure": "What {clock} shows cannot be told: it is too noisy to rank" + _WAS,
     "clocks/none": "What a mistaken clock shows cannot be said: the run holds no such times.",
     "first/ours": "The first call of {method} on {case} takes {first_s:time}, {ratio:.0f} times a later one "
     "({later_s:time}): planning, compiling or loading, and preparing the weights are inside.",

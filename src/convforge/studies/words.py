@@ -24,14 +24,18 @@ MOST_NAMES = 6
 
 
 def render(finding: Finding, sentences: Mapping[str, str]) -> str:
-    """The sentence of a finding in the language of this place.
+    """The sentence of a finding in the language of this place; what its rule left out as too noisy to rank is named.
 
     Raises
     ------
     KeyError
         The table lacks the finding's form, or the sentence asks for a value that the finding lacks.
     """
-    return FORMATTERS[language()]().vformat(gettext(sentences[finding.form]), (), finding.values)
+    formatter = FORMATTERS[language()]()
+    said = formatter.vformat(gettext(sentences[finding.form]), (), finding.values)
+    if finding.values.get("unsure"):
+        said += formatter.vformat(gettext(" Too noisy to rank: {unsure:names}."), (), finding.values)
+    return said
 
 
 def workload_words(load: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from typing import Protocol
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
-from convforge.measure.timer import Timing, tie
+from convforge.measure.ranking import rank
+from convforge.measure.timer import Timing
 from convforge.problem import Problem
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
@@ -152,7 +153,10 @@ def _further(
 
 
 def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
-    """The final among the closest; ties go to the smaller workspace, then to the method earlier in the list."""
+    """The final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
+
+    One has to be taken: where all are too noisy to rank, the one with the least median is, and nothing is called a tie.
+    """
     results = dict(found)
     timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)
     close = [c for c in timed if (found[c].seconds or 0.0) <= CLOSE * (found[timed[0]].seconds or 0.0)]
@@ -166,7 +170,7 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
             else:
                 timings[candidate] = outcome
                 results[candidate] = replace(results[candidate], seconds=outcome.median_s, spread=outcome.spread)
-        tied = _tied(timings) or [c for c in timed if results[c].seconds is not None][:1]
+        tied = _leaders(timings) or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
     steps = {a.key: step for step, a in enumerate(algorithms())}  # the simpler ones come first
@@ -177,9 +181,7 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
     return [*ranked, *(t for t in results.values() if t.seconds is None)]
 
 
-def _tied(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
-    """The fastest, and those that are no slower as far as their spreads tell."""
-    if not timings:
-        return []
-    best = min(timings, key=lambda c: timings[c].median_s)
-    return [c for c in timings if c == best or tie(timings[c], timings[best])]
+def _leaders(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
+    """The fastest, and those level with it; of those too noisy to rank the one with the least median."""
+    found = rank(timings, timings.__getitem__)
+    return list(found.leaders or found.unsure[:1])
