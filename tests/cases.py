@@ -216,7 +216,7 @@ CONV2D = [
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
     Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor", FLOATS),
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu", other_types=True),
-    Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True),
+    Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True, other_types=True),
     Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias", other_types=True),
     # Biases and residuals of any size: most of them are no float32 numbers.
     Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),

@@ -42,7 +42,7 @@ WAYS = [
 
 
 # Types that go the way of others, and take seconds to compile for.
-LATER = ("_u16-", "_i16-")
+LATER = ("_u16-", "_i16-", "_u8-i8-i32-i32_nhwc")
 
 
 def way(text: str, config: DepthwiseConfig) -> Any:

@@ -79,6 +79,7 @@ def test_each_language_s_page_leads_to_the_other(tmp_path: Path) -> None:
 # The command.
 
 
+@pytest.mark.thorough
 def test_the_small_form_is_measured_on_the_cpu(run: Callable[..., Ran], tmp_path: Path) -> None:
     ran = run("lab", "--quick", "--out", tmp_path)
     assert ran.code == 0, ran.err
