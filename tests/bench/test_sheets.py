@@ -232,6 +232,7 @@ def test_the_host_script_measures_every_call_once(tmp_path: Path) -> None:
     assert "| NumPy | Filter |" in text
 
 
+@pytest.mark.thorough  # processes that compile for an empty cache
 def test_the_first_script_measures_fresh_processes(tmp_path: Path) -> None:
     found = script_named("first").lived("cpu", tmp_path / "cache")
     assert set(found) == {"import_s", "ready_s", "first_s", "new_s", "again_s", "tuning_s"}
