@@ -384,7 +384,7 @@ LAYERS: dict[str, set[str]] = {
     "kernel pieces": {"backends", "backends.cpu", "contract", "problem"},
     "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
     "list": {"algorithms", "backends", "contract", "peers", "problem"},
-    "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
+    "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "measure", "problem"},
     "tuning": {"backends", "check", "contract", "errors", "list", "measure", "problem"},
     "check": {"backends", "backends.cpu", "contract", "problem"},
     "measure": {"backends", "backends.cpu", "problem"},

@@ -119,10 +119,15 @@ def test_what_cudnn_refuses_late_is_passed_over(played_cudnn: Any) -> None:
     peer, problem = peer_of("conv2d", "cudnn_legacy"), parse_problem(TEXTS["conv2d"])
     checked(peer, problem)
     assert set(library.called) <= {2, 3}
+    runtime: Any = HostRuntime()
+    plan = peer.plan(problem, peer.configs(problem, FACTS)[0], runtime)
+    said = "cudnnConvolutionForward says CUDNN_STATUS_NOT_SUPPORTED_SHAPE"
+    assert plan.choice == f"4 algorithms: 2 run, 2 failed: {said}"
+    assert plan.ways[0] == ("IMPLICIT_GEMM", "failed", said)
     with pytest.raises(UnsupportedProblem, match="cudnnConvolutionForward says CUDNN_STATUS_NOT_SUPPORTED_SHAPE"):
         checked(peer, problem, cudnn_legacy.LegacyConfig("IMPLICIT_GEMM"))
     played_cudnn(late=dict.fromkeys(range(8), b"CUDNN_STATUS_ARCH_MISMATCH"))
-    with pytest.raises(UnsupportedProblem, match="GEMM: cudnnConvolutionForward says CUDNN_STATUS_ARCH_MISMATCH; DIR"):
+    with pytest.raises(UnsupportedProblem, match="4 algorithms: 0 run, 4 failed: cudnnConvolutionForward says"):
         checked(peer, problem)
 
 

@@ -205,10 +205,16 @@ class Plan:
         Called without an output it gives back an array of its own: a library's, never ours.
     takes_gaps : bool
         The output may have gaps between its elements.
+    choice : str
+        Of a library's fastest way: how many it offers, and what became of them.
+    ways : tuple of (str, str, str)
+        Of each of these its name, its outcome in a word, and its time or the reason.
     """
 
     allocates = False
     takes_gaps = True
+    choice = ""
+    ways: tuple[tuple[str, str, str], ...] = ()
 
     def __init__(
         self,

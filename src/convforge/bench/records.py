@@ -113,6 +113,9 @@ class Result:
         Of the method's sources.
     library_versions : dict
     note : str or None
+    ways : tuple of (str, str, str)
+        Of a library's fastest way: name, outcome ("run", "large", "failed", "excluded") and time or reason of each that
+        it offers.
     """
 
     case: str
@@ -140,6 +143,7 @@ class Result:
     library_versions: dict[str, str] = field(default_factory=dict)
     note: str | None = None
     weights: str = ""
+    ways: tuple[tuple[str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -175,6 +179,8 @@ class Result:
         for name in TIMES:
             record[name] = None if record[name] is None else record[name].to_table()
         record["steps"] = [step.to_table() for step in self.steps]
+        if not self.ways:
+            del record["ways"]
         return record
 
     @classmethod
@@ -186,6 +192,7 @@ class Result:
             values[name] = None if record.get(name) is None else Timing.from_table(record[name])
         values["steps"] = tuple(StepTime.from_table(table) for table in record.get("steps", ()))
         values["launches"] = tuple(record["launches"])
+        values["ways"] = tuple((name, outcome, words) for name, outcome, words in record.get("ways", ()))
         return cls(**values)
 
 

@@ -153,6 +153,7 @@ def measure_row(
         about: dict[str, Any] = {
             "workspace_bytes": plan.workspace_bytes,
             "launches": tuple(dataclasses.asdict(info) for info in plan.launches),
+            "ways": plan.ways,
         }
         if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
             reason = f"it needs {plan.workspace_bytes} bytes of workspace; the limit is {workspace_limit}"

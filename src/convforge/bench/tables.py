@@ -18,6 +18,7 @@ from convforge.bench.copy_tables import copy_cell, copy_notes, percent
 from convforge.bench.records import Result, Run
 from convforge.bench.step_tables import step_notes
 from convforge.bench.verdicts import TERMS, Verdict, judge
+from convforge.bench.way_notes import way_notes
 from convforge.measure.timer import Timing
 from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
 
@@ -105,6 +106,7 @@ def _table(run: Run, chosen: Sequence[Result], pick: Pick, copy: bool) -> Table:
         rows.append((Cell("largest RMS error"), Cell(""), *errors, *(Cell("") for _ in more), Cell("")))
     notes = [TRANSFER] if transferred or pick is _transfer else []
     notes += step_notes(run, chosen, label)
+    notes += way_notes(chosen, label)
     notes += [] if copy or pick is _transfer else copy_notes(run, timed, label)
     return Table(("case", "stride", *labels, *more, "fastest"), tuple(rows), (*notes, *_notes(chosen)))
 

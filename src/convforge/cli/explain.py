@@ -189,6 +189,8 @@ def _print_notes(
     for entry in entries:
         if entry.plan is not None and entry.problem != problem:
             _say(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
+        if entry.plan is not None and entry.plan.choice:
+            _say(console, entry.algorithm.name, entry.plan.choice)
     for entry in entries:
         result = None if run is None else _result(entry, run)
         if entry.refusal is not None:
@@ -240,6 +242,8 @@ def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, 
             console.print(f"  RMS error {result.error.rms:.1e} of the result's RMS")
         for info in _distinct(plan.launches, entry.algorithm.backend):
             console.print(f"  {info}")
+        for name, _, words in plan.ways:
+            console.print(f"  {name}: {words}", markup=False)
 
 
 def _distinct(launches: Sequence[Any], backend: str) -> list[str]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Config, Frame, Plan, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, version
+from convforge.peers.short_list import Excluded, LibraryFault, ShortList, short_list
 from convforge.problem import Conv2dProblem
 
-# Samples by which the fastest plan is found, each of so many calls.
-SHORT_LIST_SAMPLES = 3
-SHORT_LIST_CALLS = 4
-WORKSPACE_LIMIT = 4 << 30
+# What the frontend says of a plan that deselect_numeric_notes has barred.
+_DESELECTED = "Deselecting execution plan"
+_EXCLUSION = "tensor cores, Winograd or FFT"
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 
@@ -47,7 +49,7 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cudnn.py", "peers/contract.py")
+    sources = ("peers/cudnn.py", "peers/short_list.py", "peers/contract.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -61,6 +63,10 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
             return f"x is {problem.x_layout} and the output {problem.out_layout}; cuDNN is asked for one layout"
         if not problem.n * problem.p * problem.q:
             return "cuDNN takes no empty batch"
+        try:
+            _graph(problem, self.precision)
+        except LibraryFault as fault:
+            return f"cuDNN has no plan for it: {fault}"
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[CudnnConfig]:
@@ -69,26 +75,41 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         return [CudnnConfig(), *(CudnnConfig(str(number)) for number in range(count))]
 
     def plan(self, problem: Conv2dProblem, config: CudnnConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
+        """See :class:`Algorithm`.
+
+        Raises
+        ------
+        UnsupportedProblem
+            cuDNN refuses the plan, or all of them; the text is its message.
+        """
         graph = _graph(problem, self.precision)
-        number = graph.best(problem, runtime) if config.plan == "best" else int(config.plan)
-        name, workspace_bytes = graph.build(number)
+        found = graph.best(problem, runtime) if config.plan == "best" else None
+        if found is not None and found.best is None:
+            raise UnsupportedProblem(str(problem), {self.name: f"none of cuDNN's plans can be run: {found.words}"})
+        number = int(config.plan) if found is None or found.best is None else found.best
+        try:
+            name, workspace_bytes = graph.build(number)
+        except LibraryFault as fault:
+            raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
 
         def compute(frame: Frame) -> Any:
             graph.execute(number, frame, runtime)
             return frame.out
 
+        note = f"plan {number}: {name}" + (f"; {found.words}" if found else "")
         packer = None
         if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
             packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = w if packer is None else packer(w, stream).tensors["w"]
-            return PreparedFilter({"w": packed}, packed.nbytes, f"plan {number}: {name}")
+            return PreparedFilter({"w": packed}, packed.nbytes, note)
 
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=f"{number}: {name}",
                         workspace_bytes=workspace_bytes)  # fmt: skip
         plan.takes_gaps = False
+        if found is not None:
+            plan.choice, plan.ways = found.words, found.table()
         return plan
 
     def versions(self) -> dict[str, str]:
@@ -116,8 +137,18 @@ class _Graph:
     def __init__(self, problem: Conv2dProblem, precision: str) -> None:
         import cudnn
 
-        self._handle = cudnn.create_handle()
         self._lock = threading.Lock()
+        with _faults():  # no GPU, or no plan
+            self._handle = cudnn.create_handle()
+            self._graph = self._described(problem, precision)
+            self.count = int(self._graph.get_execution_plan_count())
+        self._built: dict[int, tuple[str, int]] = {}
+        self._found: ShortList | None = None
+
+    def _described(self, problem: Conv2dProblem, precision: str) -> Any:
+        """The convolution as a graph, with its plans."""
+        import cudnn
+
         kind = getattr(cudnn.data_type, _TYPES[problem.x_dtype])
         graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT,
                               compute_data_type=cudnn.data_type.FLOAT, handle=self._handle)  # fmt: skip
@@ -142,22 +173,25 @@ class _Graph:
             notes = cudnn.numerical_note
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.WINOGRAD, notes.FFT])
         graph.check_support()
-        self._graph = graph
-        self.count = int(graph.get_execution_plan_count())
-        self._built: dict[int, tuple[str, int]] = {}
-        self._best: int | None = None
+        return graph
+
+    def name(self, number: int) -> str:
+        """cuDNN's name of a plan, built or not."""
+        with _faults():
+            return str(self._graph.get_plan_name_at_index(number))
 
     def build(self, number: int) -> tuple[str, int]:
-        """Build a plan; its name, and the bytes of its workspace."""
+        """Build a plan; its name, and the bytes of its workspace. LibraryFault where cuDNN refuses it."""
         with self._lock:
             if number not in self._built:
-                self._graph.build_plan_at_index(number)
-                name = str(self._graph.get_plan_name_at_index(number))
-                self._built[number] = name, int(self._graph.get_workspace_size_plan_at_index(number))
+                with _faults():
+                    self._graph.build_plan_at_index(number)
+                    nbytes = int(self._graph.get_workspace_size_plan_at_index(number))
+                self._built[number] = self.name(number), nbytes
             return self._built[number]
 
     def execute(self, number: int, frame: Frame, runtime: Any) -> None:
-        """Run a plan on the frame's stream."""
+        """Run a plan on the frame's stream. LibraryFault where cuDNN refuses it."""
         import cudnn
 
         with self._lock:
@@ -166,36 +200,31 @@ class _Graph:
             places = {self._x: packed_address(frame.x, "cuDNN"), self._w: w,
                       self._out: packed_address(frame.out, "cuDNN")}  # fmt: skip
             workspace = 0 if frame.workspace is None else address(frame.workspace)
-            self._graph.execute_plan_at_index(places, workspace, number, self._handle)
+            with _faults():
+                self._graph.execute_plan_at_index(places, workspace, number, self._handle)
 
-    def best(self, problem: Conv2dProblem, runtime: Runtime) -> int:
-        """The fastest plan by a few samples, found once; plans that fail or want too much workspace are passed over."""
-        if self._best is not None:
-            return self._best
-        found: list[tuple[float, int]] = []
-        w_shape = (problem.k, problem.c_per_group, problem.r, problem.s)
-        x, w = runtime.empty(problem.x_shape, problem.x_dtype), runtime.empty(w_shape, problem.w_dtype)
-        out = runtime.empty(problem.out_shape, problem.out_dtype)
-        for array in (x, w):
-            runtime.fill(array, 0x3C)  # some number, the same everywhere
-        for number in range(self.count):
-            try:
-                _, workspace_bytes = self.build(number)
-                if workspace_bytes > WORKSPACE_LIMIT:
-                    continue
-                workspace = runtime.allocate(workspace_bytes) if workspace_bytes else None
-                frame = Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None)
-                self.execute(number, frame, runtime)
-                runtime.synchronize()
-                call = lambda number=number, frame=frame: self.execute(number, frame, runtime)  # noqa: E731
-                taken = min(runtime.time(call, SHORT_LIST_CALLS) for _ in range(SHORT_LIST_SAMPLES))
-            except Exception:  # a plan that cannot be built or run here is none to choose from
-                continue
-            found.append((taken, number))
-        if not found:
-            raise RuntimeError(f"none of cuDNN's {self.count} plans for {problem} can be run")
-        self._best = min(found)[1]
-        return self._best
+    def best(self, problem: Conv2dProblem, runtime: Runtime) -> ShortList:
+        """All plans, tried and timed once."""
+        if self._found is None:
+            self._found = short_list(
+                problem, runtime, [f"{number}: {self.name(number)}" for number in range(self.count)],
+                build=lambda number: self.build(number)[1],
+                execute=lambda number, frame: self.execute(number, frame, runtime),
+                noun="plans", exclusion=_EXCLUSION,
+            )  # fmt: skip
+        return self._found
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """The frontend's own exceptions as a LibraryFault with their message; all others pass."""
+    import cudnn
+
+    try:
+        yield
+    except (RuntimeError, cudnn.cudnnGraphNotSupportedError) as fault:
+        text = " ".join(str(fault).split()) or type(fault).__name__
+        raise (Excluded if _DESELECTED in text else LibraryFault)(text) from fault
 
 
 @lru_cache(maxsize=64)

@@ -54,7 +54,8 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cudnn_legacy.py", "peers/cudnn_library.py", "peers/libraries.py", "peers/contract.py")
+    sources = ("peers/cudnn_legacy.py", "peers/cudnn_library.py", "peers/short_list.py", "peers/libraries.py",
+               "peers/contract.py")  # fmt: skip
     algorithms: ClassVar[tuple[str, ...]] = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT")
     types: ClassVar[tuple[str, ...]] = ("float32", "float64", "float16")
     math: ClassVar[str] = "FMA"
@@ -87,12 +88,16 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
         """
         convolution = self._convolution(problem)
         try:
-            name = convolution.best(self.algorithms, runtime) if config.algorithm == "best" else config.algorithm
+            found = convolution.best(self.algorithms, runtime) if config.algorithm == "best" else None
+            if found is not None and found.best is None:
+                raise CudnnStatus(found.words)
+            name = config.algorithm if found is None or found.best is None else self.algorithms[found.best]
             if name not in self.algorithms:
                 raise ValueError(
                     f"algorithm={name!r} is not of {self.name}; choose one of {', '.join(self.algorithms)}"
                 )
-            convolution.ensure(name, runtime)
+            if found is None:
+                convolution.ensure(name, runtime)
         except CudnnStatus as fault:
             raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
 
@@ -108,11 +113,13 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = w if packer is None else packer(w, stream).tensors["w"]
-            return PreparedFilter({"w": packed}, packed.nbytes, name)
+            return PreparedFilter({"w": packed}, packed.nbytes, f"{name}; {found.words}" if found else name)
 
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=name,
                         workspace_bytes=convolution.workspace_bytes(name))  # fmt: skip
         plan.takes_gaps = False
+        if found is not None:
+            plan.choice, plan.ways = found.words, found.table()
         return plan
 
     def versions(self) -> dict[str, str]:

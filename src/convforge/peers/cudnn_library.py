@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_int, c_size_t, c_void_p
 from functools import cache, lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from convforge.algorithms.contract import Frame, Operands, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import packed_address
 from convforge.peers.libraries import shared_library, signature
+from convforge.peers.short_list import LibraryFault, ShortList, random_array, short_list
 from convforge.problem import Conv2dProblem
 
 # Enums of cudnn_ops.h and cudnn_graph.h: cudnnConvolutionFwdAlgo_t, cudnnMathType_t, cudnnDataType_t,
@@ -50,13 +51,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cudnnConvolutionForward": (*[_POINTER] * 7, _INT, _POINTER, c_size_t, *[_POINTER] * 3),
 }
 
-# Samples by which the fastest algorithm is found, each of so many calls.
-SHORT_LIST_SAMPLES = 3
-SHORT_LIST_CALLS = 4
-WORKSPACE_LIMIT = 4 << 30
 
-
-class CudnnStatus(RuntimeError):
+class CudnnStatus(LibraryFault):
     """cuDNN gave a status that is no success; the text names the call and the status."""
 
 
@@ -129,7 +125,7 @@ class LegacyConvolution:
         cudnn.call("cudnnSetConvolutionMathType", self._convolution, MATH_TYPES[math])
         self._answers = {name: self._ask(name) for name in ALGORITHMS}
         self._tried: set[str] = set()
-        self._best: dict[tuple[str, ...], str] = {}
+        self._found: dict[tuple[str, ...], ShortList] = {}
 
     def _ask(self, name: str) -> int | CudnnStatus:
         """Bytes of workspace that an algorithm needs, or why it cannot."""
@@ -172,51 +168,31 @@ class LegacyConvolution:
                 places[2],
             )  # fmt: skip
 
-    def trial(self, name: str, runtime: Runtime) -> Callable[[], None]:
-        """A call of an algorithm on some numbers, made once already. CudnnStatus where cuDNN refuses it after all."""
+    def ensure(self, name: str, runtime: Runtime) -> None:
+        """Call an algorithm once. CudnnStatus where cuDNN refuses it."""
+        if name in self._tried:
+            return
         problem = self._problem
-        x, w = runtime.empty(problem.x_shape, problem.x_dtype), runtime.empty(problem.w_shape, problem.w_dtype)
+        x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
+        w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
         out = runtime.empty(problem.out_shape, problem.out_dtype)
-        for array in (x, w):
-            runtime.fill(array, 0x3C)  # some number, the same everywhere
         nbytes = self.workspace_bytes(name)
         workspace = runtime.allocate(nbytes) if nbytes else None
-        frame = Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None)
-
-        def call() -> None:
-            self.forward(name, frame, runtime)
-
-        call()  # loads the kernels
+        self.forward(name, Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None), runtime)
         runtime.synchronize()
         self._tried.add(name)
-        return call
 
-    def ensure(self, name: str, runtime: Runtime) -> None:
-        """See that an algorithm runs. CudnnStatus where cuDNN refuses it."""
-        if name not in self._tried:
-            self.trial(name, runtime)
-
-    def best(self, names: Sequence[str], runtime: Runtime) -> str:
-        """The fastest of some algorithms, found once; those that cuDNN refuses are passed over."""
+    def best(self, names: Sequence[str], runtime: Runtime) -> ShortList:
+        """Some algorithms, tried and timed once."""
         key = tuple(names)
-        if key in self._best:
-            return self._best[key]
-        found: list[tuple[float, str]] = []
-        refused: list[str] = []
-        for name in names:
-            try:
-                if self.workspace_bytes(name) > WORKSPACE_LIMIT:
-                    refused.append(f"{name} wants {self.workspace_bytes(name)} bytes of workspace")
-                    continue
-                call = self.trial(name, runtime)
-                taken = min(runtime.time(call, SHORT_LIST_CALLS) for _ in range(SHORT_LIST_SAMPLES))
-                found.append((taken, name))
-            except CudnnStatus as status:
-                refused.append(f"{name}: {status}")
-        if not found:
-            raise CudnnStatus("; ".join(refused))
-        self._best[key] = min(found)[1]
-        return self._best[key]
+        if key not in self._found:
+            self._found[key] = short_list(
+                self._problem, runtime, key,
+                build=lambda number: self.workspace_bytes(key[number]),
+                execute=lambda number, frame: self.forward(key[number], frame, runtime),
+                noun="algorithms",
+            )  # fmt: skip
+        return self._found[key]
 
 
 @lru_cache(maxsize=64)

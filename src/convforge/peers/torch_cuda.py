@@ -19,6 +19,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, version
+from convforge.peers.short_list import random_array
 from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
 from convforge.problem import Conv2dProblem
 
@@ -98,7 +99,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/torch_cuda.py", "peers/torch.py", "peers/contract.py")
+    sources = ("peers/torch_cuda.py", "peers/torch.py", "peers/short_list.py", "peers/contract.py")
     channels_last: ClassVar[bool] = False
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
@@ -239,10 +240,9 @@ def _torch_type(dtype: str) -> Any:
 
 
 def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> None:
-    """Call a plan once on some numbers: PyTorch searches for its algorithm, which a captured graph must not hold."""
-    x, w = runtime.empty(problem.x_shape, problem.x_dtype), runtime.empty(problem.w_shape, problem.w_dtype)
-    for array in (x, w):
-        runtime.fill(array, 0x3C)  # some number, the same everywhere
+    """Call a plan once on random numbers: PyTorch searches for its algorithm, which a captured graph must not hold."""
+    x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
+    w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
     bias = None
     if problem.epilogue.bias:
         bias = runtime.empty((problem.k,), problem.operand_dtype)

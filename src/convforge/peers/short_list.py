@@ -1,0 +1,234 @@
+"""The fastest of a library's own ways to do a problem, timed on random numbers out of cache, and the fate of each way.
+
+None is left out in silence: a way that wants too much workspace, that the library refuses, or that fails when it is run
+stays in the list with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from convforge.algorithms.contract import Frame, Operands, PreparedFilter
+from convforge.backends.cuda.driver import CudaError
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.problem import Conv2dProblem
+
+# Workspace that a way may take: this share of the device's memory, and at least so many bytes.
+WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
+# Ways whose first timing is within this factor of the best are timed again, in turns.
+CLOSE = 1.25
+# Samples of each way's first timing, and of the second, enough for ranks; seconds after which they end although noisy.
+FIRST_SAMPLES, FINAL_SAMPLES = 5, 15
+FIRST_S, FINAL_S = 0.3, 2.0
+# Seconds after which they end with fewer samples.
+FIRST_BUDGET_S, FINAL_BUDGET_S = 1.0, 10.0
+# Different random numbers that arrays repeat: a prime, so that no rows or planes are alike.
+DIFFERENT = (1 << 16) + 1
+
+Outcome = Literal["run", "large", "failed", "excluded"]
+
+
+class LibraryFault(RuntimeError):
+    """The library refused a call; the text is its message."""
+
+
+class Excluded(LibraryFault):
+    """A way that was left out by the caller's own choice, such as for its arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way, and what became of it.
+
+    Attributes
+    ----------
+    name : str
+    outcome : {"run", "large", "failed", "excluded"}
+    reason : str
+        Of one that did not run.
+    seconds : float or None
+        Of one that ran, the median of a call.
+    """
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    seconds: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Its time, or why it has none."""
+        return f"{1e6 * self.seconds:.4g} us" if self.seconds is not None else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class ShortList:
+    """All ways of a library, and which is the fastest.
+
+    Attributes
+    ----------
+    ways : tuple of Way
+    best : int or None
+        Place of the fastest; None where none runs.
+    noun : str
+        What the library calls its ways, in the plural.
+    limit_bytes : int
+        Workspace that a way may take.
+    exclusion : str
+        What the excluded ways have in common.
+    """
+
+    ways: tuple[Way, ...]
+    best: int | None
+    noun: str
+    limit_bytes: int
+    exclusion: str = ""
+
+    @property
+    def words(self) -> str:
+        """How many ways there are, and what became of them.
+
+        Examples
+        --------
+        >>> ways = (Way("a", "run", "", 1e-6), Way("b", "large", "wants 9 GiB"), Way("c", "failed", "no such shape"))
+        >>> ShortList((*ways, Way("d", "excluded", "")), 0, "plans", 8 << 30, "tensor cores").words
+        '3 plans: 1 run, 1 wants more than 8 GiB of workspace, 1 failed: no such shape; excluded: tensor cores, 1'
+        """
+        by = {o: [w for w in self.ways if w.outcome == o] for o in ("run", "large", "failed", "excluded")}
+        said = [f"{len(by['run'])} run"]
+        if large := len(by["large"]):
+            said.append(f"{large} {'wants' if large == 1 else 'want'} more than {gib(self.limit_bytes)} of workspace")
+        failed = Counter(way.reason for way in by["failed"])
+        said += [f"{count} failed: {reason}" for reason, count in failed.items()]
+        total = len(self.ways) - len(by["excluded"])
+        noun = self.noun.removesuffix("s") if total == 1 else self.noun
+        excluded = f"; excluded: {self.exclusion}, {len(by['excluded'])}" if by["excluded"] else ""
+        return f"{total} {noun}: {', '.join(said)}{excluded}"
+
+    def table(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, outcome, and time or reason of each way."""
+        return tuple((way.name, way.outcome, way.words) for way in self.ways)
+
+
+def gib(nbytes: int) -> str:
+    """Bytes in GiB.
+
+    Examples
+    --------
+    >>> gib(20 << 30), gib(5 << 28)
+    ('20 GiB', '1.25 GiB')
+    """
+    return f"{nbytes / 2**30:.3g} GiB"
+
+
+def workspace_limit(facts: DeviceFacts) -> int:
+    """Most bytes of workspace that a way may take on a device."""
+    return max(facts.memory_bytes // WORKSPACE_SHARE, LEAST_LIMIT)
+
+
+def short_list(
+    problem: Conv2dProblem,
+    runtime: Runtime,
+    names: Sequence[str],
+    build: Callable[[int], int],
+    execute: Callable[[int, Frame], None],
+    *,
+    noun: str,
+    exclusion: str = "",
+) -> ShortList:
+    """Try every way, and time those that run.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the ways; a way is known by its place.
+    build : callable
+        Make a way ready; bytes of its workspace. :class:`LibraryFault` where the library refuses it.
+    execute : callable
+        Run a way on a frame. :class:`LibraryFault` where the library refuses it.
+    noun, exclusion : str
+        For :class:`ShortList`.
+    """
+    from convforge.measure.ring import Cycle
+    from convforge.measure.stopping import StoppingRule
+    from convforge.measure.timer import interleave, measure
+
+    limit, slots = workspace_limit(runtime.facts), _slots(problem, runtime)
+    ways, needs = list[Way](), dict[int, int]()
+
+    def cycle(number: int, workspace: Any) -> Cycle:
+        frames = [Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None) for x, w, out in slots]
+        return Cycle(len(frames), lambda i: execute(number, frames[i]))
+
+    rule = StoppingRule(samples=FIRST_SAMPLES, patience_s=FIRST_S, budget_s=FIRST_BUDGET_S)
+    for number, name in enumerate(names):
+        try:
+            needs[number] = build(number)
+            if needs[number] > limit:
+                ways.append(Way(name, "large", f"wants {gib(needs[number])} of workspace; the limit is {gib(limit)}"))
+                continue
+            run = cycle(number, runtime.allocate(needs[number]) if needs[number] else None)
+            run()
+            runtime.synchronize()
+            ways.append(Way(name, "run", "", measure(run, runtime, rule).median_s))
+        except Excluded as fault:
+            ways.append(Way(name, "excluded", _line(fault)))
+        except (LibraryFault, CudaError, MemoryError) as fault:
+            ways.append(Way(name, "failed", _line(fault)))
+    taken = {number: way.seconds for number, way in enumerate(ways) if way.seconds is not None}
+    if not taken:
+        return ShortList(tuple(ways), None, noun, limit, exclusion)
+
+    close = [number for number, seconds in taken.items() if seconds <= CLOSE * min(taken.values())]
+    best = close[0]
+    if len(close) > 1:
+        most = max(needs[number] for number in close)  # one workspace for all: they run one after the other
+        workspace = runtime.allocate(most) if most else None
+        final = StoppingRule(samples=FINAL_SAMPLES, patience_s=FINAL_S, budget_s=FINAL_BUDGET_S)
+        runs = [cycle(number, workspace if needs[number] else None) for number in close]
+        timings = dict(zip(close, interleave(runs, runtime, final), strict=True))
+        for number, timing in timings.items():
+            ways[number] = Way(names[number], "run", "", timing.median_s)
+        best = min(close, key=lambda number: timings[number].median_s)
+    return ShortList(tuple(ways), best, noun, limit, exclusion)
+
+
+def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int) -> Any:
+    """Random normal numbers on a device; whole numbers of an integer type's lower half of bits."""
+    count, rng = math.prod(shape), np.random.default_rng(seed)
+    some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
+    if dtype == "bfloat16":  # the upper half of float32's bits
+        return runtime.upload(np.resize((some.view(np.uint32) >> 16).astype(np.uint16), shape))
+    kind = np.dtype(dtype)
+    if kind.kind in "iu":
+        some = np.abs(some) if kind.kind == "u" else some
+        return runtime.upload(np.resize(np.rint(some * 2.0 ** (4 * kind.itemsize - 3)).astype(kind), shape))
+    return runtime.upload(np.resize(some.astype(kind), shape))
+
+
+def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any]]:
+    """x, w and output of so many calls that none finds them in the cache."""
+    from convforge.measure.ring import ring_limit, ring_size
+
+    new = partial(random_array, runtime=runtime)
+    x, w = new(problem.x_shape, problem.x_dtype, seed=0), new(problem.w_shape, problem.w_dtype, seed=1)
+    out = runtime.empty(problem.out_shape, problem.out_dtype)
+    slots = [(x, w, out)]
+    count = ring_size(x.nbytes + w.nbytes + out.nbytes, runtime.facts, ring_limit(runtime.facts)).slots
+    for seed in range(2, 2 * count, 2):
+        x, w = new(problem.x_shape, problem.x_dtype, seed=seed), new(problem.w_shape, problem.w_dtype, seed=seed + 1)
+        slots.append((x, w, runtime.empty(problem.out_shape, problem.out_dtype)))
+    return slots
+
+
+def _line(fault: BaseException) -> str:
+    """A library's message on one line."""
+    return " ".join(str(fault).split()) or type(fault).__name__
