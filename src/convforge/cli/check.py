@@ -27,7 +27,11 @@ def check(
     time: Annotated[bool, typer.Option(help="Time it beside convforge's own where it is right.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check, diagnose and time your own kernel or program; exit code 0 right, 1 wrong, 2 it could not be run."""
+    """Check, diagnose and time your own kernel or program; exit code 0 right, 1 wrong, 2 it could not be run.
+
+    It limits time and memory and is no sandbox: what is checked runs with your rights. Put a container around programs
+    of people whom you do not trust.
+    """
     from convforge.cli.bench import seconds
     from convforge.cli.values import parse_bytes
     from convforge.own import TIMED, Limits, Report, cases_of, check_kernel, check_program
