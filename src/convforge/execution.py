@@ -13,6 +13,7 @@ from convforge.algorithms import find, make_config, refusal
 from convforge.algorithms.contract import Config, Operands, Plan, PreparedFilter
 from convforge.arguments import check_word, whole_number
 from convforge.arrays import Home
+from convforge.backends.forks import no_fork
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
 from convforge.errors import UnsupportedProblem
@@ -116,6 +117,13 @@ def _find_plan(
     generation: int,
 ) -> Choice:
     """What is chosen as long as nothing more is measured of problems like this one: `generation` goes up when it is."""
+    with no_fork():  # what a plan needs is imported here
+        return _planned(problem, algorithm, config, device, workspace_limit)
+
+
+def _planned(
+    problem: Problem, algorithm: str, config: Config | str | None, device: str | None, workspace_limit: int | None
+) -> Choice:
     runtime = runtime_of(device)
     if algorithm in LEVELS:
         if config is not None:

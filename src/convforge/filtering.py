@@ -13,8 +13,10 @@ from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.arguments import IntPair, check_word, pair, refuse_others
 from convforge.arrays import dtype_name, home_of
+from convforge.backends.forks import no_fork
 from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
+from convforge.libraries import is_masked
 from convforge.problem import Conv2dProblem, padding_mode_of
 from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
 
@@ -269,10 +271,11 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
         It is no two-dimensional array of finite real numbers, or text that means none.
     """
     if isinstance(kernel, str | os.PathLike):
-        from convforge.images.kernels import load_kernel
+        with no_fork():
+            from convforge.images.kernels import load_kernel
 
         return np.array(load_kernel(os.fspath(kernel)).values)
-    if isinstance(kernel, np.ma.MaskedArray):
+    if is_masked(kernel):
         raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
     try:
         array = np.asarray(kernel)

@@ -111,6 +111,11 @@ class _Plain:
         return self.address(block), block
 
 
+def is_masked(array: Any) -> bool:
+    """Tell a masked array of NumPy's, whose module NumPy imports when it is first asked for it."""
+    return isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+
+
 class _Numpy(_Plain):
     kind = "a NumPy array"
     arrays: tuple[type, ...] = (np.ndarray,)
@@ -119,7 +124,7 @@ class _Numpy(_Plain):
         return "cpu"
 
     def check(self, array: Any, name: str) -> None:
-        if isinstance(array, np.ma.MaskedArray):
+        if is_masked(array):
             raise TypeError(
                 f"{name} is a masked array, whose mask would be lost; fill it first, as in {name}.filled(0)"
             )

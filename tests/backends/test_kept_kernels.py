@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from convforge.backends import cache
 from convforge.backends.cpu import jit as compiling
-from convforge.backends.cpu import kept_kernels
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,26 +109,31 @@ def kernel(a: Any) -> Any:
 @pytest.fixture
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
-    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
-    return tmp_path
+    monkeypatch.setenv("CONVFORGE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def test_a_full_disk_keeps_nothing_and_nobody_fails(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kept_kernels, "write_whole", full)
+    monkeypatch.setattr(cache, "write_whole", full)
     assert compiling.jit(kernel)(1) == 2
     assert list(apart.rglob("*.nbc")) == []
 
 
-def test_where_no_folder_can_be_written_kernels_are_compiled_all_the_same(
-    apart: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from numba.core.caching import CacheImpl
-
-    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+def test_without_a_digest_of_sources_nothing_is_kept(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "source_digest", lambda: None)
     assert compiling.jit(kernel)(1) == 2
+    assert list(apart.rglob("*.nbc")) == []
+
+
+def test_a_kernel_with_another_constant_is_another_kernel(apart: Path) -> None:
+    """Bytecode alone does not tell: constants stand beside it."""
+    for added in (1, 2):
+        names: dict[str, Any] = {}
+        exec(f"def other(a):\n    return a + {added}.5", names)
+        assert compiling.jit(names["other"])(1) == 1.5 + added
 
 
 def test_kernels_of_one_name_in_a_file_are_told_apart(apart: Path) -> None:

@@ -243,11 +243,11 @@ def test_the_first_script_measures_fresh_processes(tmp_path: Path) -> None:
 
 
 def test_the_choices_script_chooses_times_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from convforge.backends.cpu.jit import cache_folder
+    from convforge.backends.cache import cache_root
     from convforge.tuning import CHOICES
 
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/numba").symlink_to(cache_folder().parent)  # compiled before: that is not what is asked here
+    (tmp_path / "cache/numba").symlink_to(cache_root() / "numba")  # compiled before: that is not what is asked here
     monkeypatch.setenv("CONVFORGE_CACHE_DIR", str(tmp_path / "cache"))
     before = CHOICES.folder
     words = ["--out", str(tmp_path / "out"), "--cases", "rgb_to_1_32_s[12]", "--search", "5"]

@@ -16,7 +16,7 @@ from tests.cli.commands import Ran
 
 import convforge
 from convforge.backends import cuda
-from convforge.backends.cpu import cpu_facts, jit
+from convforge.backends.cpu import cpu_facts
 from convforge.backends.cuda import facts as cuda_facts
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -56,7 +56,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of compiled kernels, moved to one of the test's own; it does not exist yet."""
     monkeypatch.setenv("CONVFORGE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(jit, "cache_folder", jit.cache_folder.__wrapped__)  # not what was found before
     return tmp_path / "cache" / "numba"
 
 

@@ -11,13 +11,15 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.sources import PACKAGE, read_module
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import Problem
 
@@ -236,6 +238,8 @@ class Plan:
         self.workspace_bytes = workspace_bytes
         self._prepare = prepare
         self._borrow = prepare if borrow is None else borrow
+        # SciPy's threads end before a fork, and refuse work until it is over: forks wait for its calls.
+        self._holds_forks = runtime.facts.backend == "cpu" and "scipy" in algorithm.versions()
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Flip, cast, transform or pack the weights for this plan.
@@ -245,6 +249,9 @@ class Plan:
         w : array of the problem's `w_shape`
             For a matrix product, B; ignored where there are no weights.
         """
+        if self._holds_forks:
+            with no_fork():
+                return self._prepare(w, stream)
         return self._prepare(w, stream)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
@@ -252,6 +259,9 @@ class Plan:
 
         Where the kernels can read them as they lie, nothing is copied.
         """
+        if self._holds_forks:
+            with no_fork():
+                return self._borrow(w, stream)
         return self._borrow(w, stream)
 
     def __call__(
@@ -301,8 +311,9 @@ class Plan:
 
     def execute(self, frame: Frame) -> None:
         """Run the steps on buffers that are already in place."""
-        for step in self.steps:
-            step.run(frame)
+        with no_fork() if self._holds_forks else nullcontext():
+            for step in self.steps:
+                step.run(frame)
 
     @property
     def launches(self) -> tuple[LaunchInfo, ...]:
@@ -402,9 +413,9 @@ _STATIC_ASSERT = re.compile(rb"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTI
 @cache
 def digest_of(sources: tuple[str, ...]) -> str:
     """SHA-256 of the names and texts of files of the package; of CUDA C++ only what is compiled."""
-    package, total = Path(__file__).parents[1], hashlib.sha256()
+    total = hashlib.sha256()
     for name in sources:
-        text = (package / name).read_bytes().replace(b"\r\n", b"\n")
+        text = read_module(PACKAGE / name).replace(b"\r\n", b"\n")
         kernel = name.endswith((".cu", ".cuh"))
         total.update(name.encode() + b"\0" + (compiled_part(text) if kernel else text) + b"\0")
     return total.hexdigest()

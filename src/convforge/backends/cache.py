@@ -1,7 +1,10 @@
-"""Compiled kernels on disk: written whole or not at all, verified when read, the oldest dropped beyond a limit.
+"""Caches on disk: their folders, and compiled kernels in them.
 
-A file holds one line of JSON about the kernel, then its machine code. The line carries a digest of the code, so that a
-file that was cut off or damaged is noticed and rebuilt.
+What lies in a cache is machine code that is run, and choices that are followed. So a folder is made for the user alone,
+and one that others may write to is not used: everything then lasts as long as the process, which is logged once.
+
+A file of DiskCache holds one line of JSON about the kernel, then its machine code. It is written whole or not at all.
+The line carries a digest of the code, so that a file that was cut off or damaged is noticed and rebuilt.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_dir
+
+from convforge.backends.notices import say_once
 
 # Goes up when the files' form changes.
 SCHEMA = 1
@@ -23,6 +30,75 @@ LIMIT_BYTES = 256 << 20
 def cache_root() -> Path:
     """The folder of every cache: the user's, or what CONVFORGE_CACHE_DIR names."""
     return Path(os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False))
+
+
+def cache_folder(kind: str) -> Path | None:
+    """The folder of one cache, "numba", "cuda", "emulator" or "tuned"; None where no folder can be used.
+
+    It need not be there yet. One that can be read and not written is used for what it holds.
+    """
+    root = cache_root()
+    folder = root / kind
+    fault: object = "there is no home folder" if str(root).startswith("~") else None
+    try:
+        fault = fault or _fault(root) or _fault(folder)
+    except OSError as failed:
+        fault = failed.strerror or failed
+    except ValueError as failed:  # a NUL in the name
+        fault = failed
+    if fault is None:
+        return folder
+    say_once(
+        f"the cache folder {_short(root)} cannot be used: {fault}. Compiled kernels and tuned choices last as long as "
+        "this process; CONVFORGE_CACHE_DIR names another folder"
+    )
+    return None
+
+
+def _fault(folder: Path) -> str | None:
+    """Why a folder cannot be used; None where it can, or is not there yet.
+
+    Raises
+    ------
+    OSError
+        The system does not even say what it is.
+    """
+    try:
+        about = folder.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(about.st_mode):
+        return "it is no folder"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return f"{_short(folder)} may not be entered"
+    if hasattr(os, "geteuid"):  # Windows has other owners, and keeps a user's folders for the user
+        if about.st_uid not in (os.geteuid(), 0):  # what root put there is as good as Python itself
+            return f"{_short(folder)} is another user's, whose code would be run"
+        if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"other users may write to {_short(folder)}, and their code would be run; chmod go-w mends that"
+    return None
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those above it, each for the user alone; folders that are there stay as they are.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another process made it just now; if it is no folder, the next step fails
+            each.mkdir(mode=0o700)
+
+
+def _short(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -44,19 +120,33 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+def keep(path: Path, data: bytes) -> bool:
+    """Write a file of a cache, as :func:`write_whole` does; whether that was possible. Where not, it is logged once."""
+    try:
+        make_private(path.parent)
+        write_whole(path, data)
+    except OSError as fault:
+        say_once(
+            f"{_short(path.parent)} cannot be written ({fault.strerror or fault}): what is compiled or tuned from now "
+            "on lasts as long as this process; CONVFORGE_CACHE_DIR names another folder"
+        )
+        return False
+    return True
+
+
 class DiskCache:
     """A folder of compiled kernels. Any number of processes may use it at once.
 
     Parameters
     ----------
-    folder : Path, optional
-        By default in the user's cache folder, which CONVFORGE_CACHE_DIR moves.
+    folder : Path or None
+        None keeps nothing.
     limit_bytes : int
         Least recently used files are dropped beyond this.
     """
 
-    def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.folder = cache_root() / "cuda" if folder is None else folder
+    def __init__(self, folder: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
@@ -66,6 +156,8 @@ class DiskCache:
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
         """What is stored about a kernel, and its code; None where there is no whole file."""
+        if self.folder is None:
+            return None
         path = self.folder / key
         try:
             head, _, code = path.read_bytes().partition(b"\n")
@@ -80,11 +172,8 @@ class DiskCache:
     def store(self, key: str, about: dict[str, Any], code: bytes) -> None:
         """Keep a kernel; a folder that cannot be written keeps nothing, and nobody fails for it."""
         head = json.dumps({**about, "digest": hashlib.sha256(code).hexdigest()}).encode()
-        try:
-            write_whole(self.folder / key, head + b"\n" + code)
-        except OSError:
-            return
-        self._trim()
+        if self.folder is not None and keep(self.folder / key, head + b"\n" + code):
+            self._trim()
 
     def files(self) -> list[Path]:
         """Every stored kernel."""
@@ -103,10 +192,12 @@ class DiskCache:
 
     def _entries(self) -> list[os.DirEntry[str]]:
         """The stored kernels; by scandir, as this happens with every kernel that is stored beside thousands."""
+        if self.folder is None:
+            return []
         try:
             with os.scandir(self.folder) as entries:
                 return [entry for entry in entries if not entry.name.startswith(".") and entry.is_file()]
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return []
 
     def _sizes(self) -> list[tuple[float, int, str]]:

@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parents[1]
+from convforge.backends.sources import PACKAGE, read_file
+
 HEADERS = PACKAGE / "algorithms/include/device"
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 
@@ -52,7 +53,7 @@ class KernelSource:
 
     def text(self) -> str:
         """What the compiler is given: constants, the file, and asserts that both sides mean the same struct."""
-        body = self.file.read_text(encoding="utf-8")
+        body = read_file(self.file).decode().replace("\r\n", "\n")
         size = ctypes.sizeof(self.arguments)
         asserts = [f'static_assert(sizeof({self.struct}) == {size}, "size of {self.struct}");']
         asserts.append("#ifndef __CUDACC_RTC__")
@@ -68,7 +69,7 @@ class KernelSource:
         digest = hashlib.sha256(self.text().encode())
         for header in sorted(included(self.file)):
             digest.update(f"\n{header.name}\n".encode())
-            digest.update(header.read_bytes())
+            digest.update(read_file(header))
         return digest.hexdigest()
 
 
@@ -90,7 +91,7 @@ def included(file: Path) -> frozenset[Path]:
     found: set[Path] = set()
     waiting = [file]
     while waiting:
-        for name in _INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
+        for name in _INCLUDE.findall(read_file(waiting.pop()).decode()):
             header = HEADERS / name
             if header not in found:
                 found.add(header)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from convforge.backends.sources import PACKAGE, on_disk
 from convforge.problem import DTYPES, Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
 
 WEIGHTS = ("normal", "gaussian", "shared")
@@ -48,8 +49,10 @@ class Case:
 
 def suite_folder() -> Path:
     """Where the named suites stand: beside this file when installed, in ``benchmarks/`` of a checkout."""
-    installed = Path(__file__).parent / "suites"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "benchmarks"
+    try:
+        return on_disk(PACKAGE / "bench" / "suites")
+    except OSError:
+        return PACKAGE.parents[1] / "benchmarks"
 
 
 def suite_names() -> list[str]:

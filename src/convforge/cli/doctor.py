@@ -75,24 +75,22 @@ def _packages() -> object:
 
 
 def _caches(clear: bool) -> None:
-    try:
-        from convforge.backends.cpu.jit import cache_folder
+    from convforge.backends.cache import cache_folder, cache_root
 
-        root = cache_folder().parent
-    except ImportError as fault:  # a needed package is missing: it stands in the table
-        typer.echo(f"compiled kernels: not known without {fault.name}")
+    folders = {kind: cache_folder(kind) for kind in ("cuda", "emulator", "numba", "tuned")}
+    if None in folders.values():  # it was said why
+        typer.echo(f"caches: {cache_root()} is not used")
         return
-    there = [folder for folder in (root.with_name("cuda"), root.with_name("emulator"), root) if folder.exists()]
-    for folder in there or [root]:
+    there = {kind: folder for kind, folder in folders.items() if folder is not None and folder.exists()}
+    compiled = [folder for kind, folder in there.items() if kind != "tuned"]
+    for folder in compiled or [cache_root() / "numba"]:
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = _size(sum(path.stat().st_size for path in files))
         typer.echo(f"compiled kernels: {folder}, {len(files)} files, {size}")
-    tuned = root.with_name("tuned")
-    if tuned.exists():
+    if (tuned := there.get("tuned")) is not None:
         typer.echo(f"tuned choices: {tuned}, {len(list(tuned.glob('*/*.json')))} buckets")
-        there.append(tuned)
     if clear and there:
-        for folder in there:
+        for folder in there.values():
             shutil.rmtree(folder)
         typer.echo("deleted; kernels are compiled again when they are next used")
 

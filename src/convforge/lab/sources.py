@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from convforge.algorithms import algorithms
+from convforge.backends.sources import PACKAGE, read_file
 from convforge.lab.book import Book
 from convforge.language import gettext
 from convforge.report import numbers, tables
 from convforge.report.records import Entry, View
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies.readings import device_backend
-
-PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,8 @@ def _files(sources: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The files of a method's own: of a GPU's its kernels, else what stands in its folder."""
     own = [name for name in sources if "/include/" not in name and not name.startswith("backends/")]
     for name in [name for name in own if name.endswith(".cu")] or own:
-        yield name, (PACKAGE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+        with suppress(OSError):  # a module without its source
+            yield name, read_file(PACKAGE / name).decode().replace("\r\n", "\n")
 
 
 # Of a method so many cases stand beside its source: the largest.

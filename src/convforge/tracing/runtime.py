@@ -21,6 +21,7 @@ from convforge.backends.emulator.compiler import FLAGS, library_of
 from convforge.backends.emulator.library import EmulatorKernel, Error, Job, scheduler
 from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.runtime import LaunchInfo
+from convforge.backends.sources import on_disk, read_file
 
 RECORDER = Path(__file__).with_name("recorder.h")
 # A load of the source stays one: neither several together nor, where it is a struct of four words, four.
@@ -138,5 +139,5 @@ def _code(source: KernelSource) -> bytes:
         f"void emulator_enter(const void *args) {{\n    emulator::begin_thread();\n"
         f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
     )
-    text = f'#include "cuda.h"\n{RECORDER.read_text(encoding="utf-8")}\n{source.text()}{enter}'
-    return library_of(text, source.digest(), (*FLAGS, *_FLAGS, f"-I{HEADERS}"), source.path, None)
+    text = f'#include "cuda.h"\n{read_file(RECORDER).decode()}\n{source.text()}{enter}'
+    return library_of(text, source.digest(), (*FLAGS, *_FLAGS, f"-I{on_disk(HEADERS)}"), source.path, None)

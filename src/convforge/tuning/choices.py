@@ -22,7 +22,7 @@ from typing import Any
 
 from convforge.algorithms import algorithms
 from convforge.algorithms.contract import digest_of
-from convforge.backends.cache import cache_root, write_whole
+from convforge.backends.cache import cache_folder, keep, write_whole
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem, tuning_key
 
@@ -223,7 +223,7 @@ class Choices:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._lock = threading.RLock()
-        self._kept: dict[tuple[Path, str], Remembered] = {}
+        self._kept: dict[tuple[Path | None, str, str], Remembered] = {}
         self._shipped: dict[str, list[Remembered]] = {}
         self._seen = ""
         self._every = 0
@@ -240,29 +240,28 @@ class Choices:
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
         """What is remembered of a bucket at this level or a more thorough one: measured here, else shipped."""
         shipped = self._all_shipped()
-        folder = self.folder or cache_root() / "tuned"
-        if not self._kept and not shipped and not folder.is_dir():
+        folder = self._folder
+        if not self._kept and not shipped and (folder is None or not folder.is_dir()):
             return None  # nothing was ever tuned: not even the environment is looked up
         where = environment_of(operation, facts)
-        own = self._own(_file(folder, where, bucket), where, bucket)
+        own = self._own(folder, where, bucket)
         others = [one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED)]
         enough = LEVELS[LEVELS.index(level) :]
         return next((one for one in (own, *others) if one is not None and one.level in enough), None)
 
     def remember(self, found: Remembered, *, disk: bool = True) -> None:
         """Keep what a search found; a more thorough one that is there already stays."""
-        path = _file(self.folder or cache_root() / "tuned", found.environment, found.bucket)
+        folder, name = self._folder, _file(found.environment, found.bucket)
         with self._lock:
-            before = self._own(path, found.environment, found.bucket)
+            before = self._own(folder, found.environment, found.bucket)
             if before is not None and LEVELS.index(before.level) > LEVELS.index(found.level):
                 return
             while len(self._kept) >= MOST:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[path, str(found.bucket)] = found
+            self._kept[folder, name, str(found.bucket)] = found
             self._of[found.bucket.key] = self._of.get(found.bucket.key, 0) + 1
-        if disk:
-            with suppress(OSError):  # a folder that cannot be written keeps nothing; the memory has it
-                write_whole(path, _json([found]))
+        if disk and folder is not None:
+            keep(folder / name, _json([found]))  # where that fails, the memory has it
 
     def load(self, path: str | os.PathLike[str]) -> int:
         """Use the choices of a file that was exported; how many it holds.
@@ -303,12 +302,19 @@ class Choices:
                         warnings.warn(f"CONVFORGE_TUNED: {fault}; it is not used", stacklevel=2)
         return self._shipped
 
-    def _own(self, path: Path, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
+    @property
+    def _folder(self) -> Path | None:
+        """Where choices are kept; None where no folder can be used."""
+        return self.folder or cache_folder("tuned")
+
+    def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
         """What was measured here: in memory, else on the disk. What cannot be read is set aside."""
-        key = (path, str(bucket))
+        name = _file(where, bucket)
+        key = (folder, name, str(bucket))
         with self._lock:
-            if key in self._kept:
-                return self._kept[key]
+            if key in self._kept or folder is None:
+                return self._kept.get(key)
+            path = folder / name
             try:
                 (found,) = [replace(one, origin="") for one in read(path)]
                 if found.bucket != bucket or not _alike(found.environment, where, tuple(where)):
@@ -389,11 +395,11 @@ def _alike(a: Mapping[str, str], b: Mapping[str, str], names: Iterable[str]) -> 
     return all(a.get(name) == b.get(name) for name in names)
 
 
-def _file(folder: Path, where: Mapping[str, str], bucket: Bucket) -> Path:
-    """The file of a bucket: readable names, made unique by digests."""
+def _file(where: Mapping[str, str], bucket: Bucket) -> str:
+    """The file of a bucket within the cache's folder: readable names, made unique by digests."""
     device = re.sub(r"[^a-z0-9]+", "-", where["device"].lower()).strip("-")[:40]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(bucket))[:80]
-    return folder / f"{device}-{_short(json.dumps(where, sort_keys=True))}" / f"{name}-{_short(str(bucket))}.json"
+    return f"{device}-{_short(json.dumps(where, sort_keys=True))}/{name}-{_short(str(bucket))}.json"
 
 
 @lru_cache(maxsize=MOST)

@@ -10,28 +10,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from convforge.backends.forks import after_fork_in_child, no_fork
+
 _lock = threading.Lock()
-_users = 0
+_users: list[int] = []  # threads, each as often as it is inside
 _limit: Any = None
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
     """Within, every product of the BLAS runs on its caller's thread; the last to leave restores what was set before."""
-    global _users, _limit
-    with _lock:
-        if _users == 0:
-            _limit = _controller().limit(limits=1, user_api="blas")
-        _users += 1
+    _enter(threading.get_ident())
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _limit.restore_original_limits()
-                _limit = None
+        _leave(threading.get_ident())
 
+
+def _enter(thread: int) -> None:
+    global _limit
+    with no_fork(), _lock:
+        if not _users:
+            _limit = _controller().limit(limits=1, user_api="blas")
+        _users.append(thread)
+
+
+def _leave(thread: int) -> None:
+    global _limit
+    with no_fork(), _lock:
+        _users.remove(thread)
+        if not _users and _limit is not None:
+            _limit.restore_original_limits()
+            _limit = None
+
+
+def _alone() -> None:
+    """In a forked child: threads that were inside are not there to leave."""
+    for thread in {*_users} - {threading.get_ident()}:
+        while thread in _users:
+            _leave(thread)
+
+
+after_fork_in_child(_alone)
 
 _found: Any = None
 

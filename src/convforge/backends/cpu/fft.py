@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.fft import RealFft
+from convforge.backends.forks import no_fork
 
 
 class HostFft:
@@ -22,12 +23,13 @@ class HostFft:
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
         """See :class:`convforge.backends.fft.Transform`."""
-        from scipy import fft
-
         what = self.fft
         reals = data.view(what.dtype).reshape(what.reals)[:, :, : what.size_w]
         spectra = data.view(self._complex).reshape(what.complexes)[:, :, : what.size_w // 2 + 1]
-        if what.inverse:
-            reals[...] = fft.irfft2(spectra, (what.size_h, what.size_w), norm="forward", workers=self._workers)
-        else:
-            spectra[...] = fft.rfft2(reals, workers=self._workers)
+        with no_fork():  # before a fork SciPy ends its threads, and refuses what comes until it is over
+            from scipy import fft
+
+            if what.inverse:
+                reals[...] = fft.irfft2(spectra, (what.size_h, what.size_w), norm="forward", workers=self._workers)
+            else:
+                spectra[...] = fft.rfft2(reals, workers=self._workers)

@@ -7,41 +7,35 @@ lives in a folder named by a digest of every kernel source, so that no stale cod
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from platformdirs import user_cache_dir
 
-from convforge.backends.cpu.inlining import KernelCompiler
 from convforge.backends.cpu.kept_kernels import KeptKernels
+from convforge.backends.sources import PACKAGE, modules, read_module
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 # "contract" lets a product and a sum become one FMA; nothing is reordered, NaN and Inf keep their meaning.
 FASTMATH = {"contract"}
-# Files of this folder that hold kernels, or parts of them.
-CALLED = ("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py")
+# Files beside the methods that hold kernels, or parts of them.
+CALLED = (
+    *("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py"),
+    *("check/loops.py", "check/scans.py"),
+)
 
 
 @cache
-def cache_folder() -> Path:
-    """Where compiled CPU kernels are kept; CONVFORGE_CACHE_DIR moves it."""
-    root = os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False)
-    return Path(root) / "numba" / _source_digest()
-
-
-@cache
-def _source_digest() -> str:
+def source_digest() -> str | None:
+    """A digest of every kernel source and of Numba's version; None where there is nothing to digest."""
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
-    package = Path(__file__).parents[2]
-    others = (package / name for name in ("check/loops.py", "check/scans.py", *CALLED))
-    for source in sorted([*package.glob("algorithms/**/*.py"), *others]):
-        digest.update(source.relative_to(package).as_posix().encode())
-        digest.update(source.read_bytes())
+    if not (found := modules(PACKAGE / "algorithms")):
+        return None
+    for name, text in (*found, *((name, read_module(PACKAGE / name)) for name in CALLED)):
+        digest.update(name.encode())
+        digest.update(text)
     return digest.hexdigest()[:16]
 
 
@@ -56,8 +50,7 @@ def inlined(function: Kernel) -> Kernel:
     Parts compiled by themselves are optimised once alone and again in everything that calls them, so each level of
     calls would double the time that a kernel takes to compile.
     """
-    part: Kernel = numba.njit(function, inline="always", fastmath=FASTMATH, error_model="numpy")
-    return part
+    return cast(Kernel, _dispatcher(function, inline="always", fastmath=FASTMATH))
 
 
 def jit_exact(function: Kernel) -> Kernel:
@@ -66,15 +59,23 @@ def jit_exact(function: Kernel) -> Kernel:
 
 
 def _compiled(function: Kernel, fastmath: Any) -> Kernel:
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder())  # read once, here, where the kernel's folder is told
-    try:
-        compiled: Any = numba.njit(
-            function, nogil=True, fastmath=fastmath, error_model="numpy", pipeline_class=KernelCompiler
-        )
-        compiled._cache = KeptKernels(function)
-    except RuntimeError:  # Numba's word where no folder can be written: it is compiled in every process
-        pass
-    finally:
-        numba.config.CACHE_DIR = before
+    compiled = _dispatcher(function, nogil=True, fastmath=fastmath, pipeline_class=_compiler)
+    compiled._cache = KeptKernels(function, source_digest())
     return cast(Kernel, compiled)
+
+
+def _compiler(*arguments: Any) -> Any:
+    """The compiler of one kernel. Its module, and what Numba imports to compile, load with the first kernel."""
+    from convforge.backends.cpu.inlining import KernelCompiler
+
+    return KernelCompiler(*arguments)
+
+
+def _dispatcher(function: Any, **options: Any) -> Any:
+    """Numba's dispatcher of a function. NUMBA_DISABLE_JIT is for users' own functions: ours cannot run as Python."""
+    disabled = numba.config.DISABLE_JIT
+    numba.config.DISABLE_JIT = 0
+    try:
+        return numba.njit(function, error_model="numpy", **options)
+    finally:
+        numba.config.DISABLE_JIT = disabled

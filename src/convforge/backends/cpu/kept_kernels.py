@@ -1,69 +1,160 @@
 """Numba's compiled kernels on disk: a file for each set of argument types, written whole, verified when it is read.
 
 Numba's own files are an index for each kernel and numbered files beside it. One that was cut off stops every later
-process, and two processes that compile at once may each take the same number for other types.
+process, two processes that compile at once may each take the same number for other types, and where a module has no
+source file Numba keeps nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import marshal
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core import event
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from convforge.backends.cache import write_whole
+from convforge.backends.cache import cache_folder, keep
+from convforge.backends.notices import compiling
+from convforge.backends.sources import PACKAGE
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-class KeptKernels(FunctionCache):  # type: ignore[misc]
-    """Where a dispatcher looks for a kernel before it compiles it, and keeps what it compiled."""
+class KeptKernels(_Cache):  # type: ignore[misc]
+    """Where a dispatcher looks for a kernel before it compiles it, and keeps what it compiled.
 
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        locator = self._impl.locator
-        self._cache_file = _Files(Path(self.cache_path), self._impl.filename_base, locator.get_source_stamp())
+    Parameters
+    ----------
+    function : callable
+        The kernel in Python.
+    sources : str or None
+        A digest of everything that decides what kernels do; None keeps nothing.
+    """
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled kernel; a folder that cannot be written, or is full, keeps nothing, and nobody fails."""
+    def __init__(self, function: Any, sources: str | None) -> None:
+        self._code, self._sources = function.__code__, sources
+        module = Path(self._code.co_filename).stem
+        plain = "".join(sign for sign in function.__qualname__ if sign not in "<>")[-60:]
+        self.name = f"{module}.{plain}"
+        self._stamp = _stamp(function)
+
+    @property
+    def cache_path(self) -> str:
+        """The folder of the kernel's files; empty where there is none to use."""
+        return str(self._folder or "")
+
+    @property
+    def _folder(self) -> Path | None:
+        folder = None if self._sources is None else cache_folder("numba")
+        return None if folder is None else folder / str(self._sources)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The kernel for a signature; None where nothing is kept, or something that was cut off or damaged.
+
+        A kernel that is compiled needs the reference counts that Numba's runtime offers, and nothing else of what Numba
+        imports before it compiles, which takes longer than many a program's whole work.
+        """
+        if (path := self._path(sig, target_context.codegen())) is None:
+            return None
         try:
-            super().save_overload(sig, data)
-        except OSError:
-            return
-
-
-class _Files:
-    """The files of one kernel: a digest, then key and code as Numba pickles them. The name follows from the key."""
-
-    def __init__(self, folder: Path, kernel: str, stamp: Any) -> None:
-        self._folder, self._kernel, self._stamp = folder, kernel, stamp
-
-    def load(self, key: Any) -> Any:
-        """What was kept under a key; None where there is nothing, or something that was cut off or damaged."""
-        try:
-            stored = self._path(key).read_bytes()
+            stored = path.read_bytes()
         except OSError:
             return None
         content = stored[_DIGEST_BYTES:]
         if hashlib.sha256(content).digest() != stored[:_DIGEST_BYTES]:
             return None
-        kept_key, data = pickle.loads(content)
-        return data if kept_key == key else None  # types of one name may differ
+        rtsys.initialize(target_context)
+        kept_sig, payload = pickle.loads(content)
+        return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # names of types may agree
 
-    def save(self, key: Any, data: Any) -> None:
-        """Keep something under a key; raises ``OSError`` where that is not possible."""
-        content: bytes = dumps((key, data))
-        write_whole(self._path(key), hashlib.sha256(content).digest() + content)
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled kernel; a folder that cannot be written, or is full, keeps nothing, and nobody fails."""
+        path = self._path(sig, data.codegen)
+        if path is None or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
+            return
+        content: bytes = dumps((sig, data._reduce()))
+        keep(path, hashlib.sha256(content).digest() + content)
 
     def flush(self) -> None:
         """Forget everything that is kept of the kernel."""
-        for path in self._folder.glob(f"{self._kernel}.*.nbc"):
-            path.unlink(missing_ok=True)
+        if (folder := self._folder) is not None:
+            for path in folder.glob(f"{self.name}.*.nbc"):
+                path.unlink(missing_ok=True)
 
-    def _path(self, key: Any) -> Path:
-        name = hashlib.sha256(repr((numba.__version__, self._stamp, key)).encode()).hexdigest()[:32]
-        return self._folder / f"{self._kernel}.{name}.nbc"
+    def enable(self) -> None:
+        """Nothing to do: kernels are always kept."""
+
+    def disable(self) -> None:
+        """Refused: kernels are always kept.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        raise NotImplementedError("compiled kernels are kept as long as a folder can be used")
+
+    def _path(self, sig: Any, codegen: Any) -> Path | None:
+        if (folder := self._folder) is None:
+            return None
+        key = repr((numba.__version__, self._stamp, sig, codegen.magic_tuple()))
+        return folder / f"{self.name}.{hashlib.sha256(key.encode()).hexdigest()[:32]}.nbc"
+
+
+def _stamp(function: Any) -> str:
+    """A digest of a kernel's own bytecode, of what it closes over, and of its file where that is none of the package's.
+
+    The second version of marshal's form is the last that does not depend on which objects others hold.
+    """
+    code = function.__code__
+    digest = hashlib.sha256(marshal.dumps(code, 2))
+    digest.update(dumps([cell.cell_contents for cell in function.__closure__ or ()]))
+    if not (file := Path(code.co_filename)).is_relative_to(PACKAGE):
+        with suppress(OSError):  # there is no source
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+class _Watch(event.Listener):  # type: ignore[misc]
+    """Says of our kernels that they are being compiled; one that is compiled for another counts as part of it.
+
+    NUMBA_DISABLE_JIT is for users' own functions, and ours cannot run as Python: meanwhile it does not hold.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._said: Any = None
+        self._disabled = 0
+
+    def on_start(self, event: Any) -> None:
+        """A kernel begins to be compiled; Numba's lock is held."""
+        if (kept := _kept(event)) is not None:
+            if self._depth == 0:
+                self._said = compiling(f"the CPU kernel {kept.name}", kept.cache_path or None)
+                self._said.__enter__()
+                self._disabled, numba.config.DISABLE_JIT = numba.config.DISABLE_JIT, 0
+            self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """It is compiled, or could not be."""
+        if _kept(event) is not None:
+            self._depth -= 1
+            if self._depth == 0:
+                numba.config.DISABLE_JIT = self._disabled
+                self._said.__exit__(None, None, None)
+
+
+def _kept(event: Any) -> KeptKernels | None:
+    cache = getattr(event.data["dispatcher"], "_cache", None) if event.data else None
+    return cache if isinstance(cache, KeptKernels) else None
+
+
+event.register("numba:compile", _Watch())

@@ -22,6 +22,7 @@ from convforge.backends.cpu.fft import HostFft
 from convforge.backends.cpu.pool import Pool
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
+from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo
 
 # Handing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
@@ -43,8 +44,7 @@ class CpuRuntime:
 
     def __init__(self, facts: DeviceFacts, watches: bool = True) -> None:
         self.facts, self._watches = facts, watches
-        self._pool: Pool | None = None
-        self._pid = os.getpid()
+        self._pool: tuple[Pool | None, int] = None, 0  # and the process whose threads they are
         self._inside = threading.local()
         self._lock = threading.Lock()
 
@@ -181,11 +181,15 @@ class CpuRuntime:
         return time.perf_counter() - begin
 
     def _threads(self) -> Pool:
-        with self._lock:
-            if self._pool is None or self._pid != os.getpid():  # a forked child inherits no threads
-                self._pid = os.getpid()
-                self._pool = Pool(max(self.facts.cores - 1, 1), self._watches)
-            return self._pool
+        pool, process = self._pool
+        if pool is not None and process == os.getpid():  # a forked child inherits no threads
+            return pool
+        with no_fork(), self._lock:
+            pool, process = self._pool
+            if pool is None or process != os.getpid():
+                pool = Pool(max(self.facts.cores - 1, 1), self._watches)
+                self._pool = pool, os.getpid()
+            return pool
 
 
 @cache

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from convforge.backends.cache import DiskCache
+from convforge.backends.cache import DiskCache, cache_folder
 from convforge.backends.cuda.absent import CudaUnavailable, why_no_compiler
 from convforge.backends.kernel import HEADERS, KernelSource
+from convforge.backends.notices import compiling
+from convforge.backends.sources import on_disk
 
 # 177: a constant of the prelude that a kernel has no use for.
 OPTIONS = {"std": "c++17", "diag_suppress": 177, "ptxas_options": ["-v"]}
@@ -83,12 +85,13 @@ def kept(
     disk: DiskCache | None = None,
 ) -> Compiled:
     """What this version of a compiler made of a kernel before, from the disk; else what it makes now."""
-    disk = DiskCache() if disk is None else disk
+    disk = DiskCache(cache_folder("cuda")) if disk is None else disk
     key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
     if (found := disk.load(key)) is not None:
         about, code = found
         return Compiled(code=code, **about)
-    compiled = compile_(source, architecture)
+    with compiling(f"{source.name} for {architecture}", disk.folder):
+        compiled = compile_(source, architecture)
     about = asdict(compiled)
     disk.store(key, about, about.pop("code"))
     return compiled
@@ -98,7 +101,7 @@ def program_options(source: KernelSource, architecture: str) -> Any:
     """How NVRTC is to compile a kernel: a ``cuda.core.ProgramOptions``."""
     from cuda.core import ProgramOptions
 
-    return ProgramOptions(name=source.file.name, arch=architecture, include_path=str(HEADERS), **OPTIONS)
+    return ProgramOptions(name=source.file.name, arch=architecture, include_path=str(on_disk(HEADERS)), **OPTIONS)
 
 
 def _nvrtc(source: KernelSource, architecture: str) -> Compiled:

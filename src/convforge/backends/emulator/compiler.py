@@ -11,9 +11,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from convforge.backends.cache import DiskCache
+from convforge.backends.cache import DiskCache, cache_folder
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.kernel import HEADERS, KernelSource
+from convforge.backends.notices import compiling
+from convforge.backends.sources import on_disk
 
 ROOM = Path(__file__).parent
 
@@ -59,7 +61,7 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
         f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"
     )
     text = f'#include "cuda.h"\n{body}{enter}'
-    flags = (*FLAGS, *KERNEL_FLAGS, *([POISON_FLAG] if knows_poison() else []), f"-I{HEADERS}")
+    flags = (*FLAGS, *KERNEL_FLAGS, *([POISON_FLAG] if knows_poison() else []), f"-I{on_disk(HEADERS)}")
     return library_of(text, source.digest(), flags, source.path, disk)
 
 
@@ -85,21 +87,21 @@ def library_of(text: str, digest: str, flags: tuple[str, ...], name: str, disk: 
     key = disk.key("emulator", text, digest, _room_digest(), options, repr(LIBRARIES), compiler_version(), _processor())
     if (found := disk.load(key)) is not None:
         return found[1]
-    code = _compiled(text, flags, name)
+    with compiling(f"{name} for the emulator", disk.folder):
+        code = _compiled(text, flags, name)
     disk.store(key, {}, code)
     return code
 
 
 def disk_cache() -> DiskCache:
     """Where compiled kernels are kept; CONVFORGE_CACHE_DIR moves it."""
-    plain = DiskCache()
-    return DiskCache(plain.folder.with_name("emulator"), plain.limit_bytes)
+    return DiskCache(cache_folder("emulator"))
 
 
 def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
         out = Path(folder) / "kernel.so"
-        command = ["g++", *flags, f"-I{ROOM}", "-x", "c++", "-", *LIBRARIES, "-o", str(out)]
+        command = ["g++", *flags, f"-I{on_disk(ROOM)}", "-x", "c++", "-", *LIBRARIES, "-o", str(out)]
         plain = os.environ | {"LC_ALL": "C"}  # messages in one language
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=plain)
         if done.returncode:
@@ -124,7 +126,8 @@ def compiler_version() -> str:
 def _room_digest() -> str:
     """Of the headers and the scheduler in this folder."""
     digest = hashlib.sha256()
-    for path in sorted([*ROOM.glob("*.h"), *ROOM.glob("*.cpp")]):
+    room = on_disk(ROOM)
+    for path in sorted([*room.glob("*.h"), *room.glob("*.cpp")]):
         digest.update(f"\n{path.name}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

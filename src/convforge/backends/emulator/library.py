@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from convforge.backends.emulator.compiler import compile_kernel, compile_scheduler, disk_cache
+from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 
 
@@ -135,9 +136,16 @@ def loaded(code: bytes) -> ctypes.CDLL:
 
     The file lies in the cache's folder, as some systems run nothing that lies in /tmp.
     """
-    folder: Path | None = disk_cache().folder
-    if folder is not None and not os.access(folder, os.W_OK):
-        folder = None
+    folder = disk_cache().folder
+    try:
+        return _loaded_from(folder if folder is not None and os.access(folder, os.W_OK) else None, code)
+    except OSError:
+        if folder is None:
+            raise
+        return _loaded_from(None, code)  # such as a full disk
+
+
+def _loaded_from(folder: Path | None, code: bytes) -> ctypes.CDLL:
     handle, name = tempfile.mkstemp(dir=folder, prefix=".run-", suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -154,10 +162,11 @@ _lock = threading.Lock()
 def kernel_of(source: KernelSource) -> EmulatorKernel:
     """A kernel in this process, one however many runtimes ask for it."""
     key = (source.digest(), source.name, source.struct)
-    with _lock:
-        found = _kernels.get(key)
-    if found is None:
-        found = EmulatorKernel(source)
+    with no_fork():
         with _lock:
-            found = _kernels.setdefault(key, found)
+            found = _kernels.get(key)
+        if found is None:
+            found = EmulatorKernel(source)
+            with _lock:
+                found = _kernels.setdefault(key, found)
     return found

@@ -1,0 +1,105 @@
+"""Forks of the process wait for what they must not cut: imports, plans being made, compilers, SciPy's threads.
+
+A forked child has one thread. A lock that another thread held stays locked there for ever, and a module that another
+thread was importing stays half imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _Gate:
+    """Counts the threads inside. A fork waits until they have left, and nobody enters meanwhile."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = 0
+        self._forks = 0
+        self._own = threading.local()
+
+    def enter(self) -> None:
+        depth = getattr(self._own, "depth", 0)
+        if depth == 0:
+            with self._changed:
+                while self._forks:
+                    self._changed.wait()
+                self._inside += 1
+        self._own.depth = depth + 1
+
+    def leave(self) -> None:
+        self._own.depth -= 1
+        if self._own.depth == 0:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Before a fork. The lock is held until after it, so that the child finds it as this thread left it."""
+        self._changed.acquire()
+        self._forks += 1
+        while self._inside > (getattr(self._own, "depth", 0) > 0):
+            self._changed.wait()
+
+    def open(self) -> None:
+        """After a fork, in the parent."""
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def renew(self) -> None:
+        """After a fork, in the child: only its own thread is there."""
+        self._changed = threading.Condition(threading.Lock())
+        self._inside, self._forks = int(getattr(self._own, "depth", 0) > 0), 0
+
+
+_gate = _Gate()
+_held: list[Any] = []  # Numba's lock, while the process forks
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Keep the process from forking until the block has ended; blocks may nest, and any number of threads be in one.
+
+    The block must not wait for a thread that may enter one.
+    """
+    _gate.enter()
+    try:
+        yield
+    finally:
+        _gate.leave()
+
+
+def after_fork_in_child(renew: Callable[[], object]) -> None:
+    """Have something renewed in every child that is forked from now on; systems without fork have no need of it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)
+
+
+def _before() -> None:
+    _gate.close()
+    numba = sys.modules.get("numba.core.compiler_lock")
+    if (lock := getattr(numba, "global_compiler_lock", None)) is not None:
+        lock.acquire()  # a kernel is compiled or loaded by another thread: LLVM's state must be whole
+        _held.append(lock)
+
+
+def _after_in_parent() -> None:
+    if _held:
+        _held.pop().release()
+    _gate.open()
+
+
+def _after_in_child() -> None:
+    if _held:
+        _held.pop().release()
+    _gate.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -1,0 +1,100 @@
+"""Files of the package, whether it lies in a folder or in a zip archive, with its sources or compiled to .pyc alone."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import marshal
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of the package, or one of a reader's own.
+
+    Raises
+    ------
+    OSError
+        There is no such file.
+    """
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.is_relative_to(PACKAGE):
+            raise
+        return _inside(path).read_bytes()
+
+
+def read_module(path: Path) -> bytes:
+    """Read a module's source; its bytecode where the source was left out, or where a frozen program holds it.
+
+    Digests are made of this, so it must change when the module does.
+
+    Raises
+    ------
+    OSError
+        There is no such module.
+    """
+    for candidate in (path, path.with_suffix(".pyc")):
+        try:
+            return read_file(candidate)
+        except OSError:
+            continue
+    name = ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    spec = find_spec(name) if path.suffix == ".py" else None
+    get_code = getattr(spec and spec.loader, "get_code", None)
+    if get_code is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return marshal.dumps(get_code(name), 2)
+
+
+def modules(folder: Path) -> list[tuple[str, bytes]]:
+    """Names within the package and bytes of the modules in one of its folders, sources where they are there."""
+    found = list(_files(_inside(folder), folder.relative_to(PACKAGE).as_posix()))
+    for suffix in (".py", ".pyc"):
+        if chosen := [(name, file) for name, file in found if name.endswith(suffix)]:
+            return [(name, file.read_bytes()) for name, file in sorted(chosen)]
+    return []
+
+
+@cache
+def on_disk(folder: Path) -> Path:
+    """A folder of the package as compilers need it: itself, or a copy that lasts as long as the process.
+
+    Raises
+    ------
+    OSError
+        There is no such folder.
+    """
+    if folder.is_dir():
+        return folder
+    files = [file for file in _inside(folder).iterdir() if file.is_file()]
+    copy = Path(tempfile.mkdtemp(prefix="convforge-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for file in files:
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def _inside(path: Path) -> Traversable:
+    return resources.files("convforge").joinpath(*path.relative_to(PACKAGE).parts)
+
+
+def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _files(entry, f"{name}/{entry.name}")
+        else:
+            yield f"{name}/{entry.name}", entry
