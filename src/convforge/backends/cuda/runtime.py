@@ -124,11 +124,11 @@ class CudaRuntime:
     """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
 
     def __init__(self, device: int = 0) -> None:
+        self.facts: DeviceFacts = cuda_facts(device)  # first: it says why there is none, where a package is missing
         from cuda.bindings import driver
         from cuda.core import Device
 
         self._get_context, self._success = driver.cuCtxGetCurrent, driver.CUresult.CUDA_SUCCESS
-        self.facts: DeviceFacts = cuda_facts(device)
         self.device = device
         self._gpu = Device(device)
         with _restored_context():
