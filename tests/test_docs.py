@@ -22,7 +22,7 @@ import pytest
 from tests.cases import CONV2D
 
 import convforge
-from convforge.algorithms import OURS, refusal
+from convforge.algorithms import ON_DEVICE, OURS, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
@@ -72,6 +72,61 @@ def test_every_method_has_an_entry(algorithm: Any) -> None:
 def test_no_entry_is_of_a_method_that_is_no_more() -> None:
     headings = re.findall(r"^## ([a-z0-9_]+)$", text_of("docs/methods.md"), re.MULTILINE)
     assert set(headings) <= {a.name for a in OURS}
+
+
+# The table of docs/adding-an-algorithm.md: which methods a file must name.
+ASKED = {
+    "every method": [*OURS, *(a for a in ON_DEVICE if a.backend == "cuda")],
+    "every method of the CPU": list(OURS),
+    "every method of GPUs": [a for a in ON_DEVICE if a.backend == "cuda"],
+}
+ASKED |= {
+    f"every convolution and product{of}": [a for a in ASKED[f"every method{of}"] if a.operation in ("conv2d", "gemm")]
+    for of in ("", " of GPUs")
+}
+
+
+@cache
+def touched() -> dict[str, str]:
+    """Files, and of which methods the page asks something there."""
+    table = text_of("docs/adding-an-algorithm.md").split("| file |", 1)[1].split("\n\n", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {file: asked for files, _, asked in rows for file in re.findall(r"`([^`]+)`", files)}
+
+
+def names_in(name: str) -> set[str]:
+    """The methods that a file names, by their classes too; of a folder, any file; of faults, those beside it."""
+    paths = sorted((ROOT / name).rglob("*.*")) if name.endswith("/") else [ROOT / name]
+    if name == "tests/algorithms/faults.py":
+        paths = sorted((ROOT / "tests/algorithms").glob("*faults*.py"))
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    return {a.name for a in ASKED["every method"] if not words.isdisjoint({a.name, type(a).__name__})}
+
+
+def test_the_files_that_a_new_method_touches_name_every_method() -> None:
+    assert len(touched()) == 15
+    for file, asked in touched().items():
+        if file in ("src/convforge/algorithms/FOLDER/", "src/convforge/algorithms/__init__.py"):
+            continue  # a method without these is none
+        assert (ROOT / file).exists(), file
+        missing = {a.name for a in ASKED.get(asked, [])} - names_in(file)
+        assert not missing, f"{file} does not name {sorted(missing)}, and the page says {asked}"
+
+
+@pytest.mark.parametrize("of", ["the CPU", "GPUs"])
+def test_no_other_file_names_every_method(of: str) -> None:
+    """Whoever adds one would have to touch it: all in the code, and half of them in what is no method's own."""
+    methods = {a.name for a in ASKED[f"every method of {of}"]}
+    listed = tuple(touched())
+    found = set()
+    for path in sorted(path for folder in ("src", "tests", "docs", "examples") for path in (ROOT / folder).rglob("*")):
+        name = named(path)
+        if path.suffix not in (".py", ".md", ".csv", ".po") or name.startswith(("src/convforge/algorithms/", "docs/_")):
+            continue
+        enough = len(methods) * (0.5 if name.startswith("src/") else 1)
+        if len(names_in(name) & methods) >= enough:
+            found.add(name)
+    assert {name for name in found if not name.startswith(listed) and "/kernels/" not in name} == set()
 
 
 def test_every_public_name_is_in_the_api_page() -> None:
@@ -410,13 +465,13 @@ LAYERS: dict[str, set[str]] = {
     "replay": {"arrays", "backends", "libraries"},
     "arguments": {"arrays", "contract", "problem"},
     "execution": {*_BELOW_USERS, "arguments", "arrays", "replay"},
-    "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution"},
+    "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution", "libraries"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
     "integrations": {"api", "replay", "tuning"},
     "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
     "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},
-    "version": {"api", "errors", "filtering", "pipeline", "problem", "torch"},
+    "version": {"api", "backends", "errors", "filtering", "pipeline", "problem", "torch"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
 

@@ -68,8 +68,9 @@ def test_what_users_call_has_an_example_and_names_its_arguments(name: str) -> No
     value = getattr(convforge, name)
     text = inspect.getdoc(value) or ""
     assert ">>> " in text
-    for argument in inspect.signature(value).parameters:
-        assert argument in text, f"{name} says nothing of {argument}"
+    for argument, parameter in inspect.signature(value).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:  # those are taken to refuse them in words
+            assert argument in text, f"{name} says nothing of {argument}"
 
 
 def test_a_star_import_brings_the_public_names_alone() -> None:
@@ -91,6 +92,39 @@ def test_nothing_public_is_left_out_of_all() -> None:
 def test_the_version_is_the_package_s() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert convforge.__version__ == project["project"]["version"]
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh process has loaded in the end, beside those that Python itself loads."""
+    code = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return set(ran.stdout.split())
+
+
+def test_importing_loads_none_of_the_parts() -> None:
+    loaded = loaded_by("import convforge")
+    assert {name for name in loaded if name.startswith("convforge")} == {
+        *("convforge", "convforge.backends", "convforge.backends.forks"),
+    }
+    outside = {name.partition(".")[0] for name in loaded} - {"convforge"}
+    assert outside <= set(sys.stdlib_module_names), "nothing but Python's own library"
+
+
+def test_the_functions_load_numpy_and_no_other_library_that_computes() -> None:
+    loaded = loaded_by("import convforge; convforge.conv2d, convforge.Filter")
+    outside = {name.partition(".")[0] for name in loaded} - {"convforge"}
+    assert outside - set(sys.stdlib_module_names) == {"numpy", "platformdirs"}
+    assert not {name for name in loaded if name.startswith(("convforge.pipeline", "convforge.check", "convforge.cli"))}
+
+
+def test_names_are_the_functions_whatever_was_imported_before() -> None:
+    """One folder of the package has the name of a function."""
+    code = (
+        "import convforge.algorithms, convforge; from convforge.algorithms import find; convforge.algorithms().__len__"
+    )
+    assert "convforge.api" in loaded_by(code)
+    assert "convforge.api" in loaded_by("import convforge; convforge.conv2d; convforge.algorithms().__len__")
 
 
 @pytest.mark.parametrize("module", ["convforge", "convforge.cli.filter"])

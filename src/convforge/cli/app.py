@@ -73,9 +73,6 @@ class Failure(Exception):
 
 def main() -> None:
     """Run the command line; the entry point of the package."""
-    from convforge.backends.cuda import CudaUnavailable
-    from convforge.backends.emulator.absent import EmulatorUnavailable
-
     _register()
     try:
         if code := app(standalone_mode=False):  # of a command that raised typer.Exit
@@ -88,7 +85,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
-    except (Failure, CudaUnavailable, EmulatorUnavailable) as failure:
+    except _failures() as failure:  # looked up once something was raised
         _say(str(failure))
         sys.exit(1)
     except (ValueError, TypeError) as mistake:
@@ -97,6 +94,14 @@ def main() -> None:
     except OSError as failure:
         _say(f"{failure.filename or ''}: {failure.strerror or failure}".removeprefix(": "))
         sys.exit(1)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Failures of the work itself, and devices that cannot be used here, whose modules take a while to load."""
+    from convforge.backends.cuda import CudaUnavailable
+    from convforge.backends.emulator.absent import EmulatorUnavailable
+
+    return Failure, CudaUnavailable, EmulatorUnavailable
 
 
 def _say(text: str) -> None:
