@@ -143,15 +143,17 @@ def test_every_border_mode_is_in_the_table_of_names() -> None:
 
 def test_every_precision_is_in_the_table_of_bounds() -> None:
     from convforge.check.bounds import NARROWED
-    from convforge.check.gate import ALLOWED
+    from convforge.check.gate import ALLOWED, TENSOR
     from convforge.problem import PRECISIONS
 
     page = text_of("docs/accuracy.md")
     assert [name for name in PRECISIONS if f"`{name}`" not in page and name != "int8"] == []
     for name, times in ALLOWED.items():
         assert f"| `{name}` | {times:g}" in page, f"docs/accuracy.md states another gate than {name}: {times}"
-    assert [u.as_integer_ratio()[1].bit_length() - 1 for u in NARROWED.values()] == [10, 11, 8]
-    assert "2^-10, 2^-11, 2^-8" in page
+    for name, (times, _) in TENSOR.items():
+        assert f"{times:g} times that" in page, f"docs/accuracy.md states another gate of sums {name}: {times}"
+    assert [u.as_integer_ratio()[1].bit_length() - 1 for u in NARROWED.values()] == [10, 11, 8, 3]
+    assert "2^-10, 2^-11, 2^-8, 2^-3" in page
 
 
 def test_the_measuring_page_states_the_rules_as_they_are() -> None:

@@ -216,7 +216,7 @@ def test_errors_by_method_and_class(tmp_path: Path) -> None:
     assert found["winograd_f4"].precision == "winograd"
     assert found["direct_rows"].checked == 42
     assert [name for name, _ in summary.gates(view_)] == ["strict", "winograd", "fft"]
-    assert "32 times" in dict(summary.gates(view_))["winograd"]
+    assert "64 times" in dict(summary.gates(view_))["winograd"]
 
 
 def test_errors_of_two_types_stand_apart(tmp_path: Path) -> None:

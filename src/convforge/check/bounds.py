@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,27 @@ from convforge.check.truth import Floats, Truth, conv2d_truth
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 from convforge.problem.types import is_integer
 
-# Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate.
-NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8}
+# Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate; of FP8 e5m2's.
+NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
+
+# Class -> what a factor may lose by underflow, and over the array's largest value, where factors are scaled.
+UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
+
+
+class Stored(NamedTuple):
+    """A float type: explicit bits of its mantissa, least normal and largest exponent."""
+
+    bits: int
+    smallest: int
+    largest: int
+
+
+STORED: dict[str, Stored] = {
+    "bfloat16": Stored(7, -126, 127),
+    "float16": Stored(10, -14, 15),
+    "float32": Stored(23, -126, 127),
+    "float64": Stored(52, -1022, 1023),
+}
 
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
@@ -91,7 +110,7 @@ def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> 
     if precision == "strict":
         return Bound(factor, constant)
     if precision in NARROWED:
-        return Bound(factor + _narrowing(precision, n), constant)
+        return Bound(factor + _narrowing(precision, n), constant, _lost(problem, precision, inputs))
     with np.errstate(invalid="ignore", over="ignore"):
         return Bound(factor, constant, _METHODS[_known(precision)](problem, inputs, u))
 
@@ -152,6 +171,28 @@ def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
         return np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal))
 
 
+def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
+    """How far the truth lies outside of the numbers that round to each value of a type; 0 where it is one of them.
+
+    A sum that errs by d before it is rounded lies at most |d| outside, and most often 0.
+
+    Examples
+    --------
+    >>> beyond_rounding(np.array([1.0, 1.0, 1.0]), np.array([1 + 2**-11, 1 + 2**-10, 1 - 2**-11]), "float16") * 2**11
+    array([0. , 1. , 0.5])
+    """
+    if is_integer(dtype):
+        return np.asarray(np.maximum(np.abs(values - truth) - 0.5, 0))
+    form = STORED[dtype]
+    size = np.where(np.isinf(values), math.ldexp(1.0, form.largest + 1), np.abs(values))
+    mantissa, exponent = np.frexp(size)
+    half = np.ldexp(0.5, np.maximum(exponent - 1, form.smallest) - form.bits)
+    inward = np.where((mantissa == 0.5) & (exponent - 1 > form.smallest), half / 2, half)
+    outward = np.where(np.isinf(values), np.inf, half)
+    along = np.where(values < 0, -truth, truth) - size
+    return np.asarray(np.maximum(np.maximum(along - outward, -along - inward), 0))
+
+
 def _whole(array: Any) -> bool:
     if array is None:
         return True
@@ -180,6 +221,21 @@ def _narrowing(precision: str, n: int) -> float:
         raise ValueError(f"no error bound is known for precision {precision!r} here")
     u = NARROWED[precision]
     return (2 * u + u * u) * (1 + gamma(n, 2.0**-24))
+
+
+def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | None:
+    """What products lose where factors are too small for their type: |dx| sum |w| + |dw| sum |x|, the largest x's."""
+    if precision not in UNDERFLOW:
+        return None
+    assert inputs.w is not None
+    absolute, relative = UNDERFLOW[precision]
+    of_w = np.abs(inputs.w.astype(np.float64))
+    of_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
+    lost_x = np.full_like(of_x, absolute + relative * float(of_x.max(initial=0.0)))
+    lost_w = np.full(of_w.shape[:2], (absolute + relative * float(of_w.max(initial=0.0))) * problem.r * problem.s)
+    return _per_picture(problem, inputs, lost_x, of_w.sum(axis=(2, 3)) + lost_w) + _per_picture(
+        problem, inputs, of_x, lost_w
+    )
 
 
 def _cast_roundings(problem: Conv2dProblem) -> int:

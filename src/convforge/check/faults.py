@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.check.bounds import rounded
-from convforge.check.gate import border_of
+from convforge.check.honest import border_of
 from convforge.check.inputs import Inputs, output_dtype
 from convforge.check.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
 from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, GemmProblem, Problem

@@ -1,12 +1,24 @@
 """The gate on RMS errors: per output channel, and apart for border rows, border columns and the inside.
 
 An elementwise bound must admit the worst case, which no real data reach, and so admits arithmetic a thousand times
-coarser than was promised. The gate compares with what one FMA after the other does on the same data.
+coarser than was promised. The gate compares with what honest loops do on the same data:
+
+- `strict`, `separable` and `winograd`: with one FMA after the other.
+- `tf32`, `fp16`, `bf16` and `fp8`: the result is held against the truth of rounded factors, in the way of rounding that
+  comes nearest. What is left is the error of the sums alone, so that narrower factors show, and narrower sums too,
+  though they err less than honest factors do.
+- `strict` on arrays of 16-bit floats: products are exact, and the rounding of the result hides the sums. What counts is
+  how far the truth lies outside of the numbers that round to the result.
+
+Tensor cores sum in FP32, but cut partial sums off where others round. For the last two a loop that cuts off is honest
+too. What it errs is mostly one factor, the same for all outputs; so errors without the part that is proportional to the
+output are compared as well.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,49 +26,95 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.check.bounds import ACTIVATION_ROUNDINGS, fft_energy, fft_levels, rounded, unit_roundoff
+from convforge.check.bounds import STORED, beyond_rounding, fft_energy, fft_levels, unit_roundoff
+from convforge.check.factors import ROUNDINGS, Factors, rounded, ways
+from convforge.check.honest import (
+    Band,
+    Honest,
+    Way,
+    apart_from_scale,
+    bands_of,
+    baseline,
+    sampled_items,
+    true_rows,
+    within_range,
+)
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Floats, Truth, activate, conv2d_sums, gemm_sums, some_rows
+from convforge.check.truth import Floats, Truth, some_rows, to_rows
 from convforge.problem import Conv2dProblem, GemmProblem
 from convforge.problem.types import is_integer
 
-# Class -> how many times the sequential loop's RMS error is allowed. Measured here, on random normal data over bands of
-# 40 outputs and more: direct rows 0.5 to 1.4 times, separable 0.6 to 2.2, F(2x2, 3x3) 0.6 to 5, F(4x4, 3x3) 2 to 30;
-# the largest with a single channel, where a sequential sum of nine products hardly errs. TF32 is in the thousands.
-ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 32.0}
+# Class -> how many times the sequential loop's RMS error is allowed. Measured by tests/check/test_gates.py over 1 to
+# 18432 products, on normal, positive, smooth and widely spread numbers: direct sums and three FP16 products 0.1 to 1.9
+# times, separable 0.3 to 2.4, F(2x2, 3x3) 0.2 to 6, F(4x4, 3x3) 0.5 to 31; the largest with a single channel, where a
+# sequential sum of nine products hardly errs. Transforms or passes in TF32: hundreds and more.
+ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 64.0}
+
+# What an honest method is expected to reach at most, of which luck in a small band makes more; half of what is allowed
+# where nothing is said.
+USUAL: dict[str, float] = {"strict": math.sqrt(2)}
+
+# Sums of tensor cores -> how many times the loop's error of that style is allowed beside twice the sequential one's,
+# and how many times is usual. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop
+# that cuts every product's sum off, and 1 times the two levels that it is a model of.
+TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
+
+# A result this many times as near the truth as rounded factors are is more exact than its class asks, however computed.
+FINER = 0.25
+
+# From so many independent outputs on, errors are compared without their proportional part as well.
+ENOUGH = 8
+
+# Rows from which the way of rounding is told, and the likeliest ways that are tried.
+FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
 # The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
 # fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
 FFT_CONSTANT = 4.0
 
-# ulp^2 / 12, the variance of a rounding error, over (u t)^2: its mean where mantissas are spread as Benford's law says.
-ROUNDING_VARIANCE = 0.18
-
-# The sequential loop is run on at most this many FLOPs' worth of output rows, border rows included.
-SAMPLED_FLOPS = 2e8
-
 # A false alarm has at most the probability exp(-RARE) for each channel and band.
 RARE = 20.0
 
+# Explicit bits of the mantissas of float types.
+_BITS = {name: form.bits for name, form in STORED.items()}
+_HALVES = frozenset({"float16", "bfloat16"})
+
 
 @dataclass(frozen=True, slots=True)
-class Excess:
-    """Where the gate was not passed: a channel, a band, its RMS error and what was allowed."""
+class Measured:
+    """The RMS error of one channel in one band, what is allowed there, and a note on how the error was taken."""
 
     channel: int
     band: str
     rms: float
     allowed: float
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Times what is allowed; above 1 the gate is not passed."""
+        return self.rms / self.allowed if self.allowed > 0 else math.inf if self.rms > 0 else 0.0
 
     def __str__(self) -> str:
         return (
-            f"RMS error {self.rms:.3g} of channel {self.channel}, {self.band}, is {self.rms / self.allowed:.3g} times "
-            f"what is allowed ({self.allowed:.3g})"
+            f"RMS error {self.rms:.3g} of channel {self.channel}, {self.band}, is {self.ratio:.3g} times what is "
+            f"allowed ({self.allowed:.3g}){self.note and f': {self.note}'}"
         )
 
 
 class Gate:
     """The gate of a problem on one set of inputs. What does not depend on a result is computed once.
+
+    Parameters
+    ----------
+    problem : Conv2dProblem or GemmProblem
+    inputs : Inputs
+    truth : Truth
+        Of the whole output, or of those rows that `items` are, shape (items, K, Q) or (items, N).
+    items : array of int, optional
+        Output rows that results will consist of: n * P + p. By default results are whole, and rows are sampled.
+    stored : str, optional
+        Element type of x, weights and output where it is not the problem's: "bfloat16", whose numbers come as float32.
 
     Notes
     -----
@@ -65,67 +123,187 @@ class Gate:
     estimation of a quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
     """
 
-    def __init__(self, problem: Conv2dProblem | GemmProblem, inputs: Inputs, truth: Truth) -> None:
-        self._problem, self._inputs, self._truth = problem, inputs, truth
-        self._honest: dict[bool, list[_Honest]] = {}
+    def __init__(
+        self,
+        problem: Conv2dProblem | GemmProblem,
+        inputs: Inputs,
+        truth: Truth,
+        items: NDArray[np.int64] | None = None,
+        stored: str = "",
+    ) -> None:
+        self._problem, self._inputs = problem, inputs
+        self._whole, self._magnitude = truth.value, truth.magnitude
+        self._items, self._stored = items, stored
+        self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
+        self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
 
-    def excess(self, precision: str, got: NDArray[Any]) -> Excess | None:
+    def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
         """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
 
         Parameters
         ----------
         precision : str
-            A class without a gate of its own (tf32, fp16, ...) always passes.
-        got : array of the output's shape
+            Class of the arithmetic that computed `got`.
+        got : array
+            The whole output, or the rows that the gate was made for.
+
+        Raises
+        ------
+        ValueError
+            The class has no gate.
+        """
+        found = self.measured(precision, got)
+        return found if found is not None and found.ratio > 1 else None
+
+    def measured(self, precision: str, got: NDArray[Any]) -> Measured | None:
+        """The channel and band that come nearest to what the class allows, or exceed it by most.
+
+        None where there is nothing to measure: no output, or sums of integers, which are exact, and of which the bound
+        demands as much. The others are as for :meth:`excess`.
         """
         problem = self._problem
-        if not self._truth.value.size or (isinstance(problem, Conv2dProblem) and is_integer(problem.acc_dtype)):
+        if not self._whole.size or (isinstance(problem, Conv2dProblem) and is_integer(problem.acc_dtype)):
             return None
         if precision == "fft" and isinstance(problem, Conv2dProblem):
-            return _fft_excess(problem, got, self._truth, self._fft_allowed)
+            return self._measured_fft(problem, got)
+        values = self._rows(got).astype(np.float64)
+        if precision in ROUNDINGS:
+            return self._measured_narrow(precision, values)
         if precision not in ALLOWED:
-            return None
-        sample = self._sample
-        rows = got[sample.items] if isinstance(problem, GemmProblem) else some_rows(problem, got, sample.items)
-        with np.errstate(invalid="ignore"):
-            error = (rows.astype(np.float64).reshape(sample.reference.shape) - sample.reference) ** 2
-        if self._passes(precision, error):
-            return None
-        return _worst(sample, precision, error)
+            raise ValueError(f"no gate is known for precision {precision!r}, so no result of it can be accepted")
+        return self._judge(precision, self._strict, values)
+
+    def _rows(self, whole: NDArray[Any]) -> NDArray[Any]:
+        """The rows that are looked at, of a whole output or of what are such rows already."""
+        if self._items is not None:
+            return whole.reshape(len(whole), -1, whole.shape[-1])
+        if isinstance(self._problem, GemmProblem):
+            return whole[self._rows_seen][:, None, :]
+        return some_rows(self._problem, whole, self._rows_seen)
 
     @cached_property
-    def _sample(self) -> _Sample:
-        problem, truth = self._problem, self._truth
-        if isinstance(problem, GemmProblem):
-            items = _sampled(problem.m, problem.flops, np.empty(0, np.int64))
-            loops = [_sequential_gemm(problem, self._inputs, items, backward) for backward in (False, True)]
-            reference = truth.value[items][:, None, :]
-            bands: tuple[_Band, ...] = (_Band("inside", np.ones(items.size, bool), np.ones(problem.n, bool)),)
-        else:
-            items = _sampled(problem.n * problem.p, problem.flops, _edge_rows(problem))
-            loops = [_sequential(problem, self._inputs, items, backward) for backward in (False, True)]
-            reference = _clipped(some_rows(problem, truth.value, items), np.dtype(problem.out_dtype))
-            bands = _bands(problem, items)
-        # Of both orders, as on smooth or widely spread pixels one of them errs several times as much as the other.
-        with np.errstate(invalid="ignore"):
-            expected = np.mean([(baseline - reference) ** 2 for baseline, _ in loops], axis=0)
-            variance = np.mean([theory for _, theory in loops], axis=0)
-        return _Sample(items, reference, expected, variance, np.isfinite(expected) & np.isfinite(variance), bands)
+    def _rows_seen(self) -> NDArray[np.int64]:
+        return sampled_items(self._problem) if self._items is None else self._items
 
-    def _passes(self, precision: str, error: Floats) -> bool:
-        """Whether all is finite and every band passes without a closer look: the usual case, and cheap to see."""
-        sample, strict = self._sample, precision == "strict"
-        if strict not in self._honest:
-            self._honest[strict] = [_honest(sample, band, sample.known, strict) for band in sample.bands]
-        if not (sample.known.all() and np.isfinite(error).all()):
-            return False
-        whole = error.sum(axis=2)
-        for band, honest in zip(sample.bands, self._honest[strict], strict=True):
-            sums = whole if band.columns.all() else error[:, :, band.columns].sum(axis=2)
-            allowed = honest.squares * _allowed(ALLOWED[precision], honest.independent) ** 2
-            if (sums[band.rows].sum(axis=0) > allowed).any():
-                return False
-        return True
+    @cached_property
+    def _bands(self) -> tuple[Band, ...]:
+        return bands_of(self._problem, self._rows_seen)
+
+    @cached_property
+    def _types(self) -> tuple[set[str], str, str]:
+        """Element types of the factors, of the sums and of the output."""
+        problem = self._problem
+        if isinstance(problem, GemmProblem):
+            return {self._stored or problem.dtype}, problem.dtype, self._stored or problem.dtype
+        if self._stored:
+            return {self._stored}, problem.acc_dtype, self._stored
+        return {problem.x_dtype, problem.w_dtype}, problem.acc_dtype, problem.out_dtype
+
+    @property
+    def _is_stored_whole(self) -> bool:
+        """Whether sums are stored as they are, and not rounded to a narrower type."""
+        _, sums, out = self._types
+        return not is_integer(out) and _BITS[out] >= _BITS[sums]
+
+    @cached_property
+    def _strict(self) -> Way:
+        """The factors as they are."""
+        factors, sums, _ = self._types
+        styles = ("sequential", "cut") if factors <= _HALVES and sums == "float32" else ("sequential",)
+        return Way(baseline(self._problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+
+    def _error(self, values: Floats, reference: Floats) -> Floats:
+        """Errors with their signs; where the result is rounded, how far the truth lies outside of what rounds to it."""
+        out = self._types[2]
+        with np.errstate(invalid="ignore"):
+            return values - reference if self._is_stored_whole else beyond_rounding(values, reference, out)
+
+    def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
+        """What is left beside the way of rounding the factors that comes nearest."""
+        worst: Measured | None = None
+        for words, way in self._tried(precision, values):
+            found = self._judge(precision, way, values)
+            if found is None or found.ratio <= 1:
+                self._likely[precision] = words
+                return found
+            worst = found if worst is None or found.ratio < worst.ratio else worst
+        return self._finer(precision, values) or worst
+
+    def _tried(self, precision: str, values: Floats) -> Iterator[tuple[str, Way]]:
+        """Ways of rounding with their baselines: the one that a result passed before, then the nearest few."""
+        before = self._likely.get(precision)
+        if before is not None:
+            yield before, self._ways[before]
+        for factors in self._nearest(precision, values):
+            if factors.words not in self._ways:
+                reference = true_rows(factors.problem, factors.inputs, self._rows_seen)
+                styles = ("sequential", "two levels" if precision == "fp8" else "cut")
+                loops = baseline(factors.problem, factors.inputs, self._rows_seen, reference, styles)
+                self._ways[factors.words] = Way(loops, self._bands, factors.words)
+            if factors.words != before:
+                yield factors.words, self._ways[factors.words]
+
+    def _nearest(self, precision: str, values: Floats) -> list[Factors]:
+        """The ways of rounding whose truths lie nearest to a result in a few rows, the likeliest first.
+
+        Sums that are cut off lie below all of them on positive numbers, so that errors count both as they are and
+        without what is proportional to the output.
+        """
+        items = self._rows_seen
+        step = 1 if self._problem.flops * items.size <= FEW_FLOPS * self._all_rows else max(items.size // FEW_ROWS, 1)
+        few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
+        found, errors = [], []
+        for factors in ways(self._problem, self._inputs, precision):
+            reference = within_range(self._problem, true_rows(factors.problem, factors.inputs, items[::step]))
+            error = self._error(values[::step], reference)
+            known = np.isfinite(error) & np.isfinite(reference)
+            along = few.sums(reference**2, known)
+            apart = apart_from_scale(few, error, reference, along, known)
+            errors.append((float(few.sums(error**2, known).sum()), float(apart.sum())))
+            found.append(factors)
+        orders = np.argsort(np.array(errors), axis=0, kind="stable")  # a column for each kind of error
+        return [found[i] for i in list(dict.fromkeys(orders.ravel().tolist()))[:TRIED]]
+
+    @property
+    def _all_rows(self) -> int:
+        problem = self._problem
+        return problem.m if isinstance(problem, GemmProblem) else problem.n * problem.p
+
+    def _finer(self, precision: str, values: Floats) -> Measured | None:
+        """The worst band of a result that is nearer the truth than rounded factors are; None where one band is not."""
+        truth, factors = (
+            within_range(self._problem, self._rows(self._whole)),
+            rounded(self._problem, self._inputs, precision),
+        )
+        coarse = within_range(self._problem, true_rows(factors.problem, factors.inputs, self._rows_seen))
+        with np.errstate(invalid="ignore"):
+            errors, allowed = self._error(values, truth) ** 2, (FINER * (coarse - truth)) ** 2
+        known = np.isfinite(errors) & np.isfinite(allowed)
+        found: Measured | None = None
+        for band in self._bands:
+            count = np.maximum((known & band.mask).sum(axis=(0, 2)), 1)
+            rms, most = (np.sqrt(band.sums(squares, known) / count) for squares in (errors, allowed))
+            if (rms > most).any():
+                return None
+            worst = int(np.argmax(rms / np.maximum(most, np.finfo(np.float64).tiny)))
+            note = f"more exact than {factors.words}"
+            this = Measured(worst, band.name, float(rms[worst]), float(most[worst]), note)
+            found = this if found is None or this.ratio > found.ratio else found
+        return found
+
+    def _judge(self, precision: str, way: Way, values: Floats) -> Measured | None:
+        error = self._error(values, way.baseline.reference)
+        chosen = way.baseline.known
+        if not np.isfinite(error).all():  # the bound has judged them
+            chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
+        found: Measured | None = None
+        for number, band in enumerate(self._bands):
+            honest = way.honest(number, precision, chosen)
+            for apart in (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,):
+                worst = _worst_channel(way, band, honest, error, chosen, precision, apart)
+                if worst and (not found or worst.ratio > found.ratio):
+                    found = worst
+        return found
 
     @cached_property
     def _fft_allowed(self) -> Floats:
@@ -133,7 +311,6 @@ class Gate:
         problem, inputs = self._problem, self._inputs
         assert isinstance(problem, Conv2dProblem)
         assert inputs.w is not None
-        out = np.dtype(problem.out_dtype)
         # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
         absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
         energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
@@ -143,222 +320,78 @@ class Gate:
         u = unit_roundoff(problem.acc_dtype)
         if problem.epilogue.scale != "none":
             norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
-        magnitude = self._truth.magnitude
-        largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
-        # The epilogue and the rounding of the result come on top.
-        result = 0.5 if out.kind != "f" else unit_roundoff(problem.out_dtype) * largest
+        # The epilogue comes on top.
+        largest = float(np.where(np.isfinite(self._magnitude), self._magnitude, 0).max(initial=0.0))
         allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
-        return np.asarray(allowed + 4 * u * largest + result, np.float64)
+        return np.asarray(allowed + 4 * u * largest, np.float64)
 
-
-@dataclass(frozen=True, slots=True)
-class _Band:
-    """Outputs that are judged together: masks over the sampled rows and over the columns."""
-
-    name: str
-    rows: NDArray[np.bool_]
-    columns: NDArray[np.bool_]
-
-    @property
-    def mask(self) -> NDArray[np.bool_]:
-        """Both, shape (items, 1, Q)."""
-        return (self.rows[:, None] & self.columns[None, :])[:, None, :]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """The output rows that are looked at, and how far one FMA after the other lies from the truth there.
-
-    Attributes
-    ----------
-    items : array of int
-    reference, expected, variance : array of float64, shape (items, K, Q)
-        The truth; the sequential loop's squared errors, and the variance that theory expects of it: both the means of
-        the loop from the first tap to the last and of that from the last to the first.
-    known : array of bool
-        Where the last two are finite.
-    bands : tuple of _Band
-    """
-
-    items: NDArray[np.int64]
-    reference: Floats
-    expected: Floats
-    variance: Floats
-    known: NDArray[np.bool_]
-    bands: tuple[_Band, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Honest:
-    """What a band's errors may be, by channel: outputs, sum of squares, and how many of them count as independent."""
-
-    count: NDArray[np.int64]
-    squares: Floats
-    independent: Floats
-
-
-def _honest(sample: _Sample, band: _Band, known: NDArray[np.bool_], strict: bool) -> _Honest:
-    """The sums of an honest method over the outputs of a band that are `known`."""
-    chosen = known & band.mask
-    count = chosen.sum(axis=(0, 2))
-    total = np.where(chosen, sample.variance, 0).sum(axis=(0, 2))
-    squares = np.maximum(np.where(chosen, sample.expected, 0).sum(axis=(0, 2)), total)
-    if not strict:
-        # A tile's error follows the largest of its pixels: at a border, where windows hold fewer, it is the inside's.
-        everywhere = np.where(known, np.maximum(sample.expected, sample.variance), 0).sum(axis=(0, 2))
-        squares = np.maximum(squares, everywhere / np.maximum(known.sum(axis=(0, 2)), 1) * count)
-    fourth = np.where(chosen, sample.variance**2, 0).sum(axis=(0, 2))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        independent = np.where(fourth > 0, total**2 / fourth, count)
-    return _Honest(count, squares, independent)
-
-
-def _worst(sample: _Sample, precision: str, error: Floats) -> Excess | None:
-    """The worst channel and band; errors that are not finite are left out, for the bound has judged them."""
-    known = sample.known & np.isfinite(error)
-    found: Excess | None = None
-    for band in sample.bands:
-        excess = _worst_channel(sample, band, known, precision, error)
-        if excess and (not found or excess.rms / excess.allowed > found.rms / found.allowed):
-            found = excess
-    return found
+    def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
+        """The FFT spreads its error over the whole picture: one RMS for each picture and channel."""
+        whole = self._items is None
+        rows, reference = (to_rows(problem, got), to_rows(problem, self._whole)) if whole else (got, self._whole)
+        picture = (np.arange(problem.n * problem.p) if self._items is None else self._items) // problem.p
+        found: Measured | None = None
+        for n in np.unique(picture):
+            values, truth = rows[picture == n].astype(np.float64), within_range(problem, reference[picture == n])
+            error = self._error(values, truth)
+            finite = np.isfinite(error)
+            count = np.maximum(finite.sum(axis=(0, 2)), 1)
+            rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
+            allowed = np.maximum(self._fft_allowed[n], np.finfo(np.float64).tiny)
+            worst = int(np.argmax(rms / allowed))
+            this = Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst]))
+            found = this if found is None or this.ratio > found.ratio else found
+        return found
 
 
 def _worst_channel(
-    sample: _Sample, band: _Band, known: NDArray[np.bool_], precision: str, error: Floats
-) -> Excess | None:
-    honest, chosen = _honest(sample, band, known, precision == "strict"), known & band.mask
+    way: Way,
+    band: Band,
+    honest: Honest,
+    error: Floats,
+    chosen: NDArray[np.bool_] | None,
+    precision: str,
+    apart: bool,
+) -> Measured | None:
+    """The worst channel of a band; with `apart`, of errors without their proportional part."""
     if not honest.count.any():
         return None
-    factor = ALLOWED[precision]
-    actual = np.where(chosen, error, 0).sum(axis=(0, 2))
+    base = way.baseline
+    squares = (
+        apart_from_scale(band, error, base.reference, honest.along, chosen) if apart else band.sums(error**2, chosen)
+    )
+    limits = _allowed(honest, precision, honest.independent, apart)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.sqrt(actual / (_allowed(factor, honest.independent) ** 2 * honest.squares))
-    for channel in np.argsort(-np.nan_to_num(ratio, nan=0.0, posinf=np.inf)):
-        if not ratio[channel] > 1:
-            return None
-        # Equal outputs have equal errors: they count once.
-        values = np.unique(sample.reference[:, channel][chosen[:, channel]])
-        lucky = _allowed(factor, np.minimum(honest.independent[channel], values.size))
-        allowed = float(lucky * np.sqrt(honest.squares[channel] / honest.count[channel]))
-        rms = float(np.sqrt(actual[channel] / honest.count[channel]))
-        if rms > allowed:
-            return Excess(int(channel), band.name, rms, allowed)
-    return None
+        ratio = np.where(squares > 0, squares / limits, 0)
+    notes = ["without what is proportional to the output"] * apart + [f"with {way.words}"] * bool(way.words)
+    found: Measured | None = None
+    for channel in np.argsort(-ratio):
+        if found is not None and not ratio[channel] > 1:
+            break
+        limit = limits[channel]
+        if ratio[channel] > 1:
+            # Equal outputs have equal errors: they count once.
+            seen = np.broadcast_to(band.mask, base.reference.shape) if chosen is None else chosen & band.mask
+            independent = np.minimum(honest.independent, np.unique(base.reference[:, channel][seen[:, channel]]).size)
+            if apart and independent[channel] < ENOUGH:
+                continue
+            limit = _allowed(honest, precision, independent, apart)[channel]
+        rms, allowed = (float(np.sqrt(sums / max(honest.count[channel], 1))) for sums in (squares[channel], limit))
+        this = Measured(int(channel), band.name, rms, allowed, ", ".join(notes))
+        if found is None or this.ratio > found.ratio:
+            found = this
+    return found
 
 
-def _allowed(factor: float, independent: Any) -> Any:
-    """How many times the honest RMS error: the class's factor, or what luck can do where a band has few outputs.
-
-    An honest method's expectation is taken as half the factor, or sqrt(2) where products are rounded by themselves.
-    """
+def _allowed(honest: Honest, precision: str, independent: Floats, apart: bool) -> Floats:
+    """The sum of squares that is allowed in each channel: what the class allows, or what luck makes of few outputs."""
     luck = 1 + np.sqrt(2 * RARE / np.maximum(independent, 1))
-    return np.maximum(factor, max(factor / 2, math.sqrt(2)) * luck)
-
-
-def _sequential_gemm(
-    problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], backward: bool
-) -> tuple[Floats, Floats]:
-    """Rows of a product by one FMA after the other, and the variance that theory expects, shape (items, 1, N)."""
-    sums, squares = gemm_sums(problem, inputs, items, "sequential", backward=backward)
-    return sums[:, None, :], ROUNDING_VARIANCE * unit_roundoff(problem.dtype) ** 2 * squares[:, None, :]
-
-
-def _sequential(
-    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], backward: bool
-) -> tuple[Floats, Floats]:
-    """Output rows by one FMA after the other, rounded to the output's type; and the variance that theory expects."""
-    dtype = np.dtype(problem.acc_dtype)
-    u = unit_roundoff(problem.acc_dtype)
-    sums, squares = conv2d_sums(problem, inputs, items, "sequential", backward=backward)
-    ends, operands = problem.epilogue, inputs.operands
-    value: NDArray[Any] = sums.astype(dtype)
-    variance = ROUNDING_VARIANCE * u * u * squares
-    with np.errstate(all="ignore"):
-        if ends.scale != "none":
-            scale = np.asarray(operands.scale, dtype).reshape(-1, 1)
-            value = value * scale
-            variance = variance * scale.astype(np.float64) ** 2 + 2 * _rounding(value, u)
-        if ends.bias:
-            value = value + np.asarray(operands.bias, dtype).reshape(-1, 1)
-            variance = variance + 2 * _rounding(value, u)
-        if ends.residual:
-            value = value + some_rows(problem, np.asarray(operands.residual), items).astype(dtype)
-            variance = variance + 2 * _rounding(value, u)
-        if ends.activation not in ("identity", "relu", "clipped_relu"):
-            variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)
-            if ends.activation in ("sigmoid", "tanh"):
-                variance = variance + ACTIVATION_ROUNDINGS * ROUNDING_VARIANCE * u * u
-            if ends.activation == "leaky_relu":
-                variance = variance * max(1.0, (ends.alpha or 0.0) ** 2)
-        value = activate(value, ends.activation, ends.alpha).astype(np.float64)
-        out = np.dtype(problem.out_dtype)
-        if out.kind != "f":
-            variance = variance + 1 / 12
-        elif np.finfo(out).eps > np.finfo(dtype).eps:
-            variance = variance + _rounding(value, unit_roundoff(problem.out_dtype))
-        return rounded(value, out), variance
-
-
-def _rounding(value: NDArray[Any], u: float) -> Floats:
-    return ROUNDING_VARIANCE * u * u * value.astype(np.float64) ** 2
-
-
-def _clipped(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Saturation is no error."""
-    if dtype.kind == "f":
-        return values
-    return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
-
-
-def _edge_rows(problem: Conv2dProblem) -> NDArray[np.int64]:
-    """Border rows of the first and the last picture, at most eight of each edge."""
-    border = np.flatnonzero(border_of(problem)[0])
-    few = np.unique(np.concatenate([border[:8], border[-8:]]))
-    last = (problem.n - 1) * problem.p
-    return np.unique(np.concatenate([few, few + last]))
-
-
-def _sampled(rows: int, flops: int, always: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All rows of a small problem; of a large one those given, and others evenly spread."""
-    affordable = int(SAMPLED_FLOPS * rows / max(flops, 1))
-    if affordable >= rows:
-        return np.arange(rows)
-    return np.unique(np.concatenate([always, np.linspace(0, rows - 1, max(affordable, 16)).astype(np.int64)]))
-
-
-def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which output rows, and which columns, have a window that leaves the picture, or lie at the output's edge."""
-    found = []
-    for outputs, stride, before, size, extent in (
-        (problem.p, problem.stride[0], problem.padding[0], problem.h, problem.extent_h),
-        (problem.q, problem.stride[1], problem.padding[2], problem.w, problem.extent_w),
-    ):
-        start = np.arange(outputs) * stride - before
-        border = (start < 0) | (start + extent > size)
-        border[[0, -1]] = True
-        found.append(border)
-    return found[0], found[1]
-
-
-def _bands(problem: Conv2dProblem, items: NDArray[np.int64]) -> tuple[_Band, ...]:
-    rows, columns = border_of(problem)
-    row, every = rows[items % problem.p], np.ones_like(columns)
-    return (_Band("inside", ~row, ~columns), _Band("border rows", row, every), _Band("border columns", ~row, columns))
-
-
-def _fft_excess(problem: Conv2dProblem, got: NDArray[Any], truth: Truth, allowed: Floats) -> Excess | None:
-    """The FFT spreads its error over the whole picture: one RMS for each picture and channel, (N, K) are allowed."""
-    out, axes = np.dtype(problem.out_dtype), (1, 2) if problem.out_layout == "NCHW" else (0, 1)
-    rms = np.empty_like(allowed)
-    for n in range(problem.n):
-        with np.errstate(invalid="ignore"):
-            squares = (got[n].astype(np.float64) - _clipped(truth.value[n], out)) ** 2
-        finite = np.isfinite(squares)
-        count = np.maximum(finite.sum(axis=axes), 1)
-        rms[n] = np.sqrt(np.where(finite, squares, 0).sum(axis=axes) / count)
-    ratio = rms / np.maximum(allowed, np.finfo(np.float64).tiny)
-    worst = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    if not ratio[worst] > 1:
-        return None
-    return Excess(int(worst[1]), f"picture {worst[0]}", float(rms[worst]), float(allowed[worst]))
+    total = np.zeros_like(honest.along)
+    for style, squares, squares_apart in honest.squares:
+        if style == "sequential":
+            name = precision if precision in ALLOWED else "strict"
+            factor, usual = ALLOWED[name], USUAL.get(name, ALLOWED[name] / 2)
+        else:
+            factor, usual = TENSOR[style]
+        total += np.maximum(factor, usual * luck) ** 2 * (squares_apart if apart else squares)
+    return total

@@ -6,6 +6,7 @@ what is computed.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ PLAIN = 0  # in float64; beside it the sum of absolute values
 COMPENSATED = 1  # as if in twice float64's precision; beside it the sum of absolute values
 SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squared partial sums
 SEQUENTIAL64 = 3  # one float64 FMA after the other; beside it the sum of squared partial sums
+CUT32 = 4  # one float32 FMA after the other, each cut off where others round; beside it nothing
+TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, added to float32 sums now and then; beside it nothing
+
+# Hopper's FP8 units align this many products with the accumulator and keep 13 bits behind the point; after every fourth
+# step their sums are added to others in FP32 (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
+STEP, STEPS_BEFORE_ADDED, PARTIAL_BITS = 32, 4, 13
 
 
 @jit_exact
@@ -46,7 +53,7 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
     Q = totals.shape[2]
     groups = x.shape[1] // channels
     outputs = K // groups
-    pixels, low = np.empty(Q), np.empty((outputs, Q))
+    pixels, low, few = np.empty(Q), np.empty((outputs, Q)), R * S
     for i in range(begin, end):
         n, p = items[i] // P, items[i] % P
         for group in range(groups):
@@ -63,10 +70,10 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
                             pixels[q] = (outside if h < 0 or v < 0 else x[n, group * channels + c, h, v]) - zero
                         for j in range(outputs):
                             k = group * outputs + j
-                            add_products(style, totals[i, k], beside[i, k], low[j], w[k, c, r, s], pixels)
-            if style == COMPENSATED:
-                for j in range(outputs):
-                    add_low(totals[i, group * outputs + j], low[j])
+                            t = i_c * few + i_r * S + i_s
+                            add_products(style, t, totals[i, k], beside[i, k], low[j], w[k, c, r, s], pixels)
+            for j in range(outputs):
+                add_rest(style, totals[i, group * outputs + j], low[j])
 
 
 @jit_exact
@@ -78,9 +85,8 @@ def multiply(a: Any, b: Any, items: Any, style: Any, backward: Any, totals: Any,
         low[:] = 0
         for i_k in range(b.shape[0]):
             k = b.shape[0] - 1 - i_k if backward else i_k
-            add_products(style, totals[i], beside[i], low, a[items[i], k], b[k])
-        if style == COMPENSATED:
-            add_low(totals[i], low)
+            add_products(style, i_k, totals[i], beside[i], low, a[items[i], k], b[k])
+        add_rest(style, totals[i], low)
 
 
 @jit_exact
@@ -105,8 +111,8 @@ def maximum(x: Any, r: Any, s: Any, stride: Any, dilation: Any, padding: Any, ou
 
 
 @jit_exact
-def add_products(style: Any, totals: Any, beside: Any, low: Any, weight: Any, pixels: Any) -> None:
-    """Add weight * pixels[q] to each sum of a row."""
+def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight: Any, pixels: Any) -> None:
+    """Add weight * pixels[q] to each sum of a row, as its product number t."""
     if style == PLAIN:
         for q in range(totals.size):
             product = weight * pixels[q]
@@ -127,6 +133,19 @@ def add_products(style: Any, totals: Any, beside: Any, low: Any, weight: Any, pi
             product = weight * pixels[q]
             totals[q] = np.float32(totals[q] + product)
             beside[q] += totals[q] * totals[q] if product != 0 else 0.0
+    elif style == CUT32:
+        for q in range(totals.size):
+            totals[q] = cut_to_float32(totals[q] + weight * pixels[q])
+    elif style == TWO_LEVELS:
+        for q in range(totals.size):
+            low[q] += cut_beside(weight * pixels[q], low[q], PARTIAL_BITS)
+        if (t + 1) % STEP == 0:
+            for q in range(totals.size):
+                low[q] = cut_to_bits(low[q], PARTIAL_BITS)
+        if (t + 1) % (STEP * STEPS_BEFORE_ADDED) == 0:
+            for q in range(totals.size):
+                totals[q] = np.float32(totals[q] + low[q])
+                low[q] = 0
     else:
         for q in range(totals.size):
             product, product_error = two_product(weight, pixels[q])
@@ -136,11 +155,41 @@ def add_products(style: Any, totals: Any, beside: Any, low: Any, weight: Any, pi
 
 
 @jit_exact
-def add_low(totals: Any, low: Any) -> None:
-    """Add the rounding errors that were gathered; where a sum is Inf or NaN they mean nothing."""
-    for q in range(totals.size):
-        if np.isfinite(totals[q]):
-            totals[q] += low[q]
+def add_rest(style: Any, totals: Any, low: Any) -> None:
+    """Add what was gathered apart: rounding errors, which mean nothing where a sum is Inf or NaN; or partial sums."""
+    if style == COMPENSATED:
+        for q in range(totals.size):
+            if np.isfinite(totals[q]):
+                totals[q] += low[q]
+    elif style == TWO_LEVELS:
+        for q in range(totals.size):
+            totals[q] = np.float32(totals[q] + cut_to_bits(low[q], PARTIAL_BITS))
+
+
+@jit_exact
+def cut_to_float32(value: Any) -> Any:
+    """The float32 next to a float64 on the side of zero."""
+    near = np.float64(np.float32(value))
+    # A 2^-24th is half a unit in the last place or more: what is left of `near` rounds to the number below.
+    return np.float64(np.float32(near - near * 2.0**-24)) if abs(near) > abs(value) else near
+
+
+@jit_exact
+def cut_beside(value: Any, other: Any, bits: Any) -> Any:
+    """A float64 without what is behind `bits` explicit bits of the larger of two: as if the two were aligned."""
+    if value == 0 or not np.isfinite(value):
+        return value
+    exponent = math.frexp(value)[1]
+    if other != 0:
+        exponent = max(exponent, math.frexp(other)[1])
+    return math.ldexp(np.trunc(math.ldexp(value, bits + 1 - exponent)), exponent - bits - 1)
+
+
+@jit_exact
+def cut_to_bits(value: Any, bits: Any) -> Any:
+    """A float64 without what is behind `bits` explicit bits of its mantissa."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(np.trunc(math.ldexp(mantissa, bits + 1)), exponent - bits - 1)
 
 
 @jit_exact

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.check.bits import PIECE, filled, same
-from convforge.check.gate import border_of
+from convforge.check.honest import border_of
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
 from convforge.check.rooms import Rooms
 from convforge.check.truth import to_rows

@@ -2,7 +2,7 @@
 
 The sample is rows of the output: its borders, both sides of where tiles meet, and a few at random. A row holds every
 column and every channel, so tiles that meet in columns, and those of channels, are in it too. What is sampled is right
-or wrong by the same bound as in a whole check; the gate on RMS errors takes a whole check.
+or wrong by the same bound and the same gate on RMS errors as in a whole check.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from convforge.backends.runtime import Runtime
 from convforge.check.bounds import Bound, bound_of
+from convforge.check.gate import Gate
 from convforge.check.inputs import Inputs
 from convforge.check.truth import Truth, conv2d_sums, epilogue, gemm_sums, some_rows, truth
 from convforge.check.verdict import within
@@ -49,12 +50,18 @@ class Sample:
     'row 0 of picture 0, channel 0, column 0'
     """
 
+    # Element type of x, weights and output where it is not the problem's.
+    stored = ""
+
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
         rows = _rows(problem)
         self.items = sampled(rows, problem.flops)
         self._truth = self._computed()
         self._bounds: dict[str, NDArray[np.float64]] = {}
+        self._gate: Gate | None = None
+        if isinstance(problem, (Conv2dProblem, GemmProblem)):
+            self._gate = Gate(problem, inputs, self._truth, self.items, self.stored)
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
         """The first sampled output that is wrong, in words; None where all are right.
@@ -73,7 +80,8 @@ class Sample:
         with np.errstate(invalid="ignore"):
             good = within(self._problem, precision, got, self._truth, self._bound(precision))
         if good.all():
-            return None
+            excess = None if self._gate is None else self._gate.excess(precision, got)
+            return None if excess is None else f"of the sampled outputs, {excess}"
         index = tuple(int(i) for i in np.argwhere(~good)[0])
         where = self._place(index)
         wrong, count = int((~good).sum()), good.size

@@ -101,9 +101,10 @@ def conv2d_sums(
     ----------
     items : array of int
         Output rows: n * P + p.
-    style : {"truth", "sequential"}
+    style : {"truth", "sequential", "cut", "two levels"}
         For "truth", sums of absolute values stand beside; for "sequential", which does one FMA of the accumulation type
-        after the other in the order c, r, s, the sums of squared partial sums.
+        after the other in the order c, r, s, the sums of squared partial sums. For "cut", FMAs are cut off to float32
+        where others round, and for "two levels" sums are those of Hopper's FP8 units; nothing stands beside.
     backward : bool
         From the last tap to the first instead.
 
@@ -114,7 +115,7 @@ def conv2d_sums(
     from convforge.check import loops
 
     x, w = _planes(problem, inputs.x), _correlated(problem, inputs)
-    if style == "sequential":
+    if style != "truth":
         x, w = x.astype(problem.acc_dtype), w.astype(problem.acc_dtype)
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode)
@@ -270,6 +271,8 @@ def _style(style: str, acc_dtype: str) -> int:
         return loops.COMPENSATED if acc_dtype == "float64" else loops.PLAIN
     if is_integer(acc_dtype):
         raise ValueError(f"sums of type {acc_dtype} are exact in any order; there is no sequential error")
+    if style in ("cut", "two levels"):
+        return loops.CUT32 if style == "cut" else loops.TWO_LEVELS
     return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
 
 

@@ -78,6 +78,8 @@ class Judge:
     truth : Truth
     rooms : Rooms
         Host memory for the results that come.
+    gate : Gate or None
+        On RMS errors; None where nothing is summed.
 
     Examples
     --------
@@ -100,7 +102,7 @@ class Judge:
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
-        self._gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
+        self.gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
 
     @cached_property
     def other_inputs(self) -> Inputs:
@@ -149,7 +151,7 @@ class Judge:
             self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
             self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
         figures = _scan(got, self._limits[precision])
-        if figures is not None and (self._gate is None or self._gate.excess(precision, got) is None):
+        if figures is not None and (self.gate is None or self.gate.excess(precision, got) is None):
             return Verdict(True, *figures)
         return self._in_full(precision, got)
 
@@ -161,7 +163,7 @@ class Judge:
         good = within(problem, precision, values, truth, bound)
         errors = _errors(values, truth, got.dtype)
         figures = _figures(errors, truth, bound, good, got.dtype)
-        excess = self._gate.excess(precision, got) if self._gate is not None and good.all() else None
+        excess = self.gate.excess(precision, got) if self.gate is not None and good.all() else None
         if good.all() and excess is None:
             return Verdict(True, *figures)
         from convforge.check.faults import name_fault

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import LaunchInfo
 from convforge.check import Inputs
 from convforge.check.faults import agrees, matching_faults
-from convforge.check.gate import border_of
+from convforge.check.honest import border_of
 from convforge.check.plans import POISONS
 from convforge.check.truth import conv2d_truth
 from convforge.own.cases import Case

@@ -264,6 +264,7 @@ def gates(view: View) -> list[tuple[str, str]]:
 
 
 def _allowed(precision: str) -> str:
+    from convforge.check.factors import ROUNDINGS
     from convforge.check.gate import ALLOWED
 
     known = PRECISIONS.get(precision)
@@ -273,7 +274,12 @@ def _allowed(precision: str) -> str:
     if precision in ALLOWED:
         gate = gettext("{words}; RMS error at most {n:g} times a sequential FMA loop's")
         return gate.format(words=words, n=ALLOWED[precision])
-    return gettext("{words}; RMS error within the FFT's own bound").format(words=words) if precision == "fft" else words
+    if precision == "fft":
+        return gettext("{words}; RMS error within the FFT's own bound").format(words=words)
+    if precision in ROUNDINGS:
+        gate = gettext("{words}; RMS error of the sums as in float32, the factors' rounding left out")
+        return gate.format(words=words)
+    return words
 
 
 def troubles(view: View) -> list[Trouble]:

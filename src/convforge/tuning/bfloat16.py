@@ -53,6 +53,8 @@ def numbers(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 class Bfloat16Sample(Sample):
     """Sampled outputs in bfloat16, held against the truth of the problem in float32."""
 
+    stored = "bfloat16"
+
     def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
         return numbers(np.ascontiguousarray(super()._brought(out, runtime)).view(np.uint16))
 
