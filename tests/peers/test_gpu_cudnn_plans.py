@@ -33,6 +33,7 @@ from convforge.peers import cudnn as cudnn_peer
 from convforge.peers import short_list
 from convforge.peers.short_list import gib, random_array, workspace_limit
 from convforge.problem import parse_problem
+from convforge.tuning.heuristic import fit
 
 PROBLEM = parse_problem(TEXTS["conv2d"])
 LIMIT = workspace_limit(FACTS)
@@ -150,6 +151,19 @@ def test_what_cudnn_has_no_plan_for_is_refused_in_its_words(installed: Any) -> N
     installed(PlayedPlan("eng0", unbuilt="CUDNN_STATUS_NOT_SUPPORTED"), PlayedPlan("eng1"))
     with pytest.raises(UnsupportedProblem, match="CUDNN_STATUS_NOT_SUPPORTED"):
         peer().plan(PROBLEM, cudnn_peer.CudnnConfig("0"), HostRuntime())
+
+
+def test_a_plan_that_is_refused_late_ends_neither_explain_nor_a_bench(installed: Any) -> None:
+    from convforge.bench.runner import Settings, rows_of
+
+    runtime: Any = HostRuntime()
+    installed(PlayedPlan("eng0", unbuilt="CUDNN_STATUS_NOT_SUPPORTED"))
+    reason = fit(peer(), PROBLEM, runtime, 32)
+    assert reason == "none of cuDNN's plans can be run: 1 plan: 0 run, 1 failed: CUDNN_STATUS_NOT_SUPPORTED"
+    installed(PlayedPlan("eng0", notes=("FFT",)), PlayedPlan("eng1", 64), PlayedPlan("eng2", 16, slow_s=0.002))
+    (row,) = rows_of(Case("rgb", PROBLEM), [peer()], ClockRuntime(), Settings(workspace_limit=32))
+    assert str(row.config) == "plan=2"
+    assert fit(peer(), PROBLEM, runtime, 8) == "it needs a workspace of at least 16 bytes; the limit is 8"
 
 
 @pytest.mark.parametrize("text", [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"])

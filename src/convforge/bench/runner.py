@@ -389,10 +389,17 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
 
 
 def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:
-    """The default config, or the first whose plan keeps to the workspace limit."""
+    """The default config, or the first whose plan keeps to the workspace limit.
+
+    A config that a library refuses only when its plan is made does not; the row of the default says why it has no time.
+    """
     if limit is not None:
         for config in configs:
-            if algorithm.plan(problem, config, runtime).workspace_bytes <= limit:
+            try:
+                plan = algorithm.plan(problem, config, runtime)
+            except UnsupportedProblem:
+                continue
+            if plan.workspace_bytes <= limit:
                 return config
     return configs[0]
 

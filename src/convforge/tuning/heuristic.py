@@ -139,11 +139,18 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | str:
     """The plan of the first config whose workspace is within the limit, or the sentence that says none is."""
     least: int | None = None
+    refused: str | None = None
     for config in algorithm.configs(problem, runtime.facts):
-        plan = algorithm.plan(problem, config, runtime)
+        try:
+            plan = algorithm.plan(problem, config, runtime)
+        except UnsupportedProblem as fault:  # a library's, seen only when it is asked for a plan
+            refused = refused or fault.reasons.get(algorithm.name, str(fault))
+            continue
         if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
             return plan
         least = plan.workspace_bytes if least is None else min(least, plan.workspace_bytes)
+    if least is None and refused is not None:
+        return refused
     return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
 
 
