@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +23,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import convforge
 from convforge import conv2d
 from convforge.algorithms import algorithms, refusal
 from convforge.algorithms.contract import Operands, Plan
 from convforge.backends import cuda
 from convforge.backends.cpu import cpu_runtime
+from convforge.backends.notices import quiet
 from convforge.check import Inputs, compare, truth
 from convforge.cli.bench import bench
 from convforge.cli.report import report
@@ -51,8 +54,22 @@ def methods(device: str = "cpu") -> list[Any]:
     return [a for a in algorithms() if a.operation == "conv2d" and a.backend == device]
 
 
+# A filter of every kind that "auto" tells apart: few taps, two passes, a mean that is exact.
+KERNELS = ("laplacian", "sharpen", "gaussian:5:1", "gaussian:21:4", "box:3", "box:9")
+SAMPLES = ("uint8", "float32")
+
+
+def filter_once(kernel: str) -> None:
+    """Filter small pictures as users do, without the name of a method."""
+    quiet()
+    for dtype in SAMPLES:
+        for shape in ((64, 64), (64, 64, 3)):
+            convforge.filter(np.ones(shape, dtype), kernel)
+
+
 def call_once(name: str) -> None:
     """Call a method on a small picture, so that its kernels are compiled and kept on disk."""
+    quiet()  # the bar shows that something is under way
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape, np.float32) for shape in ((3, 16, 16), (3, 3, 3, 3)))
     precision = next(method.precision for method in methods() if method.name == name)
@@ -61,10 +78,11 @@ def call_once(name: str) -> None:
 
 
 def compile_all() -> None:
-    """Compile every method's kernels, in as many processes as there are cores: once a machine."""
+    """Compile all kernels for float32, and what filters take for bytes too: once a machine, on every core."""
     names = [method.name for method in methods()]
     with ProcessPoolExecutor(cpu_runtime().facts.cores, mp_context=get_context("spawn")) as pool:
-        for _ in track(pool.map(call_once, names), "compiling", len(names), console=Console(stderr=True)):
+        done = chain(pool.map(filter_once, KERNELS), pool.map(call_once, names))
+        for _ in track(done, "compiling", len(KERNELS) + len(names), console=Console(stderr=True)):
             pass
 
 

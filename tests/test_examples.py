@@ -67,3 +67,37 @@ def test_without_jax_the_example_says_so(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert ran.stdout.startswith("JAX is not installed: pip install jax")
+
+
+# After what the demo compiles the command line compiles nothing: neither for bytes nor for floats.
+COMPILED = """
+import sys
+from pathlib import Path
+import numpy as np
+from numba.core import event
+import demo
+from convforge.cli.app import _register, app
+
+for kernel in demo.KERNELS:
+    demo.filter_once(kernel)
+_register()
+with event.install_recorder("numba:compile") as recorder:
+    for dtype in demo.SAMPLES:
+        for shape in ((70, 90), (70, 90, 3)):
+            np.save("in.npy", np.ones(shape, dtype))
+            for kernel in (*demo.KERNELS, "gaussian:7:1.5", "box:5", "emboss"):
+                app(["filter", "in.npy", "out.npy", "--kernel", kernel], standalone_mode=False)
+                assert np.load("out.npy").shape == shape
+print(sorted({str(done.data["dispatcher"]) for _, done in recorder.buffer if done.is_start}))
+"""
+
+
+@pytest.mark.thorough
+def test_the_demo_compiles_what_filters_of_the_command_line_take(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=500,
+        env={**os.environ, "PYTHONPATH": paths, "CONVFORGE_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "[]"

@@ -11,9 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.backends.emulated import needs_emulator
+from tests.backends.emulated import needs_emulator, source
 
 from convforge.backends import notices
+from convforge.backends.cache import DiskCache
+from convforge.backends.cuda.compiler import Compiled, kept
+from convforge.backends.kernel import KernelSource
 
 
 class Terminal(io.StringIO):
@@ -69,10 +72,29 @@ def test_who_shows_progress_hears_nothing_on_the_terminal(monkeypatch: pytest.Mo
     assert terminal.getvalue() == ""
 
 
+def test_nvrtc_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And what the disk has is compiled by nobody, so nothing is said."""
+    kernel = source(tmp_path, "")
+    terminal, disk = Terminal(), DiskCache(tmp_path / "cache")
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    def slow(kernel: KernelSource, architecture: str) -> Compiled:
+        time.sleep(0.3)
+        return Compiled(kernel.name, architecture, b"code", 1, 0, 0, 0, 0)
+
+    assert kept(kernel, "sm_90", "13.0", slow, disk).code == b"code"
+    assert terminal.getvalue() == f"convforge: compiling tried for sm_90; kept in {disk.folder} for the next time\n"
+    assert kept(kernel, "sm_90", "13.0", slow, disk).code == b"code"
+    assert terminal.getvalue().count("\n") == 1
+
+
 PROGRAM = """
 import logging, sys
 import numpy as np
 from convforge.backends import notices
+from convforge.backends.cache import DiskCache
+from convforge.backends.cuda.compiler import Compiled, kept
+from convforge.backends.kernel import KernelSource
 notices.PATIENCE_S = 0.05
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s: %(message)s")
 import convforge
