@@ -22,7 +22,7 @@ FIELDS = {
     "schema": int, "target": str, "kind": str, "device": str, "status": str, "passed": int, "cases": int,
     "faults": list, "advice": dict, "error": str, "results": list, "timed": str, "times": list, "notes": list,
 }  # fmt: skip
-OF_A_RESULT = {"case", "problem", "inputs", "status", "faults", "message", "rms", "bound_ratio"}
+OF_A_RESULT = {"case", "problem", "inputs", "status", "faults", "message", "first_wrong", "rms", "bound_ratio"}
 
 
 def own(folder: Path, text: str) -> Path:

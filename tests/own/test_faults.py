@@ -45,6 +45,51 @@ def test_a_planted_fault_of_shared_memory_is_named(tmp_path: Path, name: str) ->
     assert report.exit_code == 1
 
 
+# Wrong in ways that have no name.
+UNNAMED = {
+    "stride of the filter's rows": ("p * stride_h + r - pad_top", "(p + r) * stride_h - pad_top"),
+    "R for S": ("* R + r) * S + s]", "* R + r) * R + s]"),
+    "NaN in one place": ("+ q] = sum;", "+ q] = p == 2 && q == 3 ? (1e38f * 1e38f) * 0 : sum;"),
+    "infinite in one place": ("+ q] = sum;", "+ q] = p == 2 && q == 3 ? 1e38f * 1e38f : sum;"),
+    "some not written": ("+ q] = sum;", "+ ((p + q) % 3 ? q : 0)] = sum;"),
+    "slightly off": ("+ q] = sum;", "+ q] = sum * 1.0000005f;"),
+}  # fmt: skip
+WRONG = {
+    **{f"naive: {name}": planted(NAIVE, change) for name, change in PLANTED.items() if name != "endless"},
+    **{f"shared: {name}": planted(SHARED, change) for name, change in PLANTED_SHARED.items()},
+    **{f"unnamed: {name}": planted(NAIVE, (*change, "")) for name, change in UNNAMED.items()},
+    "example": (EXAMPLES / "student_wrong.cu").read_text(encoding="utf-8"),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", WRONG)
+def test_every_wrong_row_shows_its_first_wrong_output(tmp_path: Path, name: str) -> None:
+    report = checked(tmp_path, WRONG[name])
+    lines, rows = report.to_text().splitlines(), report.to_table()["results"]
+    assert report.exit_code == 1
+    for result, row in zip(report.results, rows, strict=True):
+        first = result.first
+        assert (first is not None) == (result.status == "wrong") == (row["first_wrong"] is not None), row
+        if first is None:
+            continue
+        assert first.expected == result.case.judge.truth.value[first.index]
+        assert first.expected != first.got
+        at = next(i for i, line in enumerate(lines) if f"{result.case.name} ({result.case.text})" in line)
+        assert str(first) in lines[at + 1], report.to_text()
+        assert row["first_wrong"]["index"] == list(first.index)
+        assert float(row["first_wrong"]["got"]) == first.got or first.got != first.got
+        json.dumps(row, allow_nan=False)
+
+
+def test_an_output_that_is_only_inexact_shows_the_worst_of_its_band(tmp_path: Path) -> None:
+    report = checked(tmp_path, planted(NAIVE, (*UNNAMED["slightly off"], "")))
+    (case,) = [result for result in report.results if result.case.kind == "normal"]
+    assert case.status == "wrong"
+    assert case.message.startswith("each output is nearly right, but the RMS error"), case.message
+    assert "the worst at [n, k, p, q] = " in case.message
+
+
 def test_two_faults_at_once_have_no_name(tmp_path: Path) -> None:
     text = planted(planted(NAIVE, PLANTED["flip"]), PLANTED["off by one"])
     report = checked(tmp_path, text)

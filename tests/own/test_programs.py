@@ -76,6 +76,10 @@ def test_a_wrong_program_gets_a_verdict(tmp_path: Path, text: str, status: str, 
     report = checked(tmp_path, text)
     assert {result.status for result in report.results} == {status}, report.to_text()
     assert says in report.to_text()
+    for result in report.results:
+        of_a_shape = "the output is" in result.message
+        assert (result.first is not None) == (status == "wrong" and not of_a_shape), result
+        assert result.first is None or report.to_text().count(str(result.first)) >= 1
     assert "Traceback" not in report.to_text()
     assert report.exit_code == 1
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from convforge.check.bounds import ACTIVATION_ROUNDINGS, unit_roundoff
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Floats, activate, conv2d_sums, epilogue, gemm_sums, some_rows
+from convforge.check.truth import Floats, activate, conv2d_sums, epilogue, from_rows, gemm_sums, some_rows
 from convforge.problem import Conv2dProblem, GemmProblem
 
 # ulp^2 / 12, the variance of a rounding error, over (u t)^2: its mean where mantissas are spread as Benford's law says.
@@ -197,6 +197,21 @@ def bands_of(problem: Conv2dProblem | GemmProblem, items: NDArray[np.int64]) -> 
     rows, columns = border_of(problem)
     row, every = rows[items % problem.p], np.ones_like(columns)
     return (Band("inside", ~row, ~columns), Band("border rows", row, every), Band("border columns", ~row, columns))
+
+
+def outputs_in(problem: Conv2dProblem | GemmProblem, band: str, channel: int) -> NDArray[np.bool_]:
+    """The outputs of one channel in a band, or in "picture N", as a mask of the output's shape and layout."""
+    if isinstance(problem, GemmProblem):
+        mask = np.zeros((problem.m, problem.n), bool)
+        mask[:, channel] = True
+        return mask
+    items = np.arange(problem.n * problem.p)
+    rows = np.zeros((items.size, problem.k, problem.q), bool)
+    if band.startswith("picture"):
+        rows[items // problem.p == int(band.split()[1]), channel] = True
+    else:
+        rows[:, channel] = next(each for each in bands_of(problem, items) if each.name == band).mask[:, 0]
+    return np.asarray(from_rows(problem, rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import Runtime
 from convforge.check.bounds import Bound, bound_of, error_bound, half_spacing, rounded
 from convforge.check.gate import Gate
+from convforge.check.honest import outputs_in
 from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
 from convforge.check.rooms import Rooms
 from convforge.check.truth import Floats, Truth, launch
@@ -155,6 +156,11 @@ class Judge:
             return Verdict(True, *figures)
         return self._in_full(precision, got)
 
+    def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which elements of a result of the output's shape and type lie within their bound."""
+        bound = error_bound(self.problem, precision, self.truth, self.inputs)
+        return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
+
     def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
         """The verdict on a result that is wrong, or that holds infinities and NaNs which may be right."""
         problem, truth = self.problem, self.truth
@@ -169,7 +175,9 @@ class Judge:
         from convforge.check.faults import name_fault
 
         fault = name_fault(problem, got, truth, self.inputs)
-        index = _worst(errors, bound, good)
+        if excess is not None and isinstance(problem, (Conv2dProblem, GemmProblem)):
+            good = ~outputs_in(problem, excess.band, excess.channel)
+        index = _worst(errors, good)
         where = f"{problem}: at {index} expected {float(truth.value[index])!r}, got {values[index].item()!r}"
         count = f"{int((~good).sum())} of {good.size} outputs break the bound" if excess is None else str(excess)
         message = f"{where}; {count}\n  looks like: {fault}\n  reproduce: {reproduction(problem, self.inputs)}"
@@ -382,9 +390,7 @@ def _figures(
     return rms, float(errors.max()), ratio
 
 
-def _worst(errors: Floats, bound: Floats, good: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Index of the wrong element with the largest error; of any element where only the gate was not passed."""
+def _worst(errors: Floats, good: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Index of the wrong element with the largest error."""
     score = np.where(np.isfinite(errors), errors, np.finfo(np.float64).max)
-    if not good.all():
-        score = np.where(good, -1.0, score)
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(score)), good.shape))
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(good, -1.0, score))), good.shape))

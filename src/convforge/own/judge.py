@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.runtime import LaunchInfo
-from convforge.check import Inputs
+from convforge.check import Inputs, Verdict
 from convforge.check.faults import agrees, matching_faults
-from convforge.check.honest import border_of
+from convforge.check.honest import border_of, outputs_in
 from convforge.check.plans import POISONS
 from convforge.check.truth import conv2d_truth
 from convforge.own.cases import Case
@@ -23,6 +23,23 @@ Floats = NDArray[np.float32]
 
 # What an emulated variable of a thread holds before it is set: 0xFE in every byte.
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
+
+
+@dataclass(frozen=True)
+class WrongOutput:
+    """One wrong output: its index [n, k, p, q], the truth there, and what came instead.
+
+    It is the first of those that break the bound. Where each by itself is near enough, and only their RMS error is too
+    large, it is the worst of the channel and the band that show it.
+    """
+
+    index: tuple[int, ...]
+    expected: float
+    got: float
+
+    def __str__(self) -> str:
+        # Nine digits tell any two float32 numbers apart.
+        return f"at [n, k, p, q] = {list(self.index)}: expected {self.expected:.9g}, got {self.got:.9g}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,8 @@ class CaseResult:
         Sentences: what is wrong, and what to do.
     rms, bound_ratio : float or None
         Relative RMS error, and largest error over what honest arithmetic may err; None where nothing was compared.
+    first : WrongOutput or None
+        Of outputs that are wrong, the first; None where there are none, or where the whole output has a wrong shape.
     """
 
     case: Case
@@ -49,6 +68,7 @@ class CaseResult:
     message: str = ""
     rms: float | None = None
     bound_ratio: float | None = None
+    first: WrongOutput | None = None
 
 
 def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
@@ -58,8 +78,7 @@ def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) ->
         return CaseResult(case, "right", rms=verdicts[0].rms, bound_ratio=verdicts[0].bound_ratio)
     wrong = next(out for out, verdict in zip(runs, verdicts, strict=True) if not verdict.ok)
     faults = _of_runs(case, runs) or _of_output(case, wrong, launch)
-    worst = next(verdict for verdict in verdicts if not verdict.ok)
-    return CaseResult(case, "wrong", tuple(faults), _words(case, wrong, faults), worst.rms, worst.bound_ratio)
+    return _wrong(case, wrong, faults, next(verdict for verdict in verdicts if not verdict.ok))
 
 
 def judge_output(case: Case, out: Any) -> CaseResult:
@@ -72,8 +91,7 @@ def judge_output(case: Case, out: Any) -> CaseResult:
     verdict = case.judge.verdict("strict", out)
     if verdict.ok:
         return CaseResult(case, "right", rms=verdict.rms, bound_ratio=verdict.bound_ratio)
-    faults = _of_output(case, out, None)
-    return CaseResult(case, "wrong", tuple(faults), _words(case, out, faults), verdict.rms, verdict.bound_ratio)
+    return _wrong(case, out, _of_output(case, out, None), verdict)
 
 
 def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
@@ -229,17 +247,29 @@ def _region(mask: NDArray[np.bool_]) -> str:
     return "; ".join(words) if words else share
 
 
-def _words(case: Case, got: Floats, faults: Sequence[str]) -> str:
-    """What is said of a wrong output: how many elements are wrong, the first of them, and where they lie."""
-    expected = case.judge.truth.value
-    slack = 1e-5 * float(np.abs(expected).max(initial=1e-30))
-    with np.errstate(invalid="ignore"):
-        wrong = ~(np.abs(got - expected) <= slack)
-    where = np.argwhere(wrong) if wrong.any() else np.argwhere(np.ones_like(wrong))
-    index = tuple(int(i) for i in where[0])
-    many = f"{int(wrong.sum())} of {wrong.size} outputs are wrong" if wrong.any() else "every output is nearly right"
-    place = f"the first at [n, k, p, q] = {list(index)}: expected {expected[index]:g}, got {float(got[index]):g}"
-    said = [f"{many}, {place}"]
+def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
+    """The result of a case whose output is wrong: how many elements are, the first of them, and where they lie."""
+    wrong = ~case.judge.near_enough("strict", got)
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        said, place = f"{int(wrong.sum())} of {wrong.size} outputs are wrong", "the first"
+    else:
+        wrong, index, said = _inexact(case, got)
+        place = "the worst"
+    first = WrongOutput(index, float(case.judge.truth.value[index]), float(got[index]))
+    lines = [f"{said}, {place} {first}"]
     if not faults:
-        said.append(f"no known fault gives this; wrong are {_region(wrong)}")
-    return "\n".join(said)
+        lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
+    return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
+
+
+def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
+    """The band that does not pass the gate on RMS errors, the index of its worst output, and the gate's sentence."""
+    gate = case.judge.gate
+    excess = None if gate is None else gate.excess("strict", got)
+    if excess is None:
+        raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
+    band = outputs_in(case.problem, excess.band, excess.channel)
+    error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+    return band, index, f"each output is nearly right, but the {excess}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -100,8 +101,10 @@ class Report:
         for result in self.results:
             named = f": {' | '.join(result.faults)}" if result.faults else ""
             lines.append(f"  {result.status:<9} {result.case.name} ({result.case.text}){named}")
-            if result.message and result.faults not in told:  # at length once for each fault
-                lines += [f"      {line}" for line in result.message.splitlines()]
+            said = result.message.splitlines()
+            if result.faults and result.faults in told:  # at length once for each fault
+                said = said[:1] if result.status == "wrong" else []
+            lines += [f"      {line}" for line in said]
             told.add(result.faults)
         if self.error:
             lines += [f"  {line}" for line in self.error.splitlines()]
@@ -136,9 +139,18 @@ def _row(result: CaseResult) -> dict[str, Any]:
         "status": result.status,
         "faults": list(result.faults),
         "message": result.message,
+        "first_wrong": _first_wrong(result),
         "rms": _finite(result.rms),
         "bound_ratio": _finite(result.bound_ratio),
     }
+
+
+def _first_wrong(result: CaseResult) -> dict[str, Any] | None:
+    """The first wrong output; an infinity and a NaN as words, "inf", "-inf" and "nan"."""
+    if (first := result.first) is None:
+        return None
+    expected, got = (value if math.isfinite(value) else str(value) for value in (first.expected, first.got))
+    return {"index": list(first.index), "expected": expected, "got": got}
 
 
 def _finite(value: float | None) -> float | None:
