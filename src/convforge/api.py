@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from convforge.algorithms import algorithms as every_algorithm
@@ -197,6 +198,10 @@ class Filter:
         self._kept: dict[Any, PreparedFilter] = {}
         self._last: PreparedFilter | None = None
         self._calls = Calls(CHOICES.generation)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the arguments alone: a copy prepares its weights again."""
+        return partial(type(self), **self._options, **self._choice), (self.w, self.bias)
 
     @property
     def note(self) -> str:

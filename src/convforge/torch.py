@@ -1,5 +1,13 @@
 """convforge in PyTorch, as a module of its own: ``import convforge.torch``; ``from convforge.torch import Conv2d``."""
 
-from convforge.integrations.torch import Conv2d, Layer, Replaced, conv2d, replace
+try:
+    from convforge.integrations.torch import Conv2d, Layer, Replaced, conv2d, replace
+except ModuleNotFoundError as absent:
+    if absent.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "convforge.torch needs PyTorch, which is not installed. Install it with: python -m pip install torch",
+        name="torch",
+    ) from None
 
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]

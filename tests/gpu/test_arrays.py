@@ -237,9 +237,9 @@ def test_the_operator(torch: Any, last: bool) -> None:
 
 
 def test_the_operator_is_called_again(torch: Any) -> None:
-    from convforge.integrations import torch as room
+    from convforge.integrations import torch_operator as room
 
-    room._CALLS.clear()
+    room.CALLS.clear()
     x, w, b = there(torch, X, W, B)
     last = x.to(memory_format=torch.channels_last)
     for _ in range(3):  # the whole way, kept, again: on other numbers each time
@@ -248,7 +248,7 @@ def test_the_operator_is_called_again(torch: Any) -> None:
             assert y.is_contiguous(memory_format=form)
             np.testing.assert_array_equal(y.cpu().numpy(), EXPECTED)
         np.testing.assert_array_equal(convforge.torch.conv2d(x[0], w, b, padding=1).cpu().numpy(), EXPECTED[0])
-    assert len(room._CALLS._ready) == 3
+    assert len(room.CALLS._ready) == 3
     changed = convforge.torch.conv2d(2 * x, w, None, padding=1)
     for _ in range(2):
         assert torch.equal(convforge.torch.conv2d(2 * x, w, None, [1], (1, 1)), changed)

@@ -99,7 +99,7 @@ def test_opcheck(last: bool, with_bias: bool) -> None:
 
 
 def test_the_input_gradient_is_our_own_where_the_stride_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    from convforge.integrations import torch as room
+    from convforge.integrations import torch_operator as room
 
     calls = []
     compute = room.compute
@@ -224,8 +224,28 @@ def test_it_is_imported_by_its_name_and_only_then(code: str, loaded: bool) -> No
     assert done.stdout.strip() == str(loaded)
 
 
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.mark.parametrize(
+    "code", ["import convforge.torch", "import convforge; convforge.torch", "from convforge import torch"]
+)
+def test_without_pytorch_the_install_line_is_said(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ABSENT + code], capture_output=True, text=True, check=False)
+    says = "convforge.torch needs PyTorch, which is not installed. Install it with: python -m pip install torch"
+    assert done.stderr.strip().splitlines()[-1] == f"ModuleNotFoundError: {says}"
+    assert done.stderr.count("Traceback") == 1
+
+
 def test_tune_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from convforge.integrations import torch as room
+    from convforge.integrations import torch_operator as room
 
     asked = []
     compute = room.compute
@@ -270,21 +290,16 @@ def test_the_operator_is_seen_by_all_that_look_on() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # PyTorch's own, of jvp
-def test_what_has_no_rule_is_refused_and_not_zero() -> None:
+def test_forward_mode() -> None:
     from torch.autograd import forward_ad
 
-    x, w = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
-    for ask in (
-        lambda: torch.func.jvp(lambda one: convforge.torch.conv2d(one, w), (x,), (x,)),
-        lambda: torch.func.grad(lambda one: convforge.torch.conv2d(one, w).sum())(x),
-        lambda: torch.func.jvp(torch.func.vmap(lambda one: convforge.torch.conv2d(one, w)), (x[None],), (x[None],)),
-    ):
-        with pytest.raises(NotImplementedError, match=r"no rule for torch.func's grad, jvp"):
-            ask()
+    x, w, _ = tensors()
     with forward_ad.dual_level():
-        assert convforge.torch.conv2d(x, w).shape == (1, 3, 3, 3)
-        with pytest.raises(NotImplementedError, match="no rule for forward-mode differentiation"):
-            convforge.torch.conv2d(forward_ad.make_dual(x, x), w)
+        assert forward_ad.unpack_dual(ops.conv2d(x, w)).tangent is None
+        found = forward_ad.unpack_dual(ops.conv2d(forward_ad.make_dual(x, x + 1), w, padding=1, activation="relu6"))
+        expected = forward_ad.unpack_dual(F.relu6(F.conv2d(forward_ad.make_dual(x, x + 1), w, padding=1)))
+    torch.testing.assert_close(found.primal, expected.primal)
+    torch.testing.assert_close(found.tangent, expected.tangent)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -334,6 +349,34 @@ def test_autocast_leaves_doubles_and_meta_tensors_alone() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert convforge.torch.conv2d(x, w).dtype == torch.float64
     assert convforge.torch.conv2d(x.to("meta"), w.to("meta")).shape == (1, 3, 3, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"padding": "same"}, {"activation": "relu"}], ids=str)
+def test_pictures_without_channels_are_pytorchs(options: dict[str, Any]) -> None:
+    groups = options.get("groups", 1)
+    for shape in ((2, 0, 5, 6), (0, 5, 6), (0, 0, 5, 6)):
+        for bias in (None, torch.arange(4.0) - 1):
+            x, w = torch.ones(shape, requires_grad=True), torch.ones(4, 0, 3, 3)
+            found = ops.conv2d(x, w, bias, **options)
+            plain = {name: value for name, value in options.items() if name != "activation"}
+            expected = F.conv2d(x, w, bias, **plain)
+            expected = F.relu(expected) if "activation" in options else expected
+            torch.testing.assert_close(found, expected)
+            found.sum().backward()
+            assert x.grad.shape == shape
+    assert ops.conv2d(torch.ones(2, 0, 5, 6), torch.ones(4, 0, 3, 3), None, 1, ((1, 0), (2, 1)), 1, groups).shape[
+        2:
+    ] == (4, 7)
+    with pytest.raises(RuntimeError, match="expected input"):
+        ops.conv2d(torch.ones(2, 0, 5, 6), torch.ones(4, 2, 3, 3))
+
+
+def test_an_empty_batch_is_pytorchs() -> None:
+    x, w, b = torch.ones(0, 4, 5, 6, requires_grad=True), torch.ones(6, 4, 3, 3, requires_grad=True), torch.ones(6)
+    found = ops.conv2d(x, w, b, 2, 1)
+    torch.testing.assert_close(found, F.conv2d(x, w, b, 2, 1))
+    found.sum().backward()
+    assert (x.grad.shape, int(w.grad.abs().sum())) == (x.shape, 0)
 
 
 def test_without_gradients_the_result_is_the_same() -> None:

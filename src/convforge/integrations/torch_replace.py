@@ -162,7 +162,7 @@ def _swapped(
     model: Any, path: str, layer: Any, behind: list[tuple[str, Any]], x: Any, measured: bool, report: Replaced
 ) -> Layer:
     """Put ours, or PyTorch's with the BatchNorm2d folded in, in a layer's place."""
-    from convforge.integrations.torch import Conv2d
+    from convforge.integrations.torch_layers import Conv2d
 
     plain = _folded(layer, behind)
     ours = Conv2d.of(plain)

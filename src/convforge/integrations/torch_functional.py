@@ -1,0 +1,178 @@
+"""``torch.nn.functional.conv2d`` by convforge: arguments read as PyTorch reads them, then the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from convforge.integrations.torch_operator import (
+    ACTIVATIONS,
+    CALLS,
+    around,
+    forward,
+    is_channels_last,
+    is_watched,
+    operate,
+)
+from convforge.replay import kinds
+
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[Any] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    padding_mode: str = "zeros",
+    activation: str | None = None,
+    precision: str = "auto",
+    algorithm: str = "auto",
+    tune: bool | None = None,
+) -> Any:
+    """``torch.nn.functional.conv2d`` by convforge, with gradients, under autocast, torch.compile and CUDA graphs.
+
+    Parameters
+    ----------
+    x : tensor of shape (N, C, H, W) or (C, H, W)
+        The result has its memory format: channels_last where it is in that, else contiguous.
+    weight : tensor of shape (K, C / groups, R, S)
+    bias : tensor of shape (K,), optional
+    stride, dilation, groups
+        As in PyTorch.
+    padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}
+        Others than zeros are PyTorch's pad, in front of the convolution, whose negative padding crops.
+    activation : {None, "relu", "relu6"}
+        In the same kernel.
+    precision : str
+        "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
+        strict. Else as in :func:`convforge.conv2d`.
+    algorithm, tune
+        As in :func:`convforge.conv2d`. Whichever is named, bfloat16 on the CPU is computed by PyTorch.
+
+    Returns
+    -------
+    tensor of shape (N, K, P, Q) or (K, P, Q), of x's dtype
+
+    Raises
+    ------
+    ValueError, TypeError, convforge.UnsupportedProblem
+        As :func:`convforge.conv2d`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import convforge
+    >>> x, w = torch.ones(1, 2, 5, 5, requires_grad=True), torch.ones(3, 2, 3, 3)
+    >>> y = convforge.torch.conv2d(x, w, padding=1)
+    >>> y.shape, y[0, 0, 2, 2].item()
+    (torch.Size([1, 3, 5, 5]), 18.0)
+    >>> y.sum().backward()
+    >>> x.grad[0, 0, 2, 2].item()
+    27.0
+    """
+    key = None
+    if _may_be_kept(x, padding_mode):
+        last, steady = x.dim() == 4 and is_channels_last(x), torch.are_deterministic_algorithms_enabled()
+        given = (stride, padding, dilation, groups, tune)
+        result, key = CALLS.again(
+            (x, weight, bias), (*given, kinds(*given), activation, precision, algorithm, steady)
+        )  # fmt: skip
+        if result is not None:
+            return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
+        raise ValueError(
+            f"activation={activation!r} must be None, 'relu' or 'relu6' here; apply PyTorch's to the result"
+        )
+    if padding_mode not in _PADDING_MODES:
+        raise ValueError(f"padding_mode={padding_mode!r} must be one of {', '.join(_PADDING_MODES)} here")
+    if any(isinstance(tensor, fx.Proxy) for tensor in (x, weight, bias)):  # a symbolic trace: a call of this function
+        return torch.overrides.handle_torch_function(
+            conv2d, (x, weight, bias), x, weight, bias, stride, padding, dilation, groups, padding_mode=padding_mode,
+            activation=activation, precision=precision, algorithm=algorithm, tune=tune,
+        )  # fmt: skip
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(tensor, torch.Tensor) and not (tensor is None and name == "bias"):
+            raise TypeError(
+                f"{name} must be a PyTorch tensor; got {type(tensor).__name__}: convforge.conv2d takes other arrays"
+            )
+    if 0 in (x.numel(), weight.numel()) and x.shape[-3] == 0:
+        return _without_channels(x, weight, bias, stride, padding, dilation, groups, padding_mode, activation)
+    # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
+    if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight, bias = (t if t is None or not _is_cast(t) else t.to(dtype) for t in (x, weight, bias))
+    steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")
+    sides = _sides(padding, weight.shape[-2:], spread, steps)
+    if padding_mode != "zeros" and any(sides):
+        x, sides = nn.functional.pad(x, around(sides), mode=padding_mode), [0, 0, 0, 0]
+    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
+    whole = x[None] if x.dim() == 3 else x
+    y = operate(whole, weight, bias, *options) if key is None else forward(whole, weight, bias, *options, key=key)
+    return y[0] if x.dim() == 3 else y
+
+
+def _without_channels(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, mode: str, activation: Any
+) -> Any:
+    """Compute pictures without channels by PyTorch, so that the drop-in has PyTorch's shape and gradients there."""
+    sides = _sides(padding, weight.shape[-2:], _pair(dilation, "dilation"), _pair(stride, "stride"))
+    if any(sides):
+        x = nn.functional.pad(x, around(sides), mode="constant" if mode == "zeros" else mode)
+    y = nn.functional.conv2d(x, weight, bias, stride, 0, dilation, groups)
+    return y if activation is None else getattr(nn.functional, activation)(y)
+
+
+def _may_be_kept(x: Any, padding_mode: str) -> bool:
+    """Tell if a call on x may be made again by its own arguments: nothing else decides what it launches."""
+    on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
+    return on_gpu and padding_mode == "zeros" and not is_watched() and not torch.is_autocast_enabled("cuda")
+
+
+def _is_cast(tensor: Any) -> bool:
+    """Tell if autocast casts a tensor: as in PyTorch, one of float64 keeps its type."""
+    return bool(tensor.is_floating_point() and tensor.dtype != torch.float64)
+
+
+def _precision(asked: str) -> str:
+    """The arithmetic that the operator may use.
+
+    PyTorch's ``torch.backends.cudnn.allow_tf32`` allows TF32 and asks for nothing, and strict float32 is allowed at any
+    setting; so "auto" is strict for as long as no method of ours is faster in TF32. This is the one place to change.
+    """
+    return "strict" if asked == "auto" else asked
+
+
+def _pair(value: Any, name: str) -> list[int]:
+    """A number for both axes, or two; of a sequence of one number PyTorch makes both as well."""
+    if isinstance(value, int | torch.SymInt):
+        return [value, value]
+    if isinstance(value, Integral):  # such as NumPy's
+        return [int(value), int(value)]
+    if isinstance(value, list | tuple) and len(value) in (1, 2):
+        return [value[0], value[-1]]
+    raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
+
+
+def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
+    """Top, bottom, left and right, as :func:`convforge.conv2d` understands padding; of "same" with stride 1."""
+    if padding == "valid":
+        return [0, 0, 0, 0]
+    if padding == "same":
+        if stride != [1, 1]:
+            raise ValueError(f"padding='same' goes with stride 1 in PyTorch; stride is {stride}")
+        vertical, horizontal = (d * (size - 1) for d, size in zip(dilation, window, strict=True))
+        return [vertical // 2, vertical - vertical // 2, horizontal // 2, horizontal - horizontal // 2]
+    if isinstance(padding, str):
+        raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
+    vertical, horizontal = _pair(padding, "padding")
+    return [*_pair(vertical, "padding"), *_pair(horizontal, "padding")]

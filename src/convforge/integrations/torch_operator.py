@@ -1,0 +1,253 @@
+"""The operator ``torch.ops.convforge.conv2d``, its gradients, and its rules for PyTorch's transformations.
+
+The input's gradient is a convolution where the stride is 1 (of the output's gradient, padded, with the flipped filter
+whose channels have changed places), and is computed by the operator itself; with another stride, and for weights, by
+PyTorch's ``aten.convolution_backward``. On the CPU bfloat16 is PyTorch's as well, as NumPy has no such type.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C import _functorch
+from torch.autograd import forward_ad
+
+from convforge.api import conv2d as compute
+from convforge.api import convolved
+from convforge.replay import Calls
+from convforge.tuning import CHOICES, check_method
+
+_NAME = "convforge::conv2d"
+# Arguments of :func:`convforge.conv2d` for each activation that has a gradient here.
+ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
+_PLAIN = (torch.Tensor, nn.Parameter)
+# Calls on a GPU that can be made again, by the arguments of :func:`convforge.torch.conv2d`.
+CALLS = Calls(CHOICES.generation)
+_SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
+    "str activation, bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
+)
+
+
+def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
+    """Call the operator by the shortest way.
+
+    PyTorch's dispatcher takes longer to reach a function in Python than a small convolution takes, and longer still
+    where gradients are recorded.
+    """
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if (
+        x.is_meta
+        or is_watched()
+        or any(type(t) not in _PLAIN or _functorch.is_legacy_batchedtensor(t) for t in tensors)
+    ):
+        if not torch.compiler.is_compiling() and _is_differentiated(tensors):
+            return _Transformed.apply(x, weight, bias, *options)
+        return torch.ops.convforge.conv2d(x, weight, bias, *options)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _Recorded.apply(x, weight, bias, *options)
+    return forward(x, weight, bias, *options)
+
+
+def is_watched() -> bool:
+    """Tell if a compiler, tracer, transformation or mode looks on, which is to see the operator itself."""
+    return bool(
+        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        or _functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )  # fmt: skip
+
+
+def _is_differentiated(tensors: list[Any]) -> bool:
+    """Tell if torch.func (grad, vjp, jvp) or forward mode differentiates: neither sees the operator's own rules."""
+    if any(level.key().name in ("Grad", "Jvp") for level in _functorch.get_interpreter_stack() or ()):
+        return True
+    return forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def is_channels_last(x: Any) -> bool:
+    """Tell if x is in that memory format; by its strides where one channel or one pixel makes it both formats."""
+    return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
+
+
+def forward(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
+    precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
+) -> Any:  # fmt: skip
+    """Compute the operator; the call is kept under the key where there is one."""
+    if x.dtype == torch.bfloat16 and not x.is_cuda:
+        check_method("conv2d", "cpu", algorithm, precision, tune)
+        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
+    last = is_channels_last(x)
+    top, bottom, left, right = padding
+    end = ACTIVATIONS[activation] if activation else None
+    call = compute if key is None else partial(convolved, CALLS, key)
+    y = call(
+        x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
+        (dilation[0], dilation[1]), groups, layout="NHWC" if last else "NCHW",
+        mode="convolution" if flip else "cross-correlation", activation=end, precision=precision,
+        algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+    return y.permute(0, 3, 1, 2) if last else y
+
+
+def _by_pytorch(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool
+) -> Any:
+    x, sides = _evenly_padded(x, padding)
+    w = weight.flip((2, 3)) if flip else weight
+    y = nn.functional.conv2d(x, w, bias, stride, sides, dilation, groups)
+    form = torch.channels_last if is_channels_last(x) else torch.contiguous_format
+    made = {"relu": torch.relu_, "relu6": nn.functional.relu6}.get(activation)
+    return (y if made is None else made(y)).contiguous(memory_format=form)
+
+
+def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
+    """x, and the padding of its rows and columns as PyTorch's operators take it; written out where sides differ."""
+    top, bottom, left, right = padding
+    if top == bottom and left == right:
+        return x, [top, left]
+    return nn.functional.pad(x, around(padding)), [0, 0]
+
+
+def around(padding: Any) -> list[int]:
+    """Top, bottom, left and right in the order of PyTorch's pad."""
+    return [*padding[2:], *padding[:2]]
+
+
+def _fake(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
+    precision: str, algorithm: str, tune: bool | None = None,
+) -> Any:  # fmt: skip
+    """Shape, type and memory format of the result."""
+    n, _, h, w = x.shape
+    k, _, r, s = weight.shape
+    p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
+    q = (w + padding[2] + padding[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
+    form = torch.channels_last if is_channels_last(x) else torch.contiguous_format
+    return torch.empty((n, k, p, q), dtype=_result_dtype(x.dtype, weight.dtype), device=x.device, memory_format=form)
+
+
+def _result_dtype(x: Any, weight: Any) -> Any:
+    """The type of sums: x's own where that is a float type."""
+    if x.is_floating_point:
+        return x
+    return torch.float64 if weight == torch.float64 else torch.float32 if weight.is_floating_point else torch.int32
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    """Keep what the gradients need."""
+    x, weight, _, *ctx.options = inputs
+    ctx.save_for_backward(x, weight, output if ctx.options[4] else None)
+
+
+def _through(activation: str, grad: Any, output: Any) -> Any:
+    """A gradient or tangent behind the activation -> in front of it, or the other way; both are one product."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(grad, output, 0)
+    if activation == "relu6":
+        return torch.ops.aten.hardtanh_backward(grad, output, 0, 6)
+    return grad
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    """Gradients of the three tensors."""
+    x, weight, output = ctx.saved_tensors
+    stride, padding, dilation, groups, activation, flip, precision, _, tune = ctx.options
+    wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
+    grad = _through(activation, grad, output)
+    grad_x = grad_w = None
+    full = [d * (size - 1) - side
+            for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
+            for side in sides]  # fmt: skip
+    if wants_x and list(stride) == [1, 1] and min(full) >= 0:
+        turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
+        options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
+        grad_x, wants_x = operate(grad, turned, None, *options), False
+    if wants_x or wants_w:
+        # Of integers the result is of the type that it was summed in, and so is its gradient.
+        pixels = x.to(grad.dtype)
+        whole, sides = _evenly_padded(pixels, padding)
+        w = (weight.flip((2, 3)) if flip else weight).to(grad.dtype)
+        found_x, found_w, _ = torch.ops.aten.convolution_backward(
+            grad, whole, w, None, stride, sides, dilation, False, [0, 0], groups, [wants_x, wants_w, False]
+        )
+        if wants_x:
+            grad_x = found_x if whole is pixels else nn.functional.pad(found_x, [-side for side in around(padding)])
+        if wants_w:
+            grad_w = (found_w.flip((2, 3)) if flip else found_w).to(weight.dtype)
+    grad_b = grad.sum((0, 2, 3)) if wants_b else None
+    return grad_x, grad_w, grad_b, *(None,) * len(ctx.options)
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """The operator with its gradients, for tensors that nothing but autograd looks at."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """Convolve, and keep what the gradients need: in one, as PyTorch calls two by way of their signatures."""
+        output = forward(*inputs)
+        _keep(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_backward)
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The operator with its gradients and tangents, for torch.func and forward mode."""
+
+    @staticmethod
+    def forward(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
+        """Convolve."""
+        return operate(x, weight, bias, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep what gradients and tangents need."""
+        _keep(ctx, inputs, output)
+        ctx.sizes = output.shape
+        ctx.save_for_forward(inputs[0], inputs[1], output if inputs[7] else None)
+
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
+        """Convolve a batch."""
+        return _batched(info, dims, *inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, along_x: Any, along_w: Any, along_b: Any, *_: Any) -> Any:
+        """Tangent of the result: the convolution is linear in x, in the weights and in the bias."""
+        x, weight, output = ctx.saved_tensors
+        options = [*ctx.options]
+        activation, options[4] = options[4], ""
+        terms = [] if along_x is None else [operate(along_x, weight, None, *options)]
+        if along_w is not None:
+            terms.append(operate(x, along_w, None, *options))
+        total: Any = sum(terms[1:], start=terms[0]) if terms else None
+        if along_b is not None:
+            column = along_b[:, None, None]
+            total = column.expand(ctx.sizes) if total is None else total + column
+        return _through(activation, total, output)
+
+
+def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, int]:
+    """Rule of vmap: a batch of x alone makes more pictures; weights or biases in batches are computed one by one."""
+    if dims[1] is None and (bias is None or dims[2] is None):
+        pictures = x.movedim(dims[0], 0)
+        return operate(pictures.flatten(0, 1), weight, bias, *options).unflatten(0, pictures.shape[:2]), 0
+    split = [
+        [t] * info.batch_size if dim is None else t.unbind(dim) for t, dim in zip((x, weight, bias), dims, strict=False)
+    ]
+    return torch.stack([operate(*tensors, *options) for tensors in zip(*split, strict=True)]), 0
+
+
+# `torch.library.custom_op` would do all this in one, and look for aliases on every call, which takes microseconds.
+torch.library.define(_NAME, _SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+torch.library.impl(_NAME, ("cpu", "cuda"), forward)
+torch.library.register_fake(_NAME, _fake)
+torch.library.register_autograd(_NAME, _backward, setup_context=_keep)
+torch.library.register_vmap(_NAME, _batched)
