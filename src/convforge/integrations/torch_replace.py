@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
-# Seconds for which a layer is timed by either side.
-BUDGET_S = 0.02
-# A layer is left to PyTorch where ours takes this many times as long, or more.
-WORTH = 1.0
-# Layers that become part of a convolution, by the names that it has for them.
-_ACTIVATIONS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
+from convforge.integrations.torch_folding import PASSED, FoldedConv2d
+from convforge.integrations.torch_layers import Conv2d
+from convforge.integrations.torch_pairs import fold_of, folds
+from convforge.integrations.torch_timing import compared
+
 # Types of weights that are swapped.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -28,15 +26,15 @@ class Layer:
     Attributes
     ----------
     name : str
-        In the model.
+        In the model; empty where the model is the convolution.
     by : {"convforge", "PyTorch"}
         Who computes it now.
     folded : tuple of str
-        Names of the layers behind it that are part of it now.
+        Names of the layers behind it that it computes as well.
     why : str
         Why it is so.
     ours_s, torch_s : float or None
-        Seconds of a call, where they were measured.
+        Median seconds of a call, where they were measured; PyTorch's in its fastest form.
     """
 
     name: str
@@ -54,36 +52,46 @@ class Replaced:
     Attributes
     ----------
     layers : list of Layer
-        Every nn.Conv2d of the model.
+        Every two-dimensional convolution of the model.
     notes : list of str
-        What was not done, and why.
+        What was not done and why, and what the whole model took.
     """
 
     layers: list[Layer] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _before: list[tuple[Any, str, Any]] = field(default_factory=list, repr=False)
+    _before: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
-        """Put every layer back that was there before: the very same objects, in the same places."""
-        while self._before:
-            parent, name, layer = self._before.pop()
-            parent._modules[name] = layer
+        """Let PyTorch compute every layer again: the same objects, in the mode, type and state that they have now.
 
-    def _put(self, model: Any, path: str, layer: Any) -> None:
-        """Put a layer where another was; exactly one place, as :func:`replace` has made sure."""
-        above, _, name = path.rpartition(".")
-        parent = model.get_submodule(above)
-        self._before.append((parent, name, parent._modules[name]))
-        parent._modules[name] = layer
+        Raises
+        ------
+        RuntimeError
+            Where the class of a layer has changed meanwhile, such as by ``torch.nn.utils.parametrize``.
+        """
+        for layer, _, made in self._before:
+            if type(layer) is not made:
+                raise RuntimeError(
+                    f"a {made.__name__} of convforge has become a {type(layer).__name__}: take that back first, "
+                    "such as by torch.nn.utils.parametrize.remove_parametrizations, then call undo() again"
+                )
+        while self._before:
+            layer, kind, _ = self._before.pop()
+            layer.__class__ = kind
+            layer.__dict__.pop("_fold", None)
+
+    def _swap(self, layer: Any, kind: type) -> None:
+        """Change the class of a layer, and with it the computation."""
+        self._before.append((layer, type(layer), kind))
+        layer.__class__ = kind
 
     def __str__(self) -> str:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("layer", "by", "folded in", "ours, us", "PyTorch, us", "why")
+        table = Table("layer", "by", "folded in", "why")
         for layer in self.layers:
-            times = ("" if s is None else f"{s * 1e6:.1f}" for s in (layer.ours_s, layer.torch_s))
-            table.add_row(layer.name, layer.by, ", ".join(layer.folded), *times, layer.why)
+            table.add_row(layer.name or "(the model)", layer.by, ", ".join(layer.folded), layer.why)
         console = Console(width=140, force_terminal=False, color_system=None)
         with console.capture() as text:
             console.print(table)
@@ -93,19 +101,22 @@ class Replaced:
 
 
 def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
-    """Swap the nn.Conv2d layers of a model for :class:`convforge.torch.Conv2d`, in place.
+    """Let convforge compute the nn.Conv2d layers of a model, in place.
 
-    In eval mode a BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where a trace
-    of the model (torch.fx) shows that nothing else sees what is in between, or reads the weights; of a model that
-    cannot be traced nothing is folded. With example inputs each layer is timed by both sides on what reaches it, and
-    left to PyTorch where that is faster; without them all layers are swapped, and the report says that nothing was
-    measured. Last the whole model is timed before and after; where it has become slower it is left as it was. Buffers,
-    such as statistics in training, are afterwards what they were; where anything raises, so is the model.
+    Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
+    BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where a trace of the model
+    (torch.fx) shows that nothing else sees what is in between, or reads the weights; of a model that cannot be traced
+    nothing is folded. A fold is undone by itself, for a call, in training mode, after a hook was registered, or after a
+    plain attribute of a module around it has changed. With example inputs each layer is timed by both sides, in turns,
+    on what reaches it, and left to PyTorch unless ours is faster by more than the spread; without them all layers are
+    swapped, and the report says that nothing was measured. Last the whole model is timed before and after, in turns;
+    unless it is faster it is left as it was. Buffers, such as statistics in training, are afterwards what they were;
+    where anything raises, so is the model.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed; weights that are folded are new, those of the model itself stay as they are.
+        Changed.
     *example : tensors
         What the model is called with.
     fold : bool
@@ -115,6 +126,11 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     -------
     Replaced
         Prints as a table; its ``undo()`` brings the model back.
+
+    Raises
+    ------
+    TypeError
+        Where the model is no torch.nn.Module.
 
     Examples
     --------
@@ -128,26 +144,29 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     >>> type(model[0])
     <class 'torch.nn.modules.conv.Conv2d'>
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"replace takes a torch.nn.Module, such as a model; got {type(model).__name__}")
     report = Replaced()
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
-    convolutions = {path: layer for path, layer in model.named_modules() if type(layer) is nn.Conv2d}
-    chains = _chains(model, report) if fold and not model.training else {}
-    if fold and model.training:
+    every = dict(model.named_modules())
+    convolutions = {path: layer for path, layer in every.items() if type(layer) in (nn.Conv2d, Conv2d)}
+    chains = folds(model, report.notes) if fold and convolutions and not model.training else {}
+    if fold and convolutions and model.training:
         report.notes.append("Nothing was folded: the model is in training mode.")
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if example else []
     try:
-        inputs = _inputs(model, convolutions, example) if example else {}
-        before_s = _seconds(lambda given: model(*given), example) if example else 0.0
-        for path, layer in convolutions.items():
-            if path and places[id(layer)] == 1:
-                behind = [(name, model.get_submodule(name)) for name in chains.get(path, ())]
-                behind = _foldable(layer, behind, places)
-                report.layers.append(_swapped(model, path, layer, behind, inputs.get(path), bool(example), report))
-            else:
-                why = "it stands in several places of the model" if path else "it is the model itself"
-                report.layers.append(Layer(path, "PyTorch", (), why))
-        if example:
-            _check_whole(model, example, before_s, report)
+        inputs = _inputs(model, convolutions, example) if example and convolutions else {}
+        for path, layer in every.items():
+            if path in convolutions and places[id(layer)] == 1:
+                names = [path, *chains.get(path, ())]
+                report.layers.append(_swapped(model, names, layer, inputs.get(path), bool(example), report))
+            elif why := _left(layer, places[id(layer)]):
+                by = "convforge" if isinstance(layer, Conv2d) else "PyTorch"
+                report.layers.append(Layer(path, by, (), why))
+        if not report.layers:
+            report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
+        if example and report._before:
+            _check_whole(model, example, report)
     except BaseException:
         report.undo()
         raise
@@ -158,86 +177,109 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     return report
 
 
-def _swapped(
-    model: Any, path: str, layer: Any, behind: list[tuple[str, Any]], x: Any, measured: bool, report: Replaced
-) -> Layer:
-    """Put ours, or PyTorch's with the BatchNorm2d folded in, in a layer's place."""
-    from convforge.integrations.torch_layers import Conv2d
+def _left(layer: Any, places: int) -> str:
+    """Reason why a convolution is left as it is; empty for other modules."""
+    if isinstance(layer, FoldedConv2d):
+        return "replaced before, with what is folded into it"
+    if isinstance(layer, nn.ConvTranspose2d):
+        return "convforge has no transposed convolution"
+    if not isinstance(layer, nn.Conv2d):
+        return ""
+    if nn.utils.parametrize.is_parametrized(layer):
+        return "it is parametrized: its weights are computed at each call"
+    if isinstance(layer, nn.LazyConv2d):
+        return "it is lazy: it has no weights before its first call"
+    if type(layer) not in (nn.Conv2d, Conv2d):
+        return f"{type(layer).__name__} is a subclass of Conv2d, which may compute something else"
+    return "it stands in several places of the model" if places > 1 else ""
 
-    plain = _folded(layer, behind)
-    ours = Conv2d.of(plain)
-    ours.activation = next((name for _, other in behind if (name := _ACTIVATIONS.get(type(other)))), None)
-    found = _verdict(path, behind, ours, plain, x, measured)
-    if found.by == "convforge":
-        report._put(model, path, ours)
-        for name, _ in behind:
-            report._put(model, name, nn.Identity())
-    elif plain is not layer:
-        report._put(model, path, plain)
-        report._put(model, behind[0][0], nn.Identity())
+
+def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
+    """Let convforge, or PyTorch with the BatchNorm2d folded in, compute a layer; or leave it."""
+    path, *behind = names
+    if layer.weight.dtype not in _TAKEN:
+        return Layer(path, "PyTorch", (), f"convforge takes no {layer.weight.dtype}")
+    fold = fold_of(model, names, False) if behind else None
+    if x is None:
+        why = "the example inputs do not reach it" if measured else "not measured: no example inputs were given"
+        found = Layer(path, "convforge", tuple(behind), why)
+    else:
+        found = _verdict(names, layer, fold, x)
+    if fold is None:
+        if found.by == "convforge" and type(layer) is nn.Conv2d:
+            report._swap(layer, Conv2d)
+        return found
+    if found.by == "PyTorch":
+        fold = fold_of(model, names[:2], True)
+        found = dataclasses.replace(found, folded=tuple(behind[:1]))
+    members = [one for one in (fold.norm, fold.end) if one is not None]
+    for one, kind in ((layer, FoldedConv2d), *((one, PASSED[type(one)]) for one in members)):
+        one.__dict__["_fold"] = fold
+        report._swap(one, kind)
     return found
 
 
-def _check_whole(model: Any, example: tuple[Any, ...], before_s: float, report: Replaced) -> None:
-    """Bring the model back where all its layers together take longer than they did: each was timed by itself.
+def _verdict(names: list[str], layer: Any, fold: Any, x: Any) -> Layer:
+    """Time a layer by both sides on what reaches it, and choose."""
+    path, *behind = names
+    weight, bias = (layer.weight, layer.bias) if fold is None else fold.weights()
+    ours = Conv2d.of(layer)
+    ours._parameters = {**layer._parameters, "weight": nn.Parameter(weight, False)}
+    ours._parameters["bias"] = None if bias is None else nn.Parameter(bias, False)
+    ours.activation = None if fold is None else fold.activation
+    end = {"relu": torch.relu_, "relu6": nn.functional.relu6, None: lambda y: y}[ours.activation]
+    last = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    rivals = [lambda: ours(x), lambda: end(layer._conv_forward(x, weight, bias))]
+    if last is not x:
+        rivals.append(lambda: end(layer._conv_forward(last, weight, bias)))
+    if fold is not None:
+        rest = [fold.norm, *([] if fold.end is None else [fold.end])]
+        rivals.append(lambda: nn.Sequential(*rest)(layer._conv_forward(x, layer.weight, layer.bias)))
+    try:
+        mine, *theirs = compared(rivals, x.device)
+    except (TypeError, ValueError) as refusal:  # UnsupportedProblem is one
+        return Layer(path, "PyTorch", (), f"convforge refuses it: {refusal}")
+    best = min(theirs, key=lambda one: one.median_s)
+    seconds = mine.median_s, best.median_s
+    told = f"PyTorch {best}, convforge {mine}"
+    if mine.beats(best):
+        return Layer(path, "convforge", tuple(behind), f"{told}: ours is faster", *seconds)
+    if best.beats(mine):
+        return Layer(path, "PyTorch", (), f"{told}: PyTorch is faster", *seconds)
+    return Layer(path, "PyTorch", (), f"{told}: too close to decide; left to PyTorch", *seconds)
 
-    What it took before is then measured once more, as a machine that has become slower meanwhile says nothing.
-    """
-    after_s = _seconds(lambda given: model(*given), example)
-    told = f"The whole model took {before_s * 1e6:.1f} us before and {after_s * 1e6:.1f} us after"
-    if after_s <= before_s:
+
+def _check_whole(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
+    """Bring the model back unless all its layers together take less time than they did: each was timed by itself."""
+    put = [(layer, kind, made, layer.__dict__.get("_fold")) for layer, kind, made in report._before]
+
+    def swap(ours: bool) -> None:
+        for layer, kind, made, fold in put:
+            layer.__class__ = made if ours else kind
+            if fold is not None:
+                layer.__dict__["_fold"] = fold
+
+    def called(ours: bool) -> Any:
+        swap(ours)
+        return model(*example)
+
+    device = next((t.device for t in (*example, *model.parameters()) if isinstance(t, torch.Tensor)), None)
+    try:
+        before, after = compared([lambda: called(False), lambda: called(True)], device or torch.device("cpu"))
+    finally:
+        swap(True)
+    told = f"The whole model: PyTorch {before}, convforge {after}"
+    if after.beats(before):
         report.notes.append(f"{told}.")
         return
-    put, swapped = list(report._before), [(parent, name, parent._modules[name]) for parent, name, _ in report._before]
+    slower = before.beats(after)
     report.undo()
-    again_s = _seconds(lambda given: model(*given), example)
-    report.notes.append(f"{told}, and brought back {again_s * 1e6:.1f} us.")
-    if after_s <= again_s:
-        report._before = put
-        for parent, name, layer in swapped:
-            parent._modules[name] = layer
-        return
-    report.notes.append("So it was left as it was.")
+    report.notes.append(f"{told}: {'slower' if slower else 'too close to decide'}; left to PyTorch as it was.")
     why = "by itself it would be faster, the whole model is not"
     report.layers = [
         dataclasses.replace(layer, by="PyTorch", folded=(), why=why if layer.by == "convforge" else layer.why)
         for layer in report.layers
     ]
-
-
-def _verdict(path: str, behind: Any, ours: Any, plain: Any, x: Any, measured: bool) -> Layer:
-    """Who is to compute a layer."""
-    folded = tuple(name for name, _ in behind)
-    kept = tuple(name for name, other in behind if type(other) not in _ACTIVATIONS)
-    if plain.weight.dtype not in _TAKEN:
-        return Layer(path, "PyTorch", kept, f"convforge takes no {plain.weight.dtype}")
-    if x is None:
-        why = "the example inputs do not reach it" if measured else "not measured: no example inputs were given"
-        return Layer(path, "convforge", folded, why)
-
-    def by_pytorch(x: Any) -> Any:
-        y = plain(x)
-        if ours.activation == "relu6":
-            return nn.functional.relu6(y, inplace=True)
-        return y if ours.activation is None else y.relu_()
-
-    try:
-        ours_s, torch_s = _seconds(ours, x), _seconds(by_pytorch, x)
-    except (TypeError, ValueError) as refusal:  # UnsupportedProblem is one
-        return Layer(path, "PyTorch", kept, f"convforge refuses it: {refusal}")
-    if ours_s < WORTH * torch_s:
-        return Layer(path, "convforge", folded, "measured: ours is faster", ours_s, torch_s)
-    return Layer(path, "PyTorch", kept, "measured: PyTorch is faster", ours_s, torch_s)
-
-
-def _seconds(call: Any, x: Any) -> float:
-    """Seconds of a call on a tensor, the smaller of two medians."""
-    from torch.utils.benchmark import Timer
-
-    with torch.no_grad():
-        call(x)
-        timer = Timer("call(x)", globals={"call": call, "x": x}, num_threads=torch.get_num_threads())
-        return min(float(statistics.median(timer.blocked_autorange(min_run_time=BUDGET_S).times)) for _ in range(2))
 
 
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
@@ -261,77 +303,3 @@ def _noting(found: dict[str, Any], path: str) -> Any:
         found.setdefault(path, x.detach().clone(memory_format=torch.preserve_format))
 
     return note
-
-
-# Folding.
-
-
-def _foldable(layer: Any, behind: list[tuple[str, Any]], places: Counter[int]) -> list[tuple[str, Any]]:
-    """Those of the layers behind a convolution that can be part of it: each once in the model, with no hooks."""
-    kept: list[tuple[str, Any]] = []
-    for (name, other), kinds in zip(behind, ((nn.BatchNorm2d,), tuple(_ACTIVATIONS)), strict=False):
-        before = layer if not kept else kept[-1][1]
-        if type(other) not in kinds or places[id(other)] > 1 or _hooked(other) or _hooked(before):
-            break
-        if isinstance(other, nn.BatchNorm2d) and (other.running_mean is None or other.training or layer.training):
-            break
-        kept.append((name, other))
-    return kept
-
-
-def _hooked(layer: Any) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
-
-
-def _folded(layer: Any, behind: list[tuple[str, Any]]) -> Any:
-    """A convolution with the BatchNorm2d behind it in its weights; the layer itself where there is none."""
-    if not behind:
-        return layer
-    return nn.utils.fuse_conv_bn_eval(layer, behind[0][1])
-
-
-def _chains(model: Any, report: Replaced) -> dict[str, tuple[str, ...]]:
-    """What stands behind each convolution, and is seen by nothing else: names of up to two layers."""
-    try:
-        graph = _traced(model)
-    except Exception as fault:  # whatever a model does that cannot be traced
-        reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-        report.notes.append(f"Nothing was folded: the model cannot be traced ({reason}).")
-        return {}
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    watched = [path for path, layer in model.named_modules() if path and _hooked(layer)]
-
-    def alone(name: Any) -> bool:
-        """Called once, and its weights are read nowhere else."""
-        return calls[name] == 1 and name not in read
-
-    def inside(name: Any) -> list[str]:
-        """The containers around a layer of which hooks see what goes in and comes out."""
-        return [path for path in watched if str(name).startswith(f"{path}.")]
-
-    found = {}
-    for node in graph.nodes:
-        if node.op == "call_module" and alone(node.target):
-            chain: list[str] = []
-            last = node
-            while len(last.users) == 1 and len(chain) < 2:
-                (last,) = last.users
-                if last.op != "call_module" or not alone(last.target) or inside(last.target) != inside(node.target):
-                    break
-                chain.append(str(last.target))
-            found[str(node.target)] = tuple(chain)
-    return found
-
-
-def _traced(model: Any) -> Any:
-    """The graph of a model, which is afterwards what it was: what it notes of itself would be of the trace."""
-    before = [(layer, layer.__dict__.copy()) for layer in model.modules()]
-    try:
-        for layer, _ in before:
-            layer._forward_hooks, layer._forward_pre_hooks = OrderedDict(), OrderedDict()
-        return fx.Tracer().trace(model)
-    finally:
-        for layer, held in before:
-            layer.__dict__.clear()
-            layer.__dict__.update(held)
