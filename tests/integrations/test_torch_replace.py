@@ -267,3 +267,12 @@ def test_layers_are_measured_on_what_reaches_them() -> None:
     assert len(report.layers) == 2
     assert all(layer.ours_s and layer.torch_s for layer in report.layers)
     assert any("The whole model: PyTorch" in note for note in report.notes)
+
+
+def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, [(1, 0), (2, 0)], [(9, 0), (5, 0)])
+    layers = replace(settled(chain("conv", "bn", "conv", "bn")), X).layers
+    assert [(layer.name, layer.by, layer.folded) for layer in layers] == [
+        ("0", "convforge", ("1",)),
+        ("2", "convforge", ("3",)),
+    ]

@@ -60,6 +60,7 @@ class Replaced:
     layers: list[Layer] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _before: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
+    _known: dict[Any, Layer] = field(default_factory=dict, repr=False)
 
     def undo(self) -> None:
         """Let PyTorch compute every layer again: the same objects, in the mode, type and state that they have now.
@@ -204,7 +205,10 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
         why = "the example inputs do not reach it" if measured else "not measured: no example inputs were given"
         found = Layer(path, "convforge", tuple(behind), why)
     else:
-        found = _verdict(names, layer, fold, x)
+        end = "alone" if fold is None else fold.activation
+        key = layer.extra_repr(), x.shape, x.stride(), x.dtype, x.device, layer.weight.dtype, end
+        known = report._known.setdefault(key, report._known.get(key) or _verdict(names, layer, fold, x))  # equal: once
+        found = dataclasses.replace(known, name=path, folded=tuple(behind) if known.by == "convforge" else ())
     if fold is None:
         if found.by == "convforge" and type(layer) is nn.Conv2d:
             report._swap(layer, Conv2d)
