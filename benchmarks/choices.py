@@ -30,8 +30,8 @@ from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
 from convforge.bench import suites
 from convforge.bench.compiling import Job, compile_ahead
+from convforge.bench.digests import digest
 from convforge.bench.material import memory_refusal
-from convforge.bench.records import digest
 from convforge.bench.sheets import Sheet
 from convforge.errors import UnsupportedProblem
 from convforge.execution import runtime_of
@@ -157,8 +157,9 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
         for level, choice in levels.items()
     }
     row["times"] = [
-        {"algorithm": choice.algorithm.name, "config": str(choice.config), "digest": digest(choice.algorithm),
-         "time": timing.to_table()} for choice, timing in times
+        {"algorithm": choice.algorithm.name, "config": str(choice.config), "time": timing.to_table(),
+         "digest": digest(choice.algorithm, case.problem, choice.config, runtime.facts)}
+        for choice, timing in times
     ]  # fmt: skip
     laps.append(monotonic())
     spent = {part: after - before for part, (before, after) in zip(PARTS, pairwise(laps), strict=True)}

@@ -27,8 +27,8 @@ from typing import Annotated, Any
 
 import typer
 
+from convforge.bench.digests import digest
 from convforge.bench.material import Material, checker
-from convforge.bench.records import digest
 from convforge.bench.suites import Case
 from convforge.execution import find_plan, runtime_of
 from convforge.measure import device_slug, machine_table, measure, repository, versions
@@ -161,10 +161,11 @@ def main(
     after = [subject.ours() for subject in subjects]
     rows = []
     for subject, first, second in zip(subjects, before, after, strict=True):
-        found = compare(first, second, theirs.get(subject.name, {}))
+        found, plan = compare(first, second, theirs.get(subject.name, {})), subject.plan
         rows.append(
-            {"algorithm": subject.name, "problem": subject.problem, "config": str(subject.plan.config),
-             "digest": digest(subject.plan.algorithm), **found, "ours": [first.to_table(), second.to_table()],
+            {"algorithm": subject.name, "problem": subject.problem, "config": str(plan.config),
+             "digest": digest(plan.algorithm, plan.problem, plan.config, runtime.facts), **found,
+             "ours": [first.to_table(), second.to_table()],
              "nvbench": theirs.get(subject.name, {})}
         )  # fmt: skip
         typer.echo(

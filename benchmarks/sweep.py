@@ -106,7 +106,7 @@ def main(
             material = Material(own[0][1], runtime, checker())
             results = []
             for found, case, config, fault in own:
-                row = Row(case, case.problem, found, config)
+                row = Row(case, case.problem, found, config, runtime.facts)
                 result = (
                     row.result("refused", fault) if fault else measure_row(row, material, runtime, rule, thorough=False)
                 )

@@ -419,9 +419,10 @@ def test_the_examples_own_test_passes(pasted: dict[str, str]) -> None:
     tests[0]()
 
 
-def test_the_examples_sources_are_its_files(pasted: dict[str, str], example: Any) -> None:
-    for source in example.sources:
-        assert f"src/convforge/{source}" in pasted or (PACKAGE / source).is_file()
+def test_the_examples_results_depend_on_its_files(example: Any) -> None:
+    from convforge.bench.digests import code_files
+
+    assert [path.name for path in code_files(example, (), cpu_facts())] == ["cpu.py", "shifted.py"]
 
 
 # The layering of architecture.md.

@@ -127,8 +127,13 @@ def plain(text: str) -> str:
 
 def kernel_files(algorithm: Any) -> list[Path]:
     """The .cu files of a method's own: not those of other families that it builds on."""
-    own = f"algorithms/{folder_of(algorithm)}/"
-    return [PACKAGE / source for source in algorithm.sources if source.endswith(".cu") and source.startswith(own)]
+    from convforge.bench.digests import code_files, stored_problem
+
+    key = (algorithm.operation, algorithm.name)
+    measured = (r.problem for run in stored_runs() for r in run.results if (r.operation, r.algorithm) == key and r.time)
+    texts = dict.fromkeys((TYPICAL[algorithm.operation], *PROBES[algorithm.operation], *measured))
+    problems = [stored_problem(algorithm, text) for text in texts]
+    return code_files(algorithm, problems, gpu_facts())
 
 
 # Parts of a page, as Markdown.
@@ -303,6 +308,7 @@ def gpu_sections(method: Any, typical: str, up: str) -> list[tuple[str, str]]:
 def cpu_sections(folder: str, up: str) -> list[tuple[str, str]]:
     """All but the title and the prose of a page of CPU methods: a section each, their results and sources."""
     from convforge.backends.cpu import cpu_facts
+    from convforge.bench.digests import code_files
 
     methods, parts = on_cpu()[folder], []
     for a in methods:
@@ -317,5 +323,5 @@ def cpu_sections(folder: str, up: str) -> list[tuple[str, str]]:
         parameters = "**Parameters.**\n\n" + parameters_of(a, typical, cpu_facts())
         refusals = "**What it refuses.**\n\n" + refusals_of(a, cpu_facts())
         parts.append((a.name, "\n\n".join((table(("", ""), rows), parameters, refusals))))
-    files = sorted({PACKAGE / s for a in methods for s in a.sources if s.startswith(f"algorithms/{folder}/")})
+    files = sorted({file for a in methods for file in code_files(a, (), cpu_facts())})
     return [*parts, ("Measured", results_of(methods, "cpu")), ("Source", sources_of(files, up))]

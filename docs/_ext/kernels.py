@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from kernel_pages import DRAWN, PACKAGE, cpu_sections, gpu_sections, link, on_cpu, on_gpu, table
+from kernel_pages import DRAWN, cpu_sections, gpu_sections, kernel_files, link, on_cpu, on_gpu, table
 from published import page_of
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -65,8 +65,8 @@ class Kernel(Generated):
         method = next((a for a in on_gpu() if a.name == self.arguments[0]), None)
         if method is None:
             raise self.error(f"there is no kernel {self.arguments[0]!r}")
-        for source in method.sources:
-            self.env.note_dependency(str(PACKAGE / source))
+        for path in kernel_files(method):
+            self.env.note_dependency(str(path))
         found = self.sections(gpu_sections(method, self.options.get("typical", ""), self.up))
         drawn = next(node for node in found if isinstance(node, nodes.section) and nodes.make_id(DRAWN) in node["ids"])
         drawn += self._pictures(method)

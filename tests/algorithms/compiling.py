@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
+from convforge.backends.recording import NoTransform
 from convforge.backends.runtime import LaunchInfo
 
 # Where NVRTC is missing these tests are skipped at home; in CI they run, and fail.
@@ -21,18 +21,6 @@ compiled = pytest.mark.skipif(
 )
 
 H200 = DeviceFacts("cuda", "H200", 132, 0, 60 << 20, 0, 141 << 30, 16, "sm_90", 232448, 233472, 65536, 2048)
-
-
-class NoTransform:
-    """Stands in for a library's transforms where nothing is run."""
-
-    workspace_bytes = 0
-
-    def __init__(self, fft: RealFft) -> None:
-        self.kernel = "inverse" if fft.inverse else "forward"
-
-    def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        raise AssertionError(f"{self.kernel}: there is nothing here that could transform")
 
 
 class Compiling:

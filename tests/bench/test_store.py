@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 from tests.bench.fakes import result
 
-from convforge.algorithms import algorithms, find
-from convforge.algorithms.contract import compiled_part
-from convforge.bench import records
-from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime, digest
+from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
 from convforge.measure.timer import Timing
 
@@ -82,6 +79,7 @@ def test_the_lines_have_the_documented_fields(tmp_path: Path) -> None:
         "kind", "case", "problem", "operation", "algorithm", "backend", "ours", "precision", "config", "status",
         "reason", "error", "time", "prepared_time", "transfer_time", "steps", "first_call_s", "prepare_s",
         "workspace_bytes", "launches", "flops", "least_bytes", "digest", "library_versions", "note", "weights",
+        "carried",
     }  # fmt: skip
     assert set(lines[1]["error"]) == {"rms", "max", "bound_ratio"}
     assert {"median_s", "spread", "samples", "noisy", "ring", "cold"} <= set(lines[1]["time"])
@@ -192,29 +190,6 @@ def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
     first, second = stored(tmp_path, RESULT.to_record()), stored(tmp_path)
     assert [load_run(path).run for path in (first, second)] == ["made-up-1", "made-up-1-2"]
     assert load_run(first).results == (RESULT,)
-
-
-def test_stale_is_what_another_source_computed() -> None:
-    method = algorithms()[0]
-    fields: dict[str, Any] = {"algorithm": method.name, "operation": method.operation}
-    fresh = result(**fields, problem="n1c1h8w8_k1r3s3_st1_p1_f32_nchw", digest=digest(method))
-    assert not fresh.stale
-    assert result(**fields, digest="0" * 64).stale
-    assert result(algorithm="gone", digest=digest(method)).stale
-
-
-def test_comments_of_kernels_and_assertions_make_no_result_stale() -> None:
-    plain = b"int a = 1;\n\nint b;"
-    explained = b'// Two.\nint a = 1;  // one\nstatic_assert(A > 0 &&\n              B > 0, "both");\nint b;  \n'
-    assert compiled_part(plain) == compiled_part(explained) != compiled_part(plain.replace(b"1", b"2"))
-
-
-def test_digests_of_whole_texts_stand_for_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = find("conv2d", "cuda", "direct_naive")
-    known = {"0" * 64: digest(method), "1" * 64: "2" * 64}
-    monkeypatch.setattr(records, "_digests_of_whole_texts", lambda: known)
-    fields = {"algorithm": "direct_naive", "backend": "cuda", "problem": "n1c1h8w8_k1r3s3_st1_p1_f32_nchw"}
-    assert [result(**fields, digest=d).stale for d in (digest(method), *known, "2" * 64)] == [False, False, True, True]
 
 
 def test_runs_from_before_weights_were_stored_take_them_from_their_suite(tmp_path: Path) -> None:

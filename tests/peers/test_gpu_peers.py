@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.peers.host_gpu import (
 )
 
 from convforge.algorithms import refusal
+from convforge.bench.digests import code_files
 from convforge.check import Judge, make_inputs
 from convforge.peers import PEERS, cublas, libraries, torch_cuda, torch_cuda_parts
 from convforge.peers.cublas import column_major, leading_dimension
@@ -58,7 +61,7 @@ def test_an_absent_library_is_a_refusal_with_the_line_that_installs_it(peer: Any
 def test_a_gpu_peer_is_never_ours_and_names_its_files_and_versions(peer: Any, monkeypatch: Any) -> None:
     open_library(monkeypatch, "none", None)
     assert not peer.ours
-    assert all((libraries.Path(libraries.__file__).parents[1] / source).is_file() for source in peer.sources)
+    assert Path(inspect.getfile(type(peer))) in code_files(peer, (), FACTS)
     assert set(peer.versions()) <= {"torch", "cupy", "cublas", "cudnn", "npp"}
 
 

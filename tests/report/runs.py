@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from convforge.algorithms import algorithms
-from convforge.bench.records import digest
+from convforge.bench.digests import current_digest
 from convforge.problem import parse_problem
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048)
@@ -72,8 +71,8 @@ def results(sizes: tuple[int, ...] = SIZES, methods: tuple[str, ...] = tuple(MET
 
 
 def digest_of_method(name: str) -> str | None:
-    """That of its sources as they are; None if the CPU has no such method."""
-    return next((digest(a) for a in algorithms() if a.key == ("conv2d", "cpu", name)), None)
+    """That of its code; None if the CPU has no such method."""
+    return current_digest("conv2d", "cpu", name, "", "", {})
 
 
 def result(method: str, k: int, size: int, stride: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tests.algorithms.compiling import H200
 from tests.bench import fakes
 
 from convforge.bench.records import Error, Result, Run, StepTime
@@ -41,7 +42,8 @@ def result(
 
 def run(*results: Result, backend: str = "cuda", **more: Any) -> Run:
     """A run of a card with 4 multiprocessors, whose copy reaches 1 TB/s and whose FMA peak is 10 TFLOP/s."""
-    facts = {"backend": backend, "name": "A Card", "cores": 4, "threads": 2048 if backend == "cuda" else 0}
+    threads = 2048 if backend == "cuda" else 0
+    facts = replace(H200, name="A Card", cores=4, backend=backend, threads=threads).to_table()
     ceilings = (("before", Ceilings(1e12, 1e13)), ("after", Ceilings(1e12, 1e13)))
     return fakes.run(*results, **({"machine": {"facts": facts}, "ceilings": ceilings} | more))
 

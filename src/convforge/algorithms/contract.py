@@ -7,19 +7,15 @@ once or on every call, and which is then called many times.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.backends.sources import PACKAGE, read_module
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import Problem
 
@@ -361,8 +357,6 @@ class Algorithm(ABC, Generic[P, C]):
         How far a NaN or Inf in x reaches: the outputs whose window holds it, its tile, or its whole picture.
     ours : bool
         False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
-    sources : tuple of str
-        Files of the package whose text decides what the kernels do; their digest marks stored results as stale.
     """
 
     name: ClassVar[str]
@@ -373,7 +367,6 @@ class Algorithm(ABC, Generic[P, C]):
     precision: ClassVar[str] = "strict"
     nan_spread: ClassVar[str] = "exact"
     ours: ClassVar[bool] = True
-    sources: ClassVar[tuple[str, ...]] = ()
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -405,29 +398,3 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | N
     if algorithm.precision in ("strict", precision):
         return None
     return f"its arithmetic is {algorithm.precision!r}; the problem allows {precision!r}: ask for it by name"
-
-
-_STATIC_ASSERT = re.compile(rb"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
-
-
-@cache
-def digest_of(sources: tuple[str, ...]) -> str:
-    """SHA-256 of the names and texts of files of the package; of CUDA C++ only what is compiled."""
-    total = hashlib.sha256()
-    for name in sources:
-        text = read_module(PACKAGE / name).replace(b"\r\n", b"\n")
-        kernel = name.endswith((".cu", ".cuh"))
-        total.update(name.encode() + b"\0" + (compiled_part(text) if kernel else text) + b"\0")
-    return total.hexdigest()
-
-
-def compiled_part(text: bytes) -> bytes:
-    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and assertions of its compiler.
-
-    Examples
-    --------
-    >>> compiled_part(b"// Adds N.\\n\\nstatic_assert(N > 0);\\nint next(int i) { return i + N; }  // of i\\n")
-    b'int next(int i) { return i + N; }\\n'
-    """
-    lines = (line.partition(b"//")[0].rstrip() for line in text.split(b"\n"))
-    return _STATIC_ASSERT.sub(b"", b"".join(line + b"\n" for line in lines if line))

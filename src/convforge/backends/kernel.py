@@ -18,6 +18,9 @@ from convforge.backends.sources import PACKAGE, read_file
 
 HEADERS = PACKAGE / "algorithms/include/device"
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+# A string, which may hold what looks like a comment; or a comment.
+_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ class KernelSource:
             digest.update(read_file(header))
         return digest.hexdigest()
 
+    def code_digest(self) -> str:
+        """A digest of what is compiled: name, constants, file, headers; comments, blank lines, assertions aside."""
+        lines = [self.name, *self.constants, _code_digest(self.file)]
+        lines += [f"{header.name} {_code_digest(header)}" for header in sorted(included(self.file))]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
 
 def constants(**values: int) -> tuple[str, ...]:
     """Lines of a prelude: flags and whole numbers by name.
@@ -83,6 +92,23 @@ def constants(**values: int) -> tuple[str, ...]:
     """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
     return tuple(f"constexpr {type(values[name]).__name__} {name} = {word};" for name, word in words.items())
+
+
+def compiled_part(text: str) -> str:
+    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and assertions of its compiler.
+
+    Examples
+    --------
+    >>> compiled_part("// Adds N.\\n\\nstatic_assert(N > 0);\\nint next(int i) { return i + N; }  // of i\\n")
+    'int next(int i) { return i + N; }\\n'
+    """
+    lines = (line.rstrip() for line in _COMMENT.sub(r"\1", text).splitlines())
+    return _STATIC_ASSERT.sub("", "".join(f"{line}\n" for line in lines if line))
+
+
+@cache
+def _code_digest(file: Path) -> str:
+    return hashlib.sha256(compiled_part(read_file(file).decode()).encode()).hexdigest()
 
 
 @cache

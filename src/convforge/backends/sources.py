@@ -66,6 +66,12 @@ def modules(folder: Path) -> list[tuple[str, bytes]]:
     return []
 
 
+def kernels(folder: Path) -> list[tuple[str, bytes]]:
+    """Names within the package and bytes of the files of CUDA C++ in one of its folders."""
+    found = _files(_inside(folder), folder.relative_to(PACKAGE).as_posix())
+    return [(name, file.read_bytes()) for name, file in sorted(found) if name.endswith((".cu", ".cuh"))]
+
+
 @cache
 def on_disk(folder: Path) -> Path:
     """A folder of the package as compilers need it: itself, or a copy that lasts as long as the process.

@@ -3,7 +3,8 @@
 The runner is imported from its own file: readers of stored results need nothing of it.
 """
 
-from convforge.bench.records import Error, Finalist, Finalists, Result, Run, digest
+from convforge.bench.digests import digest
+from convforge.bench.records import Error, Finalist, Finalists, Result, Run
 from convforge.bench.store import Store, load_run, load_runs
 from convforge.bench.suites import Case, load, select, suite_names
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of

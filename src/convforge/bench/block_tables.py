@@ -98,26 +98,26 @@ def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
             if shape.kind == kind:
                 rows.setdefault((r.case, r.algorithm), []).append((shape, r))
         if any(len({shape for shape, _ in tried}) > 1 for tried in rows.values()):
-            found.append(_table(kind, rows))
+            found.append(_table(run, kind, rows))
     return found
 
 
-def _table(kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) -> Table:
+def _table(run: Run, kind: Kind, rows: dict[tuple[str, str], list[tuple[Shape, Result]]]) -> Table:
     shapes = {shape for tried in rows.values() for shape, _ in tried}
     columns = sorted(shapes, key=lambda s: (s.partition, s.first * s.second, s.first))
     lines = []
     for (case, method), tried in sorted(rows.items(), key=lambda row: natural(row[0][0])):
         best = best_of(r for _, r in tried)
-        cells = [_cell([r for shape, r in tried if shape == column], best) for column in columns]
+        cells = [_cell(run, [r for shape, r in tried if shape == column], best) for column in columns]
         lines.append((Cell(case), Cell(method), *cells, Cell(_verdict(tried, best))))
     return Table(("case", "method", *map(str, columns), "fastest"), tuple(lines), (NOTES[kind],))
 
 
-def _cell(results: Sequence[Result], best: Result | None) -> Cell:
+def _cell(run: Run, results: Sequence[Result], best: Result | None) -> Cell:
     if not results:
         return Cell("")
     r = min(results, key=seconds)
-    return timed(r, r.launches[0].get("occupancy") if r.launches else None, best)
+    return timed(run, r, r.launches[0].get("occupancy") if r.launches else None, best)
 
 
 def _verdict(tried: Sequence[tuple[Shape, Result]], best: Result | None) -> str:

@@ -146,11 +146,11 @@ def seconds(r: Result) -> float:
     return math.inf if r.time is None else r.time.median_s
 
 
-def timed(r: Result, share: float | None, best: Result | None) -> Cell:
+def timed(run: Run, r: Result, share: float | None, best: Result | None) -> Cell:
     """A cell of ms, with a share in parentheses; or why there is no time."""
     if r.time is None:
         return Cell(r.status)
-    signs = ("~" if r.time.noisy else "") + ("*" if r.stale else "")
+    signs = ("~" if r.time.noisy else "") + ("*" if run.is_stale(r) else "")
     shown = "" if share is None else f" ({100 * share:.0f} %)"
     return Cell(f"{signs}{three(1e3 * r.time.median_s)}{shown}", "ours" if r is best else "")
 

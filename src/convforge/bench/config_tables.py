@@ -59,6 +59,6 @@ def config_table(run: Run, results: Sequence[Result]) -> Table:
     for (case, method), found in sorted(rows.items(), key=lambda row: natural(row[0][0])):
         best = best_of(found.values())
         shown = [found.get(field) for field in ("", *columns)]
-        cells = [Cell("") if r is None else timed(r, run.of_copy(r, r.time), best) for r in shown]
+        cells = [Cell("") if r is None else timed(run, r, run.of_copy(r, r.time), best) for r in shown]
         lines.append((Cell(case), Cell(method), *cells, Cell(found[""].config)))
     return Table(("case", "method", "default", *columns, "the default"), tuple(lines), ())

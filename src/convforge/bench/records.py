@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from convforge.algorithms.contract import Algorithm, digest_of
+from convforge.bench.digests import current_digest
 from convforge.measure.ceilings import Ceilings, moved
 from convforge.measure.timer import Timing
+from convforge.problem import PRECISIONS
 
 Status = Literal["ok", "refused", "failed", "skipped", "error"]
 # The timings that a result may have.
@@ -110,12 +109,15 @@ class Result:
     flops, least_bytes : int
         Nominal: those of the direct method.
     digest : str
-        Of the method's sources.
+        Of what the time depends on, see :func:`convforge.bench.digests.digest`.
     library_versions : dict
     note : str or None
     ways : tuple of (str, str, str)
         Of a library's fastest way: name, outcome ("run", "large", "failed", "excluded") and time or reason of each that
         it offers.
+    carried : str
+        The commit whose tree had another digest and the same machine code, see :mod:`convforge.bench.carry`; empty
+        where the digest is that of the tree that was measured.
     """
 
     case: str
@@ -144,6 +146,7 @@ class Result:
     note: str | None = None
     weights: str = ""
     ways: tuple[tuple[str, str, str], ...] = ()
+    carried: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -165,11 +168,6 @@ class Result:
     def gflops(self) -> float | None:
         """Nominal GFLOP/s of `time`."""
         return None if self.time is None else self.flops / self.time.median_s / 1e9
-
-    @property
-    def stale(self) -> bool:
-        """Whether the method's sources have changed since, or it is no more."""
-        return not is_current(self.digest, self.operation, self.backend, self.algorithm)
 
     def to_record(self) -> dict[str, Any]:
         """The result as a line of the store."""
@@ -395,6 +393,13 @@ class Run:
         copy = self.copy_of(result.case)
         return None if copy is None or timing is None else result.least_bytes / timing.median_s / copy.bytes_per_s
 
+    def is_stale(self, result: Result) -> bool:
+        """Whether what a result depends on has changed since, or can no longer be planned."""
+        # Times by mistaken clocks (see studies.timer) have the clock as their config; the method has its default.
+        config = result.config if result.precision in PRECISIONS else ""
+        key = (result.operation, result.backend, result.algorithm, result.problem, config)
+        return result.digest != current_digest(*key, self.machine.get("facts", {}))
+
     def timing(self, result: Result) -> Timing | None:
         """The timing that counts: that of the final, else that of the row."""
         for final in self.finals:
@@ -403,23 +408,3 @@ class Run:
                     if (c.algorithm, c.config) == (result.algorithm, result.config):
                         return c.time
         return result.time
-
-
-def digest(algorithm: Algorithm[Any, Any]) -> str:
-    """SHA-256 of the names and texts of a method's sources; of kernels only what is compiled."""
-    return digest_of(algorithm.sources)
-
-
-def is_current(stored: str, operation: str, backend: str, name: str) -> bool:
-    """Whether a stored digest is that of a method's sources as they are now; not if there is no such method."""
-    from convforge.algorithms import algorithms
-
-    own = next((digest(a) for a in algorithms() if a.key == (operation, backend, name)), None)
-    return own is not None and own in (stored, _digests_of_whole_texts().get(stored))
-
-
-@cache
-def _digests_of_whole_texts() -> dict[str, str]:
-    """Of results from before comments were left out: digest of whole texts -> the one that has taken its place."""
-    table: dict[str, str] = json.loads(Path(__file__).with_name("digests.json").read_text())
-    return table

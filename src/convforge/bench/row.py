@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, Plan, PreparedFilter
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.bench.digests import digest
 from convforge.bench.material import Material
-from convforge.bench.records import TIMES, Error, Result, digest
+from convforge.bench.records import TIMES, Error, Result
 from convforge.bench.steps import measure_steps
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
@@ -41,6 +43,8 @@ class Row:
     algorithm : Algorithm
     config : Config or None
         None where the method refuses.
+    facts : DeviceFacts
+        Of the device that is to be measured.
     refusal : str or None
     first : bool
         Whether the config is the first of the method's rows on this case.
@@ -50,6 +54,7 @@ class Row:
     problem: Problem
     algorithm: AnyAlgorithm
     config: Config | None
+    facts: DeviceFacts
     refusal: str | None = None
     first: bool = True
 
@@ -80,7 +85,7 @@ class Row:
             reason=reason,
             flops=self.case.problem.flops,
             least_bytes=self.case.problem.least_bytes,
-            digest=digest(self.algorithm),
+            digest=digest(self.algorithm, self.problem, self.config, self.facts),
             library_versions=self.algorithm.versions(),
             weights=self.case.weights,
             **more,

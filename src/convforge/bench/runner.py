@@ -26,9 +26,10 @@ from convforge.bench.budget import (
     weight,
 )
 from convforge.bench.copying import CopyTimes
+from convforge.bench.digests import digest
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, material_refusal, truth_runtime
-from convforge.bench.records import Result, Run, digest
+from convforge.bench.records import Result, Run
 from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
@@ -143,7 +144,7 @@ class Runner:
     runtime : Runtime
     settings : Settings
     store : Store
-        Rows that it already holds with the same sources and libraries are not measured again.
+        Rows that it already holds with the same digests and libraries are not measured again.
     watch : callable
         Called with rows done, rows in all and what is under way.
     check : Checker
@@ -379,13 +380,13 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
         if algorithm.precision not in ("strict", getattr(problem, "precision", "strict")):
             problem = replace(problem, precision=algorithm.precision)
         if reason := refusal(algorithm, problem, runtime.facts):
-            yield Row(case, problem, algorithm, None, reason)
+            yield Row(case, problem, algorithm, None, runtime.facts, reason)
             continue
         configs = list(algorithm.configs(problem, runtime.facts))
         if not settings.all_configs:
             configs = [_fitting(algorithm, problem, configs, runtime, settings.workspace_limit)]
         for config in configs:
-            yield Row(case, problem, algorithm, config, first=config == configs[0])
+            yield Row(case, problem, algorithm, config, runtime.facts, first=config == configs[0])
 
 
 def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:
@@ -407,4 +408,5 @@ def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime:
 def _is_finished(row: Row, result: Result | None) -> bool:
     if result is None:
         return False
-    return result.digest == digest(row.algorithm) and result.library_versions == row.algorithm.versions()
+    now = digest(row.algorithm, row.problem, row.config, row.facts)
+    return result.digest == now and result.library_versions == row.algorithm.versions()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from convforge.bench.cells import Cell, Table, markdown, some, three
-from convforge.bench.records import is_current
+from convforge.bench.digests import current_digest
 from convforge.bench.sheets import KINDS, Sheet
 from convforge.measure.ranking import order
 from convforge.measure.timer import Timing
@@ -165,7 +165,7 @@ def choices_markdown(sheet: Sheet) -> str:
         notes.append(f"{left} cases were not reached: go on with `--resume`.")
     if early := sum(not row["whole"] for row in timed):
         notes.append(f"The full search of {early} cases ended with its budget, before its last candidate.")
-    if stale := [row["case"] for row in timed if _is_stale(row)]:
+    if stale := [row["case"] for row in timed if _is_stale(sheet, row)]:
         notes.append(f"Sources have changed since for {some(stale)}.")
     columns = ("cases", "count", "level", "within 5 %", "within 1.5x", "the worst", "of case")
     table = Table(columns, tuple(rows), tuple(notes), lead=3)
@@ -194,8 +194,12 @@ def _share(ratios: Iterable[float], bound: float) -> float:
     return sum(ratio <= bound for ratio in known) / len(known)
 
 
-def _is_stale(row: Mapping[str, Any]) -> bool:
-    return not all(is_current(t["digest"], "conv2d", row["backend"], t["algorithm"]) for t in row["times"])
+def _is_stale(sheet: Sheet, row: Mapping[str, Any]) -> bool:
+    facts = sheet.machine["facts"]
+    return any(
+        t["digest"] != current_digest("conv2d", row["backend"], t["algorithm"], row["problem"], t["config"], facts)
+        for t in row["times"]
+    )
 
 
 # Models.

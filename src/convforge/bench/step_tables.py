@@ -66,7 +66,7 @@ def step_table(run: Run, results: Sequence[Result]) -> Table:
             share, rate = run.copy_share(step), step.bytes_per_s
             texts = (
                 r.case, label(r), step.name, str(step.launches),
-                ("~" if step.time.noisy else "") + ("*" if r.stale else "") + _ms(step),
+                ("~" if step.time.noisy else "") + ("*" if run.is_stale(r) else "") + _ms(step),
                 f"{100 * step.time.median_s / total:.0f} %",
                 "" if step.least_bytes is None else three(step.least_bytes / 1e6),
                 "" if rate is None else three(rate / 1e9),

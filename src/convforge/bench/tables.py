@@ -193,6 +193,7 @@ def csv_table(run: Run) -> str:
                 "rms_error": r.error.rms if r.error else None,
                 "max_error": r.error.max if r.error else None,
                 "bound_ratio": r.error.bound_ratio if r.error else None,
+                "stale": run.is_stale(r),
                 "fastest": r in verdicts[r.case].fastest,
                 "too_noisy_to_rank": r in verdicts[r.case].unsure,
                 "steps": " ".join(f"{step.name}={_ms(step.time.median_s)}" for step in r.steps),
@@ -225,7 +226,7 @@ def _cell(run: Run, r: Result | None, verdict: Verdict, pick: Pick, copy: bool) 
         return Cell("-" if r.status == "ok" else r.status)
     mark: Mark = "ours" if r is verdict.best_ours else "peer" if r is verdict.best_peer else ""
     beside = percent(run.of_copy(r, timing)) if copy else three(r.flops / timing.median_s / 1e9)
-    signs = ("~" if timing.noisy else "") + ("*" if r.stale else "")
+    signs = ("~" if timing.noisy else "") + ("*" if run.is_stale(r) else "")
     return Cell(f"{signs}{three(1e3 * timing.median_s)} / {beside}", mark)
 
 

@@ -130,7 +130,9 @@ def measure(
     ):
         runner = Runner([case], [], runtime, settings, store, watch=watch, ceilings=lambda _: ceilings,
                         copies=lambda _: None)  # fmt: skip
-        runner.rows = [Row(case, entry.problem, entry.algorithm, entry.plan.config) for entry in able if entry.plan]
+        runner.rows = [
+            Row(case, entry.problem, entry.algorithm, entry.plan.config, runtime.facts) for entry in able if entry.plan
+        ]
         return runner.run()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from convforge.algorithms import algorithms
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.sources import PACKAGE, read_file
+from convforge.bench.digests import code_files, stored_problem
 from convforge.lab.book import Book
 from convforge.language import gettext
 from convforge.report import numbers, tables
@@ -51,18 +52,16 @@ def kernels(book: Book) -> list[Kernel]:
             # The largest first.
             shown = sorted(entries, key=lambda e: (-e.result.least_bytes, -e.result.flops))[:MOST_CASES]
             table = _measured(book.whole, method.name, shown)
-            files = tuple(_files(method.sources))
+            asked = [stored_problem(method, entry.result.problem) for entry in shown]
+            facts = DeviceFacts.from_table(book.run.machine["facts"])
+            files = tuple((f.relative_to(PACKAGE).as_posix(), _text(f)) for f in code_files(method, asked, facts))
             stale = any(entry.stale for entry in shown)
             found.append(Kernel(method.name, method.summary, files, table, stale))
     return found
 
 
-def _files(sources: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The files of a method's own: of a GPU's its kernels, else what stands in its folder."""
-    own = [name for name in sources if "/include/" not in name and not name.startswith("backends/")]
-    for name in [name for name in own if name.endswith(".cu")] or own:
-        with suppress(OSError):  # a module without its source
-            yield name, read_file(PACKAGE / name).decode().replace("\r\n", "\n")
+def _text(file: Path) -> str:
+    return read_file(file).decode().replace("\r\n", "\n")
 
 
 # Of a method so many cases stand beside its source: the largest.

@@ -136,7 +136,6 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
     operation = "gemm"
     backend = "cuda"
     ours = False
-    sources = ("peers/cublas.py", "peers/libraries.py", "peers/contract.py")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

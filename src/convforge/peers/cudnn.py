@@ -49,7 +49,6 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cudnn.py", "peers/short_list.py", "peers/contract.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -54,8 +54,6 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cudnn_legacy.py", "peers/cudnn_library.py", "peers/short_list.py", "peers/libraries.py",
-               "peers/contract.py")  # fmt: skip
     algorithms: ClassVar[tuple[str, ...]] = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT")
     types: ClassVar[tuple[str, ...]] = ("float32", "float64", "float16")
     math: ClassVar[str] = "FMA"

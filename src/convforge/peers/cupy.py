@@ -49,7 +49,6 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/cupy.py", "peers/planes.py", "peers/contract.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -79,7 +79,6 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/npp.py", "peers/libraries.py", "peers/contract.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

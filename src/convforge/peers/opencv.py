@@ -32,7 +32,6 @@ class Opencv(PlaneFilter):
 
     borders = ("zeros", "reflect", "symmetric", "replicate")
     interleaves = True
-    sources = ("peers/opencv.py", "peers/planes.py", "peers/contract.py")
 
     def missing(self) -> str | None:
         """See :class:`PlaneFilter`."""

@@ -15,8 +15,6 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 class Scipy(PlaneFilter):
     """What both share."""
 
-    sources = ("peers/scipy.py", "peers/planes.py", "peers/contract.py")
-
     def missing(self) -> str | None:
         """See :class:`PlaneFilter`."""
         return absence("scipy", "SciPy", "scipy")

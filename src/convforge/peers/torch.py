@@ -76,7 +76,6 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     summary = "PyTorch's conv2d on the layout as it comes"
     operation = "conv2d"
     ours = False
-    sources = ("peers/torch.py", "peers/contract.py")
     channels_last: ClassVar[bool] = False
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:

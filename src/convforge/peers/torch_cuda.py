@@ -99,7 +99,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
-    sources = ("peers/torch_cuda.py", "peers/torch.py", "peers/short_list.py", "peers/contract.py")
     channels_last: ClassVar[bool] = False
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:

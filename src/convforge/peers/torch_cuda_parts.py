@@ -16,8 +16,6 @@ from convforge.peers.torch_parts import pooling
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
 from convforge.problem.types import is_integer
 
-_SOURCES = ("peers/torch_cuda_parts.py", "peers/torch_cuda.py", "peers/torch_parts.py", "peers/contract.py")
-
 
 class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
@@ -27,7 +25,6 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     operation = "max_pool2d"
     backend = "cuda"
     ours = False
-    sources = _SOURCES
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -70,7 +67,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     backend = "cuda"
     ours = False
-    sources = _SOURCES
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -127,7 +123,6 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     operation = "relu"
     backend = "cuda"
     ours = False
-    sources = _SOURCES
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -26,7 +26,6 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     summary = "PyTorch's max_pool2d"
     operation = "max_pool2d"
     ours = False
-    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -106,7 +105,6 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     summary = "PyTorch's matmul"
     operation = "gemm"
     ours = False
-    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -142,7 +140,6 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     summary = "PyTorch's clamp_min at 0"
     operation = "relu"
     ours = False
-    sources = ("peers/torch_parts.py", "peers/torch.py", "peers/contract.py")
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -54,7 +54,7 @@ class Entry:
     label : str
         The method, with its config where the run has several of it.
     stale : bool
-        The method's sources have changed since.
+        What the time depends on has changed since.
     """
 
     result: Result
@@ -260,7 +260,9 @@ def view(run: Run) -> View:
         size, size_text = _size(problem)
         label = result.label if result.algorithm in several else result.algorithm
         family, title = _family(problem)
-        entries.append(Entry(result, family, title, _stride(problem), size, size_text, timing, label, result.stale))
+        entries.append(
+            Entry(result, family, title, _stride(problem), size, size_text, timing, label, run.is_stale(result))
+        )
     return View(run, tuple(entries))
 
 

@@ -98,10 +98,10 @@ def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
     method = find("conv2d", runtime.facts.backend, METHOD.get(runtime.facts.backend, "direct_naive"))
     for case in _mistaken_cases(runtime.facts.backend, quick):
         if refused := method.refuses(case.problem, runtime.facts):
-            store.append(Row(case, case.problem, method, None).result("refused", refused).to_record())
+            store.append(Row(case, case.problem, method, None, runtime.facts).result("refused", refused).to_record())
             continue
         config = method.configs(case.problem, runtime.facts)[0]
-        row = Row(case, case.problem, method, config)
+        row = Row(case, case.problem, method, config, runtime.facts)
         material = Material(case, runtime, checker())
         plan = method.plan(row.problem, config, runtime)
         error, reason = _checked(plan, material)

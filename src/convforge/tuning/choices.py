@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from convforge.algorithms import algorithms
-from convforge.algorithms.contract import digest_of
 from convforge.backends.cache import cache_folder, keep, write_whole
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.sources import PACKAGE, kernels, modules
 from convforge.problem import Problem, tuning_key
 
 # Goes up when the files' form changes.
@@ -194,10 +194,17 @@ def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
 
 @cache
 def _methods(operation: str, backend: str) -> str:
-    """A digest of the names and sources of all our methods of an operation."""
-    ours = [a for a in algorithms() if a.ours and (a.operation, a.backend) == (operation, backend)]
-    text = json.dumps([[a.name, digest_of(a.sources)] for a in ours])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """A digest of the names of our methods of an operation, and of every file in which a method or a kernel stands."""
+    ours = [a.name for a in algorithms() if a.ours and (a.operation, a.backend) == (operation, backend)]
+    return hashlib.sha256(json.dumps([ours, _files_digest()]).encode()).hexdigest()[:16]
+
+
+@cache
+def _files_digest() -> str:
+    digest, folder = hashlib.sha256(), PACKAGE / "algorithms"
+    for name, content in (*modules(folder), *kernels(folder)):
+        digest.update(f"{name}\0".encode() + content)
+    return digest.hexdigest()
 
 
 @cache

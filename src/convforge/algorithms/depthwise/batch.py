@@ -84,11 +84,6 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     name = "depthwise_batch"
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
     since = "depthwise_mma"
-    sources = (
-        "algorithms/depthwise/batch.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "lines", "mma", "turns", "vector")),
-        *DepthwiseConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -96,11 +96,6 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     name = "depthwise_channels"
     summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"
     since = "direct_tiled"
-    sources = (
-        "algorithms/depthwise/channels.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "turns", "vector")),
-        *DepthwiseConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -80,12 +80,6 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     summary = "one channel a filter: eight vectors of sums in registers, along the columns or along the channels"
     operation = "conv2d"
     since = "direct_rows"
-    sources = (
-        "algorithms/depthwise/cpu.py",
-        "algorithms/depthwise/depthwise.py",
-        "algorithms/include/rows.py",
-        "backends/cpu/simd.py",
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -111,11 +111,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     name = "depthwise_mma"
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
     since = "depthwise_rows"
-    sources = (
-        "algorithms/depthwise/mma.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("divide", "given", "lines", "mma", "vector")),
-        *DepthwiseConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -135,14 +135,6 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
     since = "direct_shared"
-    sources = (
-        "algorithms/depthwise/planes.cu",
-        *(
-            f"algorithms/include/device/{name}.cuh"
-            for name in ("divide", "given", "held", "lines", "plane_tiles", "vector")
-        ),
-        *DepthwiseConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

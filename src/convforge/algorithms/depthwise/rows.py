@@ -105,11 +105,6 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     name = "depthwise_rows"
     summary = "depthwise: whole planes in shared memory, a row of pixels in registers for a row of outputs"
     since = "depthwise_planes"
-    sources = (
-        "algorithms/depthwise/rows.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "held", "lines", "turns", "vector")),
-        *DepthwiseConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

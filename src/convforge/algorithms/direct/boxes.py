@@ -125,14 +125,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     name = "direct_boxes"
     summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
     since = "direct_tiled"
-    sources = (
-        "algorithms/direct/boxes.cu",
-        *(
-            f"algorithms/include/device/{name}.cuh"
-            for name in ("bulk", "device", "divide", "dots", "given", "pixels", "staged", "vector")
-        ),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -43,11 +43,6 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
     name = "direct_constant"
     summary = "one thread an output, the filter in constant memory"
     since = "direct_naive"
-    sources = (
-        "algorithms/direct/constant.cu",
-        "algorithms/include/device/window.cuh",
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -27,7 +27,6 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     name = "direct_naive"
     summary = "seven loops, one output at a time"
     operation = "conv2d"
-    sources = ("algorithms/direct/cpu.py", "algorithms/include/rows.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -85,7 +84,6 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     summary = "strips of rows from a cached tile, vectorised along the row, threads"
     operation = "conv2d"
     since = "direct_naive"
-    sources = ("algorithms/direct/cpu.py", "algorithms/include/rows.py", "backends/cpu/simd.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

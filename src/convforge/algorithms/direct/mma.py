@@ -21,9 +21,6 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-# Headers beside those of every convolution.
-INCLUDED = ("divide", "dots", "given", "lines", "mma", "settled", "vector")
-
 # The first architecture whose tensor cores take 32 bytes of a row at once.
 FIRST_ARCHITECTURE = 80
 
@@ -91,11 +88,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     name = "direct_mma"
     summary = "filters of bytes as products of matrices, on tensor cores; sm_80 and later"
     since = "direct_boxes"
-    sources = (
-        "algorithms/direct/mma.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in INCLUDED),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

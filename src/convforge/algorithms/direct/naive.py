@@ -61,12 +61,6 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
 
     name = "direct_naive"
     summary = "one thread an output, all from global memory"
-    sources = (
-        "algorithms/direct/naive.cu",
-        "algorithms/include/weights.cu",
-        "algorithms/include/device/window.cuh",
-        *DeviceConvolution.headers,
-    )
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
         """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""

@@ -65,11 +65,6 @@ class DirectShared(DeviceConvolution[SharedConfig]):
     name = "direct_shared"
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
     since = "direct_constant"
-    sources = (
-        "algorithms/direct/shared.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "weights")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -62,11 +62,6 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
     name = "direct_small"
     summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
     since = "direct_tiled"
-    sources = (
-        "algorithms/direct/small.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "settled", "staged", "vector")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -110,11 +110,6 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     name = "direct_tiled"
     summary = "a tile of outputs a thread, rows of pixels in registers, 16-byte loads"
     since = "direct_shared"
-    sources = (
-        "algorithms/direct/tiled.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("given", "pixels", "staged", "vector", "weights")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

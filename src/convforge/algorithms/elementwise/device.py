@@ -60,11 +60,6 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
     name = "relu"
     summary = "16-byte loads and stores, several on their way a thread"
     operation = "relu"
-    sources = (
-        "algorithms/elementwise/relu.cu",
-        "algorithms/include/device/vector.cuh",
-        *OnDevice.headers,
-    )
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -25,7 +25,6 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
     name = "relu"
     summary = "NumPy's maximum, in blocks, threads"
     operation = "relu"
-    sources = ("algorithms/elementwise/relu.py",)
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -67,12 +67,6 @@ class Fft(DeviceConvolution[FftConfig]):
     since = "depthwise_planes"
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
-    sources = (
-        *(f"algorithms/fft/{name}" for name in ("gather.cu", "filter.cu", "multiply.cu", "scatter.cu", "tiling.py")),
-        "backends/cuda/fft.py",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("dft", "tiles")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

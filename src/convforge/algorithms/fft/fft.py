@@ -65,12 +65,6 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     since = "direct_rows"
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
-    sources = (
-        "algorithms/fft/cpu.py",
-        "algorithms/fft/fft.py",
-        "backends/cpu/simd.py",
-        "algorithms/include/rows.py",
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

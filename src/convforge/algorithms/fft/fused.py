@@ -48,11 +48,6 @@ class FftFused(DeviceConvolution[FusedConfig]):
     since = "fft"
     precision = "fft"
     nan_spread = "picture"  # its tile and the one that it is paired with
-    sources = (
-        *("algorithms/fft/fused.cu", "algorithms/fft/fused.py", "algorithms/include/weights.cu"),
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "dft")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -81,11 +81,6 @@ def _matrix(array: Any, deep_first: bool, lies_deep: bool) -> Operand:
     return operand(address(array), array.itemsize, along, deep, lies_deep)
 
 
-def _sources(*files: str) -> tuple[str, ...]:
-    headers = (*OnDevice.headers, *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "gemm")))
-    return tuple(file if "/" in file else f"algorithms/gemm/{file}" for file in files) + headers
-
-
 @dataclass(frozen=True, slots=True)
 class BlockConfig(Config):
     """Block of :class:`GemmNaive`.
@@ -106,7 +101,6 @@ class GemmNaive(GemmStep[BlockConfig]):
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
     path = "algorithms/gemm/naive.cu"
-    sources = _sources("naive.cu")
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
@@ -139,7 +133,6 @@ class GemmShared(GemmStep[SquareConfig]):
     summary = "one thread an element of C, square tiles of A and B in shared memory"
     since = "gemm_naive"
     path = "algorithms/gemm/shared.cu"
-    sources = _sources("shared.cu")
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
         """See :class:`GemmStep`."""
@@ -245,7 +238,6 @@ class GemmTile1d(_Tiled):
     summary = "a column of 8 elements of C a thread, tiles in shared memory"
     since = "gemm_shared"
     path = "algorithms/gemm/tile_1d.cu"
-    sources = _sources("tile_1d.cu")
     parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
 
@@ -257,7 +249,6 @@ class GemmTile2d(_Tiled):
     summary = "8 x 8 elements of C a thread, in registers"
     since = "gemm_tile_1d"
     path = "algorithms/gemm/tile_2d.cu"
-    sources = _sources("tile_2d.cu")
     tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
 
 
@@ -268,7 +259,6 @@ class GemmVectorised(_Tiled):
     summary = "16-byte loads, the next tiles on their way while these are multiplied"
     since = "gemm_tile_2d"
     path = "algorithms/gemm/vectorised.cu"
-    sources = _sources("vectorised.cu")
     stages, square = 2, 4
     tiles = (
         TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
@@ -366,9 +356,6 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"
     path = "algorithms/gemm/warp_tiled.cu"
-    sources = _sources(
-        "warp_tiled.cu", "algorithms/include/device/warp_tile.cuh", "algorithms/include/device/device.cuh"
-    )
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""

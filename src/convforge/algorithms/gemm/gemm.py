@@ -32,7 +32,6 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     name = "gemm_loops"
     summary = "three loops, a row of C at a time"
     operation = "gemm"
-    sources = ("algorithms/gemm/cpu.py",)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -77,7 +76,6 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     summary = "blocks of B packed in the cache, vectorised along the row, threads"
     operation = "gemm"
     since = "gemm_loops"
-    sources = ("algorithms/gemm/cpu.py", "algorithms/include/rows.py")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -114,7 +112,6 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     summary = "NumPy's BLAS"
     operation = "gemm"
     since = "gemm_blocked"
-    sources = ("algorithms/gemm/gemm.py",)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -22,7 +22,6 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     summary = "a 1x1 filter as a matrix product of the picture where it lies"
     operation = "conv2d"
     since = "gemm_blas"
-    sources = ("algorithms/gemm/pointwise.py",)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -65,11 +65,6 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     name = "im2col"
     summary = "expanded in chunks, then a product of the GEMM ladder that writes the output through the epilogue"
     since = "gemm_warp_tiled"
-    sources = (
-        "algorithms/im2col/im2col.cu", "algorithms/include/weights.cu", *DeviceConvolution.headers,
-        "algorithms/include/device/columns.cuh",
-        *dict.fromkeys(file for step in LADDER.values() for file in step.sources),
-    )  # fmt: skip
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""

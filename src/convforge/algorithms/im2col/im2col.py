@@ -75,7 +75,6 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     summary = "expanded in chunks, then a matrix product"
     operation = "conv2d"
     since = "gemm_blas"
-    sources = ("algorithms/im2col/cpu.py", "algorithms/im2col/im2col.py", "algorithms/include/rows.py")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -43,12 +43,6 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
     since = "im2col"
-    sources = (
-        "algorithms/implicit_gemm/implicit_gemm.cu",
-        "algorithms/include/weights.cu",
-        *DeviceConvolution.headers,
-        *(f"algorithms/include/device/{name}.cuh" for name in ("vector", "columns", "gemm", "warp_tile", "device")),
-    )
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
         """See :class:`Algorithm`. Those that waste least of the device first."""

@@ -94,13 +94,6 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"
     operation = "conv2d"
     since = "im2col"
-    sources = (
-        "algorithms/implicit_gemm/cpu.py",
-        "algorithms/implicit_gemm/cpu_outputs.py",
-        "algorithms/implicit_gemm/implicit_gemm.py",
-        "algorithms/include/rows.py",
-        "backends/cpu/simd.py",
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

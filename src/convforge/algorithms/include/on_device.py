@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from convforge.algorithms.contract import Algorithm, Config, P, PreparedFilter
 from convforge.backends.facts import DeviceFacts
@@ -19,8 +19,6 @@ class OnDevice(Algorithm[P, C]):
     backend : {"cuda", "emulator"}
     """
 
-    headers: ClassVar[tuple[str, ...]] = ("algorithms/include/device/types.cuh",)
-
     def __init__(self, backend: str = "cuda") -> None:
         self.backend = backend
 
@@ -29,9 +27,6 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
     """A convolution on a device."""
 
     operation = "conv2d"
-    headers: ClassVar[tuple[str, ...]] = tuple(
-        f"algorithms/include/device/{name}.cuh" for name in ("types", "conv", "border", "ends", "device")
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

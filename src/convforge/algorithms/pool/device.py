@@ -61,11 +61,6 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     name = "max_pool"
     summary = "a tile of outputs a thread, each pixel under it read once, 16-byte loads"
     operation = "max_pool2d"
-    sources = (
-        "algorithms/pool/max_pool.cu",
-        "algorithms/include/device/vector.cuh",
-        *OnDevice.headers,
-    )
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -24,7 +24,6 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     name = "max_pool_rows"
     summary = "rows of outputs, down the window and then along it, vectorised, threads"
     operation = "max_pool2d"
-    sources = ("algorithms/pool/cpu.py", "algorithms/include/rows.py")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

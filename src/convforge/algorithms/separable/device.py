@@ -104,12 +104,6 @@ class Separable(DeviceConvolution[FusedConfig]):
     summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"
     since = "direct_shared"
     precision = "separable"
-    sources = (
-        "algorithms/separable/fused.cu",
-        "algorithms/separable/factor.cu",
-        *(f"algorithms/include/device/{name}.cuh" for name in ("device", "divide", "held", "plane_tiles", "vector")),
-        *DeviceConvolution.headers,
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

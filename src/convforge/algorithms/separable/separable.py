@@ -91,13 +91,6 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     operation = "conv2d"
     since = "direct_rows"
     precision = "separable"
-    sources = (
-        "algorithms/separable/cpu.py",
-        "algorithms/separable/factors.py",
-        "algorithms/separable/separable.py",
-        "backends/cpu/simd.py",
-        "algorithms/include/rows.py",
-    )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -92,13 +92,6 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     operation = "conv2d"
     precision = "winograd"
     nan_spread = "tile"
-    sources = (
-        "algorithms/winograd/cpu.py",
-        "backends/cpu/simd.py",
-        "algorithms/winograd/transforms.py",
-        "algorithms/winograd/winograd.py",
-        "algorithms/include/rows.py",
-    )
 
     m: ClassVar[int]
 
