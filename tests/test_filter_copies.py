@@ -11,7 +11,9 @@ import pytest
 from convforge import Filter
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=str)
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "deepcopy", "pickle"]
+)
 @pytest.mark.parametrize("called", [False, True])
 def test_a_copy_of_a_filter_computes_the_same(again: object, called: bool) -> None:
     w, x = np.arange(18, dtype=np.float32).reshape(2, 1, 3, 3), np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
