@@ -4,9 +4,9 @@
     ```
 
 All commands of a page run in one temporary folder, so that one can use the files of another; it holds a photograph,
-astronaut.png, and the students' files of examples/ from the start. The option ``exit`` says
-which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file that the
-command wrote, to be shown below.
+astronaut.png, a stack of planes, stacks/cells.npy, and the students' files of examples/ from the start. The option
+``exit`` says which exit code is expected (0 by default); any other fails the build. The option ``picture`` names a file
+that the command wrote, to be shown below.
 
 The directive ``script`` has lines of bash as its content and runs them in the same folder, where `convforge` is the
 checkout's; the block is shown with what it printed below.
@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -133,6 +134,8 @@ def _folder(docname: str) -> Path:
         _folders[docname] = Path(tempfile.mkdtemp(prefix="convforge-docs-"))
         source = Path(spec.origin).parent / "data" / PHOTOGRAPHS["astronaut"]
         shutil.copyfile(source, _folders[docname] / "astronaut.png")
+        (_folders[docname] / "stacks").mkdir()
+        np.save(_folders[docname] / "stacks" / "cells.npy", np.zeros((200, 25, 25), np.uint8))
         for example in (Path(__file__).parents[2] / "examples").glob("student_*"):
             shutil.copyfile(example, _folders[docname] / example.name)
     return _folders[docname]

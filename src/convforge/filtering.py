@@ -16,6 +16,7 @@ from convforge.arrays import dtype_name, home_of
 from convforge.backends.forks import no_fork
 from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
+from convforge.images.axes import Axes
 from convforge.libraries import is_masked
 from convforge.problem import Conv2dProblem, padding_mode_of
 from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
@@ -51,6 +52,7 @@ def filter(  # noqa: A001
     out_dtype: Any = None,
     device: str | None = None,
     algorithm: str = "auto",
+    axes: str | None = None,
     **others: Never,
 ) -> Any:
     """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
@@ -62,7 +64,7 @@ def filter(  # noqa: A001
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
         Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
         bands C and of pages T.
-        A gray stack is (T, H, W, 1).
+        A gray stack is (T, H, W, 1), or has its axes named by `axes`.
     kernel : array of shape (R, S), str or path
         Numbers, or what :func:`convforge.images.kernels.load_kernel` reads: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
@@ -82,10 +84,15 @@ def filter(  # noqa: A001
     device, algorithm
         As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Whole numbers
         over a picture of integers are summed exactly, but by methods that round, such as "fft".
+    axes : str, optional
+        The axes of `image` by the letters of `convforge.images.axes.LETTERS`, where they are others: Y and X are rows
+        and columns, side by side; C or S the bands; Z, T and I planes that follow each other, such as "ZYX", "CYX" or
+        "TZYXC". At most one letter may follow YX.
 
     Returns
     -------
     array of shape (P, Q), (P, Q, C) or (T, P, Q, C), P = ceil(H / stride), Q = ceil(W / stride)
+        With `axes`, the axes of `image` in their order.
 
     Raises
     ------
@@ -100,17 +107,18 @@ def filter(  # noqa: A001
     [[2, 2, 2], [2, 2, 2], [2, 2, 2]]
     >>> filter(image, "laplacian", out_dtype=np.int16)[2, 1:4].tolist()
     [20, -160, 20]
+    >>> filter(np.ones((200, 25, 25), np.uint8), "box:3", axes="ZYX").shape
+    (200, 25, 25)
     """
     refuse_others("filter", others, ELSEWHERE)
     home = home_of(image=image)
     with at_home(home.runs_on(device)):
         plan, x, w = plan_filter(
             image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-            device=device, algorithm=algorithm,
+            device=device, algorithm=algorithm, axes=axes,
         )  # fmt: skip
         problem, stream = plan.problem, home.stream()
-        axes = home.read(image, "image").ndim
-        shape = as_the_image(np.broadcast_to(np.int8(0), problem.out_shape), axes, channels).shape
+        shape = result_shape(home.read(image, "image").shape, problem.out_shape, channels, axes)
         output = home.output(None, shape, problem.out_dtype)
         prepared = None if stream is None else _prepared(plan, w, stream)
         execute(plan, x, w, Operands(), output.seen.reshape(problem.out_shape), prepared, stream)
@@ -130,13 +138,15 @@ def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilt
     return prepared
 
 
-def as_the_image(out: NDArray[Any], ndim: int, channels: str) -> NDArray[Any]:
-    """A (T, P, Q, K) result with the axes of an image of `ndim` axes; summed bands have none of their own."""
-    if channels == "sum":
-        out = out[..., 0]
-    elif ndim == 2:
-        out = out[0, ..., 0]
-    return out if ndim == 4 else out.reshape(out.shape[-2:] if channels == "sum" else out.shape[-ndim:])
+def result_shape(
+    shape: tuple[int, ...], stack: tuple[int, ...], channels: str, axes: str | None = None
+) -> tuple[int, ...]:
+    """The shape of a result (T, P, Q, K) for an image of this shape; summed bands have no axis of their own."""
+    pages, rows, columns, bands = stack
+    if axes is not None:
+        return Axes(axes.upper()).result_shape(shape, (rows, columns), summed=channels == "sum")
+    front = (pages,) if len(shape) == 4 else ()
+    return (*front, rows, columns, bands) if len(shape) > 2 and channels == "each" else (*front, rows, columns)
 
 
 def plan_filter(
@@ -150,6 +160,7 @@ def plan_filter(
     out_dtype: Any = None,
     device: str | None = None,
     algorithm: str = "auto",
+    axes: str | None = None,
 ) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
     """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
 
@@ -160,7 +171,7 @@ def plan_filter(
     """
     problem, x, weights = filter_problem(
         image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-        algorithm=algorithm,
+        algorithm=algorithm, axes=axes,
     )  # fmt: skip
     device = home_of(image=image).runs_on(device)
     return find_plan(problem, algorithm, None, device, None, tune=False), x, weights
@@ -176,6 +187,7 @@ def filter_problem(
     stride: IntPair = 1,
     out_dtype: Any = None,
     algorithm: str = "auto",
+    axes: str | None = None,
 ) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
     """The problem that :func:`filter` poses for these arguments, the picture as (T, H, W, C), and the weights.
 
@@ -184,7 +196,7 @@ def filter_problem(
     ValueError, TypeError
         As :func:`filter`.
     """
-    image = home_of(image=image).read(image, "image", (2, 3, 4))
+    image = home_of(image=image).read(image, "image", (2, 3, 4) if axes is None else None)
     if dtype_name(image) == "bfloat16":
         raise TypeError("the image has dtype bfloat16, in which pictures are not filtered; cast it to float32")
     taps = kernel_array(kernel)
@@ -193,7 +205,11 @@ def filter_problem(
     if channels not in ("each", "sum"):
         raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
     outside = _outside(cval, border, dtype_name(image))
-    x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
+    if axes is None:
+        x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
+    else:
+        check_word(axes, "axes")
+        x = Axes(axes.upper()).for_filter(image, summed=channels == "sum")
     n, h, w, c = x.shape
     if not c or not h or not w:
         raise ValueError(f"the image of shape {image.shape} has no pixel")

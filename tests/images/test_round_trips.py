@@ -48,7 +48,9 @@ def assert_same(got: np.ndarray[Any, Any] | None, want: np.ndarray[Any, Any]) ->
 def test_tiff_and_npy_keep_everything(tmp_path: Path, suffix: str, dtype: str, bands: int, pages: int) -> None:
     shape = ((pages,) if pages else ()) + (5, 9) + ((bands,) if bands else ())
     pixels = samples(shape, dtype)
-    got = round_trip(tmp_path / f"a{suffix}", Picture(pixels, pages=pages > 0))
+    write_picture(tmp_path / f"a{suffix}", Picture(pixels, pages=pages > 0))
+    unclear = suffix == ".npy" and bands > 4
+    got = read_picture(tmp_path / f"a{suffix}", axes=("TYXC" if pages else "YXC") if unclear else None)
     if suffix == ".tif" and pages == 1:  # a TIFF of one page is a plain picture
         pixels = pixels[0]
     assert_same(got.pixels, pixels)

@@ -47,6 +47,14 @@ def filter_command(
     magnitude: Annotated[bool, typer.Option("--abs", help="Magnitudes: edges of both signs show.")] = False,
     scale: Annotated[float, typer.Option(help="Multiply the result, before it is rounded.")] = 1.0,
     gray: Annotated[bool, typer.Option("--gray", help="Turn red, green and blue into gray first.")] = False,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LETTERS",
+            help="The axes of a .npy array or a TIFF stack: Y rows, X columns, C or S bands, Z depth, T time, I "
+            "images, such as ZYX or TZYXC. A stack is filtered plane by plane; one whose axes are unclear needs this.",
+        ),
+    ] = None,
     max_pixels: Annotated[int, typer.Option(help="Most pixels that IN may declare, pages counted.")] = MAX_PIXELS,
     device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
@@ -64,8 +72,9 @@ def filter_command(
     """
     from convforge.cli.filter_file import filter_file
     from convforge.cli.filter_folder import filter_folder
+    from convforge.images.axes import Axes
     from convforge.images.kernels import load_kernel
-    from convforge.pipeline.recipe import Recipe
+    from convforge.pipeline.recipe import Reading, Recipe
 
     chosen, border = load_kernel(kernel), _border(border)
     recipe = Recipe(
@@ -83,15 +92,16 @@ def filter_command(
     )
     if max_pixels < 1:
         raise ValueError(f"--max-pixels {max_pixels} must be at least 1")
+    reading = Reading(max_pixels, None if axes is None else Axes(axes.upper()).letters)
     workers = _jobs(jobs)
     if source.is_dir():
         suffix = _suffix(format_)
-        filter_folder(source, target, chosen, recipe, max_pixels, recursive=recursive, suffix=suffix, jobs=workers)
+        filter_folder(source, target, chosen, recipe, reading, recursive=recursive, suffix=suffix, jobs=workers)
         return
     for name, given in (("--recursive", recursive), ("--format", format_ is not None), ("--jobs", jobs is not None)):
         if given:
             raise ValueError(f"{name} goes with a folder; {source} is none")
-    filter_file(source, target, chosen, recipe, max_pixels)
+    filter_file(source, target, chosen, recipe, reading)
 
 
 # What the user wrote, checked before anything is read.

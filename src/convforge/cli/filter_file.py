@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from convforge.images.kernels import Kernel
     from convforge.images.picture import Picture
     from convforge.pipeline.clock import Clock
-    from convforge.pipeline.recipe import Recipe
+    from convforge.pipeline.recipe import Reading, Recipe
 
 
-def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, max_pixels: int) -> None:
+def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, reading: Reading) -> None:
     """Filter one picture and say what was done."""
     from convforge.cli.app import Failure
     from convforge.cli.filter_signals import interrupts
@@ -29,7 +29,7 @@ def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, max_
     load_decoders(source, target)
     _check_place(target)
     with clock("read"):
-        picture = _read(source, max_pixels)
+        picture = _read(source, reading)
     _check_holds(target, picture, recipe)
     try:
         done = _filtered(picture, recipe, clock)
@@ -106,12 +106,14 @@ def _check_holds(target: Path, picture: Picture, recipe: Recipe) -> None:
     check_writable(target, dtype, bands=bands, pages=picture.pages, alpha=picture.alpha is not None)
 
 
-def _read(source: Path, max_pixels: int) -> Picture:
+def _read(source: Path, reading: Reading) -> Picture:
     from convforge.cli.app import Failure
-    from convforge.images.files import PictureError, read_picture
+    from convforge.images.files import AxesError, PictureError
 
     try:
-        return read_picture(source, max_pixels=max_pixels)
+        return reading(source)
+    except AxesError:  # to be told, or told otherwise: bad use
+        raise
     except PictureError as error:
         raise Failure(str(error)) from error
 
@@ -138,6 +140,11 @@ def _report(
     plan, config = done.plan, str(done.plan.config)
     note = f"; {done.note}" if done.note else ""
     yield f"in          {source}: {_size(picture)}"
+    if picture.pages:
+        letters, _ = picture.axes
+        yield f"stack       {letters or 'pages'}: each of the {picture.page_count} planes by itself"
+    elif picture.axes[0]:
+        yield f"axes        {picture.axes[0]}: one plane"
     yield f"out         {target}: {_size(done.picture)}"
     yield f"kernel      {kernel_text(kernel, recipe)}"
     yield f"method      {plan.algorithm.name}{f' [{config}]' if config else ''}: {done.why}{note}"

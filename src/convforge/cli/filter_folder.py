@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from convforge.images.kernels import Kernel
     from convforge.pipeline.clock import Clock
     from convforge.pipeline.folder import Listing, Written
-    from convforge.pipeline.recipe import Recipe
+    from convforge.pipeline.recipe import Reading, Recipe
 
 # The stages that a picture goes through in turn, by whose threads: those for files, or the device's lanes.
 FILES, LANES = "files", "lanes"
@@ -38,7 +38,7 @@ def filter_folder(
     out: Path,
     kernel: Kernel,
     recipe: Recipe,
-    max_pixels: int,
+    reading: Reading,
     *,
     recursive: bool,
     suffix: str | None,
@@ -61,7 +61,7 @@ def filter_folder(
     _make(out)
     jobs = min(jobs, len(listing.jobs))
     clock, tally = Clock(), _Tally()
-    _run(listing, recipe, clock, tally, max_pixels, jobs)
+    _run(listing, recipe, clock, tally, reading, jobs)
     _print_report(folder, out, kernel, recipe, listing, tally, clock, jobs)
     failures = [(str(error.filename), _reason(error, recipe)) for error in listing.unreadable]
     failures += [(str(path), reason) for path, reason in sorted(tally.failures.items())]
@@ -105,7 +105,7 @@ def _make(out: Path) -> None:
         raise Failure(f"{out}: cannot be written, no permission; choose another folder")
 
 
-def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixels: int, jobs: int) -> None:
+def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, reading: Reading, jobs: int) -> None:
     """Take every picture through the pipeline; what is no picture's fault ends it all."""
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
@@ -117,7 +117,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, max_pixe
         with (
             interrupts() as interrupted,
             _progress(len(listing.jobs)) as advance,
-            closing(filter_files(listing.jobs, recipe, clock, workers=jobs, max_pixels=max_pixels)) as results,
+            closing(filter_files(listing.jobs, recipe, clock, workers=jobs, reading=reading)) as results,
         ):
             for job, future in results:
                 try:

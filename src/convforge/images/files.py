@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from convforge.images import jpeg, npy, png, tiff
+from convforge.images.axes import Axes, AxesError
 from convforge.images.picture import MAX_PIXELS, Metadata, Picture, PictureError, is_sample_dtype
 from convforge.images.replacing import replacing
 
 __all__ = [
     "MAX_PIXELS",
     "WRITABLE_SUFFIXES",
+    "AxesError",
     "Metadata",
     "Picture",
     "PictureError",
@@ -34,7 +36,7 @@ class _Format:
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...]
-    read: Callable[[Path, int], Picture]
+    read: Callable[[Path, int, Axes | None], Picture]
     write: Callable[[BinaryIO, Picture], None]
     dtypes: tuple[str, ...] = ()  # () is every sample type
     bands: tuple[int, ...] = ()  # () is any number
@@ -77,14 +79,15 @@ _OTHERS = (
 )
 
 
-def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS) -> Picture:
+def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Picture:
     """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
 
     PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits come as a viewer
     shows them (8 bits, black 0, white 255); samples of 9 to 15 bits keep their codes, which are what a camera measured.
     Where a TIFF says that zero is white, its colours are inverted, alpha and other samples never. JPEG, PNG and TIFF
-    are turned upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W, B) is bands,
-    (T, H, W, B) pages.
+    are turned upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and
+    (T, H, W, B) with up to four bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of a
+    picture, are refused until `axes` says how they are read.
 
     Parameters
     ----------
@@ -93,6 +96,10 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS) -> Picture:
     max_pixels : int
         Largest width x height x pages accepted (bands beyond four count as further pages), checked in the header
         before anything is decoded. The default is 2**28.
+    axes : str, optional
+        The axes of the array, or of a TIFF's stack, by the letters of `convforge.images.axes.LETTERS`: Y and X are rows
+        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Pages of several axes follow each
+        other.
 
     Returns
     -------
@@ -103,7 +110,8 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS) -> Picture:
     ------
     PictureError
         No such file, not a picture, empty, truncated or damaged, too large, declared pixels out of proportion to the
-        file's bytes, a sample type or colour space that cannot be filtered, or pages of different shapes.
+        file's bytes, a sample type or colour space that cannot be filtered, or pages of different shapes. AxesError
+        where `axes` is needed, or does not fit the file.
 
     Examples
     --------
@@ -119,12 +127,13 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS) -> Picture:
     path = Path(path)
     if max_pixels < 1:
         raise PictureError(f"max_pixels is {max_pixels}; it must be at least 1")
+    named = None if axes is None else Axes(axes.upper())
     kind = _recognise(path)
     try:
-        return kind.read(path, max_pixels)
+        return kind.read(path, max_pixels, named)
     except PictureError as error:
         # Picture itself does not know the file.
-        raise error if str(error).startswith(str(path)) else PictureError(f"{path}: {error}") from error
+        raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
     except MemoryError as error:
         raise PictureError(f"{path}: the decoded picture does not fit into memory; cut it into parts first") from error
     except Exception as error:

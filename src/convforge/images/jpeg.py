@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from convforge.images.axes import Axes, as_named
 from convforge.images.picture import Metadata, Picture, PictureError, Unit, check_proportion, check_size, upright
 
 ORIENTATION = 0x0112
@@ -18,7 +19,7 @@ LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
 PIXELS_PER_BYTE = 1024
 
 
-def read(path: Path, max_pixels: int) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     """Read an 8-bit JPEG upright, gray or RGB (CMYK is converted)."""
     from PIL import JpegImagePlugin
 
@@ -38,7 +39,7 @@ def read(path: Path, max_pixels: int) -> Picture:
         # a profile for CMYK says nothing about the RGB that we made of it
         icc_profile=image.info.get("icc_profile") if plain is image else None,
     )
-    return Picture(upright(np.asarray(plain), orientation), metadata=metadata)
+    return as_named(axes, Picture(upright(np.asarray(plain), orientation), metadata=metadata))
 
 
 def write(file: BinaryIO, picture: Picture) -> None:

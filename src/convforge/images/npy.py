@@ -1,13 +1,15 @@
-"""NumPy's .npy files as pictures: (H, W), (H, W, B), or a stack (T, H, W, B)."""
+"""NumPy's .npy files as pictures: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from convforge.images.axes import Axes, check_clear, picture_of
 from convforge.images.picture import (
     SAMPLE_DTYPES,
     Array,
@@ -19,7 +21,7 @@ from convforge.images.picture import (
 )
 
 
-def read(path: Path, max_pixels: int) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     """Read a picture from a .npy file; the header is checked before any memory is taken for pixels."""
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
@@ -32,34 +34,39 @@ def read(path: Path, max_pixels: int) -> Picture:
         stored = path.stat().st_size - file.tell()
     if not is_sample_dtype(dtype) and dtype.kind != "b":
         raise PictureError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
-    if len(shape) not in (2, 3, 4):
-        raise PictureError(f"{path}: an array of shape {shape}; a picture is (H, W), (H, W, B) or (T, H, W, B)")
+    if len(shape) < 2:
+        raise PictureError(f"{path}: an array of shape {shape}; a picture has rows and columns")
+    if axes is None:
+        check_clear(str(path), shape)
+    known = axes or Axes({2: "YX", 3: "YXC"}.get(len(shape), "TYXC"))
+    sizes = known.sizes(shape)
     declared = math.prod(shape) * dtype.itemsize
     if declared > stored:
         raise PictureError(
             f"{path}: truncated, shape {shape} of {dtype} needs {declared} bytes and the file holds {stored}; "
             "get it again from its source"
         )
-    pages = len(shape) == 4
-    height, width = shape[1:3] if pages else shape[:2]
-    bands = shape[-1] if len(shape) > 2 else 1
-    check_size(path, height, width, bands=bands, pages=shape[0] if pages else 1, max_pixels=max_pixels)
+    pages = math.prod(sizes[letter] for letter in known.pages)
+    check_size(path, sizes["Y"], sizes["X"], bands=sizes.get(known.bands, 1), pages=pages, max_pixels=max_pixels)
     pixels: Array = np.load(path, allow_pickle=False)
     if dtype.kind == "b":  # black and white, as a 1-bit PNG or TIFF gives them
         pixels = pixels.astype(np.uint8) * np.uint8(255)
-    pixels = np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("="))
-    if pixels.ndim > 2 and bands == 1:
-        pixels = pixels[..., 0]
-    return Picture(pixels, pages=pages)
+    picture = picture_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
+    return picture if axes else replace(picture, axes=Picture.axes)
 
 
 def write(file: BinaryIO, picture: Picture) -> None:
-    """Write the pixels, alpha as the last band; a gray stack keeps a band axis so that it reads back as a stack."""
+    """Write the pixels with the axes that were named when they were read.
+
+    Else, or where there is alpha: alpha is the last band, and a gray stack keeps a band axis so that it reads back as a
+    stack.
+    """
     pixels = picture.pixels
-    if picture.pages and picture.bands == 1 and pixels.ndim == 3:
+    if pixels.ndim == 2 + picture.pages and (picture.pages or picture.alpha is not None):
         pixels = pixels[..., np.newaxis]
+    letters, sizes = picture.axes
     if picture.alpha is not None:
-        if picture.bands == 1 and not picture.pages and pixels.ndim == 2:
-            pixels = pixels[..., np.newaxis]
         pixels = np.concatenate([pixels, alpha_as(picture.alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
+    elif letters:
+        pixels = Axes(letters).unstack(pixels.reshape(picture.page_count, picture.height, picture.width, -1), sizes)
     np.save(file, np.ascontiguousarray(pixels), allow_pickle=False)

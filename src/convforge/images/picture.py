@@ -88,6 +88,9 @@ class Picture:
         Resolution, description, colour profile.
     pages : bool
         True when the first axis counts pages.
+    axes : (str, tuple of int)
+        The letters of the array that the pixels were read from, where they were asked for, and the sizes of its page
+        axes: a .npy file is written with the same axes.
 
     Raises
     ------
@@ -105,6 +108,7 @@ class Picture:
     alpha: Array | None = None
     metadata: Metadata = Metadata()
     pages: bool = False
+    axes: tuple[str, tuple[int, ...]] = ("", ())
 
     def __post_init__(self) -> None:
         """Refuse what no reader makes and no writer could keep."""
@@ -168,7 +172,11 @@ class Picture:
         if metadata.resolution is not None and stride != (1, 1):
             x, y = metadata.resolution
             metadata = replace(metadata, resolution=(x / step_x, y / step_y))
-        return Picture(pixels, alpha=alpha, metadata=metadata, pages=self.pages)
+        done = replace(self, pixels=pixels, alpha=alpha, metadata=metadata)
+        letters, sizes = self.axes
+        if done.bands == self.bands:
+            return done
+        return replace(done, axes=(letters.replace("S" if "S" in letters else "C", ""), sizes))
 
 
 SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from convforge.images.axes import Axes, as_named
 from convforge.images.jpeg import ORIENTATION, exif_tags, matching_profile
 from convforge.images.picture import (
     Array,
@@ -33,7 +34,7 @@ LARGEST_TEXT = 2**20
 HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR, after which chunks of ours go
 
 
-def read(path: Path, max_pixels: int) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     """Read a PNG of 1 to 16 bits: palettes and low bit depths expanded, transparency kept apart."""
     import imagecodecs
 
@@ -58,7 +59,7 @@ def read(path: Path, max_pixels: int) -> Picture:
         pixels = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3])
     resolution, unit = _resolution(chunks.get(b"pHYs"), swapped=orientation in (5, 6, 7, 8))
     metadata = Metadata(resolution, unit, _description(texts), _profile(chunks.get(b"iCCP")))
-    return Picture(pixels, alpha=alpha, metadata=metadata)
+    return as_named(axes, Picture(pixels, alpha=alpha, metadata=metadata))
 
 
 def write(file: BinaryIO, picture: Picture) -> None:

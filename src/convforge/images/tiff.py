@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from convforge.images.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
 from convforge.images.jpeg import matching_profile
 from convforge.images.picture import (
     SAMPLE_DTYPES,
@@ -43,7 +45,7 @@ LOOSEST_RATIO = 2**15
 BIG = 2**32 - 2**25  # above this the 32-bit offsets of classic TIFF end
 
 
-def read(path: Path, max_pixels: int) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
     from tifffile import TiffFile
 
@@ -69,7 +71,10 @@ def read(path: Path, max_pixels: int) -> Picture:
             parts = [_finish(page, np.asarray(page.asarray(squeeze=False))) for page in pages]
         metadata = _metadata(file, first)
         orientation = _tag(first, "Orientation", 1)
-    return _assemble(parts, metadata, int(orientation))
+        series = _series_shape(file, count)
+    if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
+        check_clear(str(path), (count, height, width))
+    return as_named(axes, _assemble(parts, metadata, int(orientation)), tuple(series.values()))
 
 
 def write(file: BinaryIO, picture: Picture) -> None:
@@ -155,6 +160,21 @@ def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
         return None
     count = file.series[0].size // first.size if first.size else 0
     return count if count > 1 else None
+
+
+def _series_shape(file: TiffFile, count: int) -> dict[str, int]:
+    """The axes that the file itself names beside those of a plane, where they count the pages as they follow; Q is one
+    without a name.
+    """
+    if not (file.is_imagej or file.is_ome or file.is_shaped):
+        return {}
+    first = file.series[0]
+    sizes = dict(zip(first.axes, first.shape, strict=True))
+    stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
+    in_order = len(first.axes) == len(sizes) and math.prod(stacked.values()) == count
+    if len(file.pages) > 1:
+        in_order = in_order and [page.index for page in first.pages if page is not None] == list(range(count))
+    return stacked if in_order else {}
 
 
 def _check_page(path: Path, page: TiffPage) -> None:

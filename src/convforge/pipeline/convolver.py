@@ -64,7 +64,7 @@ class Convolver:
         self._compiled: set[Any] = set()
         self._lock = threading.Lock()
 
-    def __call__(self, lane: Lane, image: NDArray[Any], out_dtype: Any) -> Convolved:
+    def __call__(self, lane: Lane, image: NDArray[Any], out_dtype: Any, axes: str | None = None) -> Convolved:
         """Filter one picture, or stack of pictures.
 
         Raises
@@ -74,7 +74,9 @@ class Convolver:
         """
         with self._lock:  # or two lanes would compile the same
             with self._clock("plan"):
-                plan, x, w = plan_filter(image, self._taps, out_dtype=out_dtype, device=self._device, **self._options)
+                plan, x, w = plan_filter(
+                    image, self._taps, out_dtype=out_dtype, device=self._device, axes=axes, **self._options
+                )
                 prepared = self._prepare(plan, w)
             self._compile(lane, plan, x, w)
         return Convolved(lane(plan, x, prepared, self._clock), plan, prepared)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convforge.execution import runtime_of
-from convforge.images.files import WRITABLE_SUFFIXES, check_writable, read_picture, write_picture
+from convforge.images.files import WRITABLE_SUFFIXES, check_writable, write_picture
 from convforge.images.picture import Picture
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved
 from convforge.pipeline.flow import flow
 from convforge.pipeline.lanes import Lane, lanes_of, memory_share
-from convforge.pipeline.recipe import Array, Recipe
+from convforge.pipeline.recipe import Array, Reading, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Sheet:
 
 
 def filter_files(
-    jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int, max_pixels: int
+    jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int, reading: Reading
 ) -> Generator[tuple[Job, Future[Written]], None, None]:
     """Filter files to files; each job comes back when it is done, with what was written or why not.
 
@@ -161,15 +161,14 @@ def filter_files(
         Gets the busy seconds of "decode", "plan", "first call", "upload", "filter", "download" and "encode".
     workers : int
         Threads that decode and encode.
-    max_pixels : int
-        As in :func:`convforge.images.files.read_picture`.
+    reading : Reading
     """
     convolver, inside = recipe.convolver(clock), Clock()  # decode and encode are told as wholes
 
     def decode(job: Job) -> _Sheet:
         with clock("decode"):
             job.target.parent.mkdir(parents=True, exist_ok=True)
-            picture = read_picture(job.source, max_pixels=max_pixels)
+            picture = reading(job.source)
             check_writable(
                 job.target, recipe.dtype(picture), bands=recipe.bands(picture), pages=picture.pages,
                 alpha=picture.alpha is not None,

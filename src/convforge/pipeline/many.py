@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Never
 
 import numpy as np
@@ -14,7 +15,8 @@ from convforge.algorithms import find
 from convforge.arguments import IntPair, check_word, refuse_others, whole_number
 from convforge.backends.runtime import Runtime
 from convforge.execution import runtime_of
-from convforge.filtering import ELSEWHERE, as_the_image, filter_problem, kernel_array
+from convforge.filtering import ELSEWHERE, filter_problem, kernel_array, result_shape
+from convforge.images.axes import Axes
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.flow import flow
@@ -34,6 +36,7 @@ def filter_many(
     out_dtype: Any = None,
     device: str | None = None,
     algorithm: str = "auto",
+    axes: str | None = None,
     workers: int | None = None,
     return_exceptions: bool = False,
     **others: Never,
@@ -54,6 +57,9 @@ def filter_many(
         any sizes and types.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm
         As in :func:`convforge.filter`.
+    axes : str, optional
+        The axes of every array as in :func:`convforge.filter`, and of every file as in
+        :func:`convforge.images.files.read_picture`.
     workers : int, optional
         Threads that read files; by default as many as there are cores.
     return_exceptions : bool
@@ -86,6 +92,9 @@ def filter_many(
         taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
         algorithm=algorithm,
     )  # fmt: skip
+    if axes is not None:
+        check_word(axes, "axes")
+        Axes(axes.upper())
     count = runtime_of("cpu").facts.cores if workers is None else whole_number(workers, "workers")
     if count < 1:
         raise ValueError(f"workers={workers} must be at least 1")
@@ -94,18 +103,20 @@ def filter_many(
         clock=Clock(),
     )  # fmt: skip
 
-    def compute(lane: Lane, loaded: tuple[NDArray[Any], bool]) -> tuple[Convolved, int, bool]:
-        image, is_gray_stack = loaded
-        return convolver(lane, image, out_dtype), np.ndim(image), is_gray_stack
+    def load(image: Image) -> _Loaded:
+        return _load(image, axes)
 
-    def store(computed: tuple[Convolved, int, bool]) -> NDArray[Any]:
-        convolved, ndim, is_gray_stack = computed
-        out = as_the_image(convolved.sums, ndim, channels)
-        return out[..., 0] if is_gray_stack and channels == "each" else out
+    def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
+        return convolver(lane, loaded.image, out_dtype, loaded.axes), loaded
+
+    def store(computed: tuple[Convolved, _Loaded]) -> NDArray[Any]:
+        sums, loaded = computed[0].sums, computed[1]
+        out = sums.reshape(result_shape(np.shape(loaded.image), sums.shape, channels, loaded.axes))
+        return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
 
     def results() -> Iterator[Any]:
         done = flow(
-            images, _load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
         )  # fmt: skip
         with closing(done):
             for _, future in done:
@@ -125,17 +136,26 @@ def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> N
     filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
 
 
-def _nbytes(loaded: tuple[NDArray[Any], bool]) -> int:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The pixels, the axes that they were said to have, and whether they are gray pages that got a band axis."""
+
+    image: NDArray[Any]
+    axes: str | None = None
+    is_gray_stack: bool = False
+
+
+def _nbytes(loaded: _Loaded) -> int:
     """What a picture and its result take, roughly."""
-    return 2 * getattr(loaded[0], "nbytes", 0)  # what is no array is refused where it is filtered
+    return 2 * getattr(loaded.image, "nbytes", 0)  # what is no array is refused where it is filtered
 
 
-def _load(image: Image) -> tuple[NDArray[Any], bool]:
-    """The pixels, and whether they are gray pages, to which a band axis was given."""
+def _load(image: Image, axes: str | None) -> _Loaded:
     if not isinstance(image, str | os.PathLike):
-        return image, False
+        return _Loaded(image, axes)
     from convforge.images.files import read_picture
 
-    picture = read_picture(image)
+    picture = read_picture(image, axes=axes)
     is_gray_stack = picture.pages and picture.pixels.ndim == 3
-    return (picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels), is_gray_stack
+    pixels = picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels
+    return _Loaded(pixels, is_gray_stack=is_gray_stack)

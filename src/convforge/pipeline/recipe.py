@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from convforge.filtering import filter_problem
 from convforge.images.convert import to_dtype, to_gray
-from convforge.images.picture import Picture, PictureError
+from convforge.images.files import read_picture
+from convforge.images.picture import MAX_PIXELS, Picture, PictureError
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.lanes import Lane
@@ -23,6 +25,18 @@ EXACT = 2**53
 
 # The sample types that methods read and write; the others go through float64.
 COMPUTABLE = tuple(name for name in DTYPES.values() if name != "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read: `max_pixels` and `axes` of :func:`convforge.images.files.read_picture`."""
+
+    max_pixels: int = MAX_PIXELS
+    axes: str | None = None
+
+    def __call__(self, path: Path) -> Picture:
+        """The picture in a file."""
+        return read_picture(path, max_pixels=self.max_pixels, axes=self.axes)
 
 
 @dataclass(frozen=True, slots=True)
