@@ -200,6 +200,9 @@ CONV2D = [
     *[Case(f"n1c3h9w10_k4r3s3_p1_f32_nchw_+bias+{name}") for name in
       ("leakyrelu:0.2", "sigmoid", "tanh", "silu", "gelu")],
     Case("n1c4h7w8_k8r1s1_f32_nchw_+bias+silu"),
+    Case("n1c3h9w12_k3r3s3_p1_g3_reflect_u8-f32-u8-f32_nhwc_+over:9", FLOATS),
+    Case("n1c4h9w12_k4r5s3_p2x1_g4_u8-i8-u8-i32_nchw_+over:6"),
+    Case("n1c2h9w10_k2r6s5_p3x2x2x2_g2_u16-f64-u16-f64_nchw_math-separable_+over:30"),
     # Other types.
     Case("n1c3h11w12_k4r3s3_p1_f64_nchw", FLOATS, every_config=True),
     Case("n2c4h11w12_k4r5s3_p2x1_st2_g2_f64_nhwc_+bias+tanh"),

@@ -33,6 +33,7 @@ def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
         residual=draw(st.booleans()),
         activation=activation,
         x_zero_point=draw(st.integers(*limits(dtypes[0]))) if is_integer(dtypes[3]) else 0,
+        divisor=draw(st.sampled_from([1, 1, 9, 2**24])),
     )
 
 

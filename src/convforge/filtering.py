@@ -17,8 +17,9 @@ from convforge.backends.forks import no_fork
 from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
 from convforge.images.axes import Axes
+from convforge.images.rational import over_a_divisor
 from convforge.libraries import is_masked
-from convforge.problem import Conv2dProblem, padding_mode_of
+from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
 from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
 
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
@@ -82,8 +83,10 @@ def filter(  # noqa: A001
     out_dtype : dtype, optional
         NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
-        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Whole numbers
-        over a picture of integers are summed exactly, but by methods that round, such as "fft".
+        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over a
+        picture of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
+        exactly and divided once, but by methods that round, such as "fft". Other kernels are summed in float32 over
+        pixels of 8 bits, else in float64.
     axes : str, optional
         The axes of `image` by the letters of `convforge.images.axes.LETTERS`, where they are others: Y and X are rows
         and columns, side by side; C or S the bands; Z, T and I planes that follow each other, such as "ZYX", "CYX" or
@@ -214,14 +217,12 @@ def filter_problem(
     if not c or not h or not w:
         raise ValueError(f"the image of shape {image.shape} has no pixel")
     bands = c if channels == "each" else 1
-    weights = _weights(taps, x, c // bands, rounds=_rounds(algorithm))
-    weights = np.broadcast_to(weights, (bands, c // bands, *taps.shape))
+    result = dtype_name(x) if out_dtype is None else _result_type(out_dtype)
+    numbers, divisor = _weights(taps, x.dtype, c // bands, result, algorithm)
+    weights = np.broadcast_to(numbers, (bands, c // bands, *taps.shape))
     r, s = taps.shape
     strides = pair(stride, "stride")
-    result = dtype_name(x) if out_dtype is None else _result_type(out_dtype)
-    factored = algorithm == "auto" and _two_passes_pay(taps, weights)
-    if factored and x.dtype.kind in "iu" and _whole(taps):
-        factored = is_integer(result)  # whole results alone round back what two passes round
+    factored = algorithm == "auto" and _two_passes_pay(taps, numbers.dtype)
     problem = Conv2dProblem(
         n=n,
         c=c,
@@ -240,6 +241,7 @@ def filter_problem(
         out_dtype=result,
         x_layout="NHWC",
         precision="separable" if factored else "strict",
+        epilogue=Epilogue(divisor=divisor),
     )
     return problem, x, weights
 
@@ -279,7 +281,7 @@ def _result_type(wanted: Any) -> str:
 
 
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
-    """The kernel's numbers from an array or from text.
+    """The kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
 
     Raises
     ------
@@ -305,32 +307,53 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
     taps = array.astype(np.float64)
     if not np.isfinite(taps).all():
         raise ValueError("the kernel holds NaN or Inf; every number must be finite")
-    return taps
+    found = over_a_divisor(array) if array.dtype == np.float32 else None
+    return taps if found is None else found[0] / found[1]
 
 
 def _rounds(algorithm: str) -> bool:
     """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
+    exact = ("strict", "separable")
     named = () if algorithm == "auto" else algorithms()
-    return any(a.name == algorithm and a.precision != "strict" for a in named if a.operation == "conv2d")
+    return any(a.name == algorithm and a.precision not in exact for a in named if a.operation == "conv2d")
 
 
-def _weights(taps: NDArray[np.float64], x: NDArray[Any], channels: int, *, rounds: bool) -> NDArray[Any]:
-    """The kernel in the type it is summed with.
+def _weights(
+    taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
+) -> tuple[NDArray[Any], int]:
+    """The kernel in the type it is summed with, and what its sums are divided by.
 
-    Whole numbers over integers are summed exactly, but by a method that rounds: in int32 where their types cannot
-    exceed it, else in a float type that holds every sum of these.
+    Over integers, whole numbers and fractions of one divisor are summed exactly, in the narrowest type that holds
+    every sum. A quotient of two whole numbers, rounded to a float type, stays on its side of every tie of whole numbers
+    where the sum is below half of what the type counts to; so one division rounds as the exact quotient does.
     """
-    if x.dtype.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
-        return _cast(taps, np.float64 if x.dtype == np.float64 else np.float32)
-    largest, whole = magnitude(x.dtype.name), not rounds and _whole(taps)
-    if x.dtype.itemsize <= 2 and whole:
-        for name in ("int8", "int16"):
-            info = np.iinfo(name)
-            fits = taps.min() >= info.min and taps.max() <= info.max
-            if fits and taps.size * channels * magnitude(name) * largest < 2**31:
-                return taps.astype(name)
-    large = whole and float(np.abs(taps).sum()) * channels * largest > 2**24
-    return _cast(taps, np.float64 if x.dtype.itemsize > 2 or large else np.float32)
+    if pixels.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
+        return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
+    whole, divisor = (taps, 1) if _whole(taps) else over_a_divisor(taps) or (taps, 0)
+    largest = float(np.abs(whole).sum()) * channels * magnitude(pixels.name)
+    rounds = _rounds(algorithm) or (algorithm == "separable" and not _has_rank_1(whole, whole.dtype))
+    if rounds or not divisor or (divisor > 1 and largest >= 2**52):
+        wide = pixels.itemsize > (2 if rounds else 1) or result == "float64"
+        return _cast(taps, np.float64 if wide else np.float32), 1
+    if divisor > 1 and largest < 2**23 and result != "float64":
+        return whole.astype(np.float32), divisor
+    two_passes = algorithm == "separable" or (
+        divisor > 1 and algorithm == "auto" and _two_passes_pay(whole, whole.dtype)
+    )
+    small = None if two_passes else _small_integers(whole, pixels, channels)
+    if small is None:
+        small = "float32" if divisor == 1 and largest <= 2**24 and pixels.itemsize <= 2 else "float64"
+    return _cast(whole, np.dtype(small)), divisor
+
+
+def _small_integers(whole: NDArray[np.float64], pixels: np.dtype[Any], channels: int) -> str | None:
+    """The integer type that holds these numbers and whose sums with such pixels fit int32."""
+    for name in ("int8", "int16") if pixels.itemsize <= 2 else ():
+        low, high = limits(name)
+        fits = low <= whole.min() and whole.max() <= high
+        if fits and whole.size * channels * magnitude(name) * magnitude(pixels.name) < 2**31:
+            return name
+    return None
 
 
 def _whole(taps: NDArray[np.float64]) -> bool:
@@ -338,7 +361,7 @@ def _whole(taps: NDArray[np.float64]) -> bool:
 
 
 def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
-    largest = np.finfo(dtype).max
+    largest = np.inf if np.dtype(dtype).kind == "i" else np.finfo(dtype).max
     if np.abs(taps).max() > largest:
         raise ValueError(
             f"the kernel holds numbers beyond {largest:.3g}, the largest of {np.dtype(dtype)} that it is summed in"
@@ -346,13 +369,19 @@ def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
     return taps.astype(dtype)
 
 
-def _two_passes_pay(taps: NDArray[np.float64], weights: NDArray[Any]) -> bool:
-    """Whether a kernel is large, of rank 1 to the last bit of its type, and summed in a float type."""
-    if min(taps.shape) < _SEPARABLE_FROM or is_integer(weights.dtype.name):
-        return False
+def _two_passes_pay(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel is large, of rank 1 to the last bit of the type that it is summed in, and that is a float type.
+
+    `taps` may stand over a divisor.
+    """
+    return min(taps.shape) >= _SEPARABLE_FROM and dtype.kind == "f" and _has_rank_1(taps, dtype)
+
+
+def _has_rank_1(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel is the product of a column and a row, to the last bit of a float type."""
     # A matrix of rank 1 is the outer product of its row and column through its largest number, divided by that.
     r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
     if not taps[r, s]:
         return False
     rest = np.abs(taps - np.outer(taps[:, s], taps[r] / taps[r, s])).max()
-    return bool(rest <= np.finfo(weights.dtype).eps * np.abs(taps[r, s]))
+    return bool(rest <= np.finfo(dtype).eps * np.abs(taps[r, s]))

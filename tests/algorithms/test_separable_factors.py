@@ -66,6 +66,8 @@ def test_large_filters(size: tuple[int, int], order: str) -> None:
     (np.hypot(*np.mgrid[-7:8, -7:8]) <= 7, 6),
     (np.eye(4), 4),
     (np.zeros((3, 5)), 1),
+    (np.outer([2, 3, -5], [6, 9, 4, 15]), 1),
+    (np.outer([3, 3, 3, 4, 4], [-2, 0, 3]), 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "u8-i8-u8-f32"])
 def test_whole_numbers_have_exact_factors(w: Any, rank: int, types: str) -> None:

@@ -17,7 +17,7 @@ from convforge.check import KINDS, Inputs, compare, make_inputs, truth
 from convforge.check.bounds import error_bound, gamma, rounded
 from convforge.check.honest import border_of
 from convforge.check.truth import activate, to_rows
-from convforge.problem import Conv2dProblem, border_indices, parse_problem
+from convforge.problem import Conv2dProblem, Epilogue, border_indices, parse_problem
 
 FLOATS = [types for types in DTYPES if types[3] != "int32"]
 
@@ -69,6 +69,8 @@ def added_up(problem: Conv2dProblem, inputs: Inputs, order: str, seed: int = 0) 
         value = sums if problem.out_layout == "NCHW" else sums.transpose(0, 2, 3, 1)
         shape = (-1, 1, 1) if problem.out_layout == "NCHW" else (-1,)
         ends, operands = problem.epilogue, inputs.operands
+        if ends.divisor != 1:
+            value = value / value.dtype.type(ends.divisor)
         if ends.scale != "none":
             value = value * np.broadcast_to(operands.scale, (problem.k,)).reshape(shape).astype(value.dtype)
         if ends.bias:
@@ -162,8 +164,11 @@ def test_the_gate_looks_at_each_channel_and_band_by_itself(band):
 def test_exact_sums_have_no_tolerance(problem):
     inputs = make_inputs(problem, "integers")
     right = truth(problem, inputs)
-    if problem.epilogue.activation not in ("identity", "relu", "clipped_relu"):
+    ends = problem.epilogue
+    if ends.activation not in ("identity", "relu", "clipped_relu"):
         return
+    if ends.divisor != 1 and ends != Epilogue(divisor=ends.divisor):
+        return  # a quotient with a bias is rounded twice
     assert not error_bound(problem, "strict", right, inputs).any()
     got = right.value.astype(np.float32)
     assert compare(problem, "strict", got, right, inputs).ok

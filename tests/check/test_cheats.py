@@ -247,6 +247,7 @@ EPILOGUES = [
     ("+bias", {"bias": False}, "missing bias"),
     ("+bias+relu", {"activation": "identity"}, "missing activation"),
     ("+scale:channel+bias", {"scale": "none"}, "missing scale"),
+    ("+over:9+bias", {"divisor": 1}, "not divided"),
     ("+residual+tanh", {"residual": False}, "missing residual"),
 ]
 

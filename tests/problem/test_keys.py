@@ -43,7 +43,8 @@ def any_conv2d(draw):
         "out_dtype": draw(st.sampled_from(["", *sorted(DTYPES.values())])),
         "w_layout": draw(st.sampled_from(["KCRS", "KRSC"])), "precision": draw(st.sampled_from(sorted(PRECISIONS))),
         "epilogue": Epilogue(bias=draw(st.booleans()), residual=draw(st.booleans()), activation=name, alpha=alpha,
-                             scale=draw(st.sampled_from(["none", "tensor", "channel"]))),
+                             scale=draw(st.sampled_from(["none", "tensor", "channel"])),
+                             divisor=draw(st.integers(1, 2**31 - 1))),
     }  # fmt: skip
     if problem.padding_mode == "constant":
         fields["padding_value"] = draw(st.floats(-1e30, 1e30))

@@ -51,6 +51,8 @@ REFUSED = [
     (Conv2dProblem, CONV2D, {"x_dtype": "uint8", "epilogue": Epilogue(x_zero_point=300)},
      "x_zero_point=300 must be a value of uint8"),
     (Conv2dProblem, CONV2D, {"epilogue": Epilogue(x_zero_point=3)}, "x_zero_point=3 goes with integer x and w alone"),
+    (Conv2dProblem, CONV2D, {"epilogue": Epilogue(divisor=2**24 + 1)}, "divisor=16777217 is beyond 2^24; sum in"),
+    (Epilogue, {}, {"divisor": 0}, "divisor=0 must be from 1 to 2^31 - 1"),
     (Epilogue, {}, {"scale": "row"}, "scale='row' is unknown; choose none, tensor or channel"),
     (Epilogue, {}, {"activation": "swish"}, "activation='swish' is unknown; choose one of identity, relu"),
     (Epilogue, {}, {"activation": "relu", "alpha": 0.1}, "activation='relu' takes no alpha; got 0.1"),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from convforge.check.inputs import Inputs
 from convforge.check.truth import Floats, Truth, conv2d_truth
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
 from convforge.problem.types import is_integer
 
 # Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate; of FP8 e5m2's.
@@ -135,11 +135,15 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
     """Whether all products and sums of these very inputs are exact, so that no error at all is allowed.
 
     So it is where everything is a whole number of quarters, and four times the magnitude stays below 1/u; integer sums
-    always are, unless an epilogue works on them.
+    always are, unless an epilogue works on them. Exact sums that are divided once are rounded as the truth is where
+    they stay below half of that: a quotient then lies on its own side of every tie (:func:`convforge.filter`).
     """
     ends = problem.epilogue
-    if is_integer(problem.acc_dtype) and ends.is_plain:
+    alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
+    if is_integer(problem.acc_dtype) and alone:
         return True
+    if ends.divisor != 1 and not alone:
+        return False
     if ends.activation not in ("identity", "relu", "clipped_relu") or not _whole(ends.alpha):
         return False
     if not _whole(problem.padding_value) or not (_whole(inputs.x) and _whole(inputs.w)):
@@ -149,7 +153,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
         return False
     smallest_scale = 1.0 if scale is None else min(1.0, float(np.abs(scale).min(initial=1.0)))
     u = 2.0**-53 if is_integer(problem.acc_dtype) else unit_roundoff(problem.acc_dtype)
-    return smallest_scale > 0 and _fits(4 * truth.magnitude / smallest_scale, u)
+    quarters = (4 if ends.divisor == 1 else 8 * ends.divisor) * truth.magnitude
+    return smallest_scale > 0 and _fits(quarters / smallest_scale, u)
 
 
 def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
@@ -246,7 +251,7 @@ def _cast_roundings(problem: Conv2dProblem) -> int:
 
 def _epilogue_roundings(problem: Conv2dProblem) -> int:
     ends = problem.epilogue
-    simple = 2 * ((ends.scale != "none") + ends.bias + ends.residual)
+    simple = 2 * ((ends.divisor != 1) + (ends.scale != "none") + ends.bias + ends.residual)
     if ends.activation in ("identity", "relu"):
         return simple
     return simple + (3 if ends.activation in ("leaky_relu", "clipped_relu") else ACTIVATION_ROUNDINGS)
@@ -260,7 +265,7 @@ def _known(precision: str) -> str:
 
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
     """What the epilogue multiplies errors of the sums by, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
-    scale = np.ones(problem.k)
+    scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands.scale, np.float64))
     return (scale * max(1.13, abs(problem.epilogue.alpha or 0.0))).reshape(

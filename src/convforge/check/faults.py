@@ -325,6 +325,8 @@ def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         without.append(("missing bias", {"bias": False}))
     if ends.residual:
         without.append(("missing residual", {"residual": False}))
+    if ends.divisor != 1:
+        without.append(("not divided", {"divisor": 1}))
     if ends.scale != "none":
         without.append(("missing scale", {"scale": "none"}))
     if ends.activation != "identity":

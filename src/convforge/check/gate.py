@@ -318,6 +318,7 @@ class Gate:
         norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
         dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
         u = unit_roundoff(problem.acc_dtype)
+        norm = norm / problem.epilogue.divisor
         if problem.epilogue.scale != "none":
             norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
         # The epilogue comes on top.

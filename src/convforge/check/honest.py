@@ -122,6 +122,9 @@ def _finished(
     value: NDArray[Any] = sums.astype(dtype)
     variance = ROUNDING_VARIANCE * u * u * squares
     with np.errstate(all="ignore"):
+        if ends.divisor != 1:
+            value = value / dtype.type(ends.divisor)
+            variance = variance / ends.divisor**2 + 2 * _rounding(value, u)
         if ends.scale != "none":
             scale = np.asarray(operands.scale, dtype).reshape(-1, 1)
             value = value * scale

@@ -155,6 +155,8 @@ def epilogue(
     ends = problem.epilogue
     operands = [inputs.operands.scale, inputs.operands.bias, inputs.operands.residual]
     value = sums
+    if ends.divisor != 1:
+        value, magnitude = value / ends.divisor, magnitude / ends.divisor
     if ends.scale != "none":
         scale = np.asarray(operands[0], np.float64).reshape(-1, 1)
         value, magnitude = value * scale, magnitude * np.abs(scale)

@@ -219,7 +219,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 def epilogue_refusal(problem: Conv2dProblem) -> str | None:
     """What stands behind the sums that PyTorch's conv2d has not; None where it has all."""
     epilogue = problem.epilogue
-    if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point:
+    if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
         return f"conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}"
     if is_integer(problem.acc_dtype) and not epilogue.is_identity:
         return f"integer sums are taken as floats here, and have no epilogue {epilogue}"

@@ -17,6 +17,7 @@ from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.lanes import Lane
 from convforge.problem import DTYPES
+from convforge.problem.types import is_integer
 
 Array = NDArray[Any]
 
@@ -138,4 +139,5 @@ class Recipe:
             stack, self.taps, channels=self.channels, border=self.border, cval=self.cval, stride=self.stride,
             algorithm=self.algorithm,
         )  # fmt: skip
-        return np.dtype(problem.acc_dtype)
+        fractions = is_integer(problem.acc_dtype) and problem.epilogue.divisor > 1
+        return np.dtype("float64" if fractions else problem.acc_dtype)

@@ -194,6 +194,8 @@ class Conv2dProblem:
                 raise ValueError(f"padding_value={self.padding_value} must be a value of {self.x_dtype}")
             if not low <= self.epilogue.x_zero_point <= high:
                 raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} must be a value of {self.x_dtype}")
+        if self.epilogue.divisor > 2**24 and self.acc_dtype == "float32":
+            raise ValueError(f"divisor={self.epilogue.divisor} is beyond 2^24; sum in float64: cast the filter to it")
         if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
             raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")
 

@@ -1,4 +1,4 @@
-"""What happens to each sum before it is stored: scale, bias, residual, activation, rounding."""
+"""What happens to each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, tuple[str, float | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """y = activation(scale * sum + bias + residual), rounded and saturated to the output's type.
+    """y = activation(scale * sum / divisor + bias + residual), rounded and saturated to the output's type.
 
     The tensors themselves (scale, bias, residual) arrive as operands of the call; here stands which there are.
 
@@ -38,6 +38,14 @@ class Epilogue:
         The activation's parameter: slope of leaky_relu, upper limit of clipped_relu. None means its default.
     x_zero_point : int
         A value of x's type, subtracted from integer x before it is multiplied; padding then stands for this value.
+    divisor : int
+        From 1 to 2^31 - 1: of a filter whose taps are whole numbers over a divisor, such as a mean. Exact sums are
+        divided once, and so rounded once.
+
+    Raises
+    ------
+    ValueError
+        A field breaks a rule; the text names field, value and rule.
 
     Examples
     --------
@@ -51,12 +59,15 @@ class Epilogue:
     activation: str = "identity"
     alpha: float | None = None
     x_zero_point: int = 0
+    divisor: int = 1
 
     def __post_init__(self) -> None:
         if self.scale not in ("none", "tensor", "channel"):
             raise ValueError(f"scale={self.scale!r} is unknown; choose none, tensor or channel")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
+        if not 1 <= self.divisor < 2**31:
+            raise ValueError(f"divisor={self.divisor} must be from 1 to 2^31 - 1")
         default = ACTIVATIONS[self.activation][1]
         if default is None and self.alpha is not None:
             raise ValueError(f"activation={self.activation!r} takes no alpha; got {self.alpha}")
@@ -76,7 +87,7 @@ class Epilogue:
     @property
     def is_plain(self) -> bool:
         """Whether sums are stored as they are; a zero point belongs to the sum itself."""
-        return self.scale == "none" and not self.bias and not self.residual and self.activation == "identity"
+        return self == Epilogue(x_zero_point=self.x_zero_point)
 
     @property
     def activation_code(self) -> int:
@@ -88,6 +99,8 @@ class Epilogue:
         parts = []
         if self.x_zero_point:
             parts.append(f"zero:{self.x_zero_point}")
+        if self.divisor != 1:
+            parts.append(f"over:{self.divisor}")
         if self.scale != "none":
             parts.append(f"scale:{self.scale}")
         if self.bias:
@@ -108,6 +121,8 @@ class Epilogue:
             head, _, tail = part.partition(":")
             if head == "zero":
                 fields["x_zero_point"] = int(tail)
+            elif head == "over":
+                fields["divisor"] = int(tail)
             elif head == "scale":
                 fields["scale"] = tail
             elif part in ("bias", "residual"):

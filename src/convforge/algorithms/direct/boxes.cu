@@ -65,7 +65,6 @@ constexpr int PACKED_TAPS = DOTS ? K * C_GROUP * TURNS * S : 1;
 constexpr bool HOLDS_DOTS = DOTS && OUT_K * (CHUNK > 1 ? C_GROUP : 1) * TURNS * S <= 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
-constexpr bool HAS_EPILOGUE = SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
 constexpr bool SATURATES = DOTS && sizeof(out_t) == 1 && STORE % 4 == 0 && !HAS_EPILOGUE;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");

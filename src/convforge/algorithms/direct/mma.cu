@@ -42,7 +42,6 @@ constexpr int AHEAD = (STAGES - 1) * GANG;      // rows from the one that is mul
 constexpr int HALVES = 2, BRINGS = (GANG * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
-constexpr bool HAS_EPILOGUE = SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
 constexpr bool SATURATES = sizeof(out_t) == 1 && !HAS_EPILOGUE;
 
 static_assert(STRIDE_H == 1 && STRIDE_W == 1 && DILATION_H == 1 && DILATION_W == 1, "windows are dense");

@@ -72,7 +72,7 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
         "STRIDE_H": problem.stride[0], "STRIDE_W": problem.stride[1],
         "DILATION_H": problem.dilation[0], "DILATION_W": problem.dilation[1],
         "BORDER": list(PADDING_MODES).index(problem.padding_mode),
-        "ACTIVATION": list(ACTIVATIONS).index(ends.activation),
+        "ACTIVATION": list(ACTIVATIONS).index(ends.activation), "DIVISOR": ends.divisor,
     }  # fmt: skip
     flags = {"SCALE": ends.scale != "none", "BIAS": ends.bias, "RESIDUAL": ends.residual}
     types = {

@@ -23,6 +23,8 @@ class Ends(NamedTuple):
     ----------
     plain : bool
         Sums are stored as they are, but for the cast.
+    divisor : number
+        What sums are divided by; 1 where they are not.
     scale, bias : 1-D array
         Of size 0 where there is none; in the type that the epilogue works in.
     residual : 1-D array
@@ -38,6 +40,7 @@ class Ends(NamedTuple):
     """
 
     plain: bool
+    divisor: Any
     scale: NDArray[np.generic]
     bias: NDArray[np.generic]
     residual: NDArray[np.generic]
@@ -83,6 +86,7 @@ def _ends(problem: Conv2dProblem, operands: Operands) -> Ends:
         residual, place = seen.flat, seen.place
     return Ends(
         plain=plain,
+        divisor=values.type(epilogue.divisor),
         scale=_vector(operands.scale if epilogue.scale != "none" else None, values),
         bias=_vector(operands.bias if epilogue.bias else None, values),
         residual=residual,

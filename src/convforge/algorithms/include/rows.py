@@ -280,6 +280,10 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
     source = sums[first : first + n]
     for q in range(n):
         values[q] = source[q]
+    if ends.divisor != 1:
+        divisor = ends.divisor
+        for q in range(n):
+            values[q] /= divisor
     if ends.scale.size:
         factor = ends.scale[k if ends.scale.size > 1 else 0]
         for q in range(n):
@@ -328,6 +332,10 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
             continue
         for i in range(n):
             values[i] = source[i]
+        if ends.divisor != 1:
+            divisor = ends.divisor
+            for i in range(n):
+                values[i] /= divisor
         if ends.scale.size:
             for i in range(n):
                 values[i] *= ends.scale[k + i * step if ends.scale.size > 1 else 0]

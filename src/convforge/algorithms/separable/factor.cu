@@ -38,6 +38,7 @@ struct Filter {
     const Factoring &args;
     const w_t *w;
     int exponent;
+    bool whole;  // all are whole numbers below 2^31
 };
 
 // What a look at all elements finds: the sum of their squares, the largest magnitude, and the first element that has it.
@@ -109,6 +110,16 @@ __device__ inline Survey block_survey(Shared &shared, int &turn, Survey mine) {
     return warp_survey(lane < WARPS ? partial[lane] : NOTHING);
 }
 
+// The greatest common divisor, by Euclid; 0 has no part in it.
+__device__ inline unsigned common_divisor(unsigned a, unsigned b) {
+    while (b != 0) {
+        const unsigned rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 // Bring all elements to `matrix`.
 __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shared, int &turn) {
     Survey found = NOTHING;
@@ -121,10 +132,24 @@ __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shar
     return block_survey(shared, turn, found);
 }
 
+// The unit of the column that leaves whole factors where the filter has rank 1, else `unit`: the row through the pivot,
+// without what its elements have in common, then divides every row (Gauss's lemma).
+__device__ inline double whole_unit(const Filter &filter, const double *matrix, int r0, int s0, double unit) {
+    unsigned common = 0;
+    for (int s = threadIdx.x % 32; s < S; s += 32)
+        common = common_divisor(common, static_cast<unsigned>(fabs(matrix[at(r0, s)]) * power(filter.exponent)));
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        common = common_divisor(common, __shfl_xor_sync(0xffffffff, common, lanes));
+    const double whole = matrix[at(r0, s0)] / common;
+    bool rests = false;
+    for (int r = threadIdx.x % 32; r < R; r += 32) rests |= fmod(matrix[at(r, s0)], whole) != 0;
+    return __any_sync(0xffffffff, rests) ? unit : whole;
+}
+
 // Product `i`: the column and the row through the `largest` element. It is subtracted; what is left is surveyed.
 //
-// These factors carry the rounding of one division an element and, where the filter is small whole numbers, none: the
-// column's smallest element becomes 1 where that is not far from its largest.
+// These factors carry the rounding of one division an element and, where the filter is whole numbers of rank 1, none.
+// The column's smallest element else becomes 1 where that is not far from its largest.
 __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &shared, int &turn, int largest, int i) {
     const int r0 = largest / S, s0 = largest % S;
     const double pivot = matrix[at(r0, s0)];
@@ -134,7 +159,8 @@ __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &sha
         if (size > 0 && size < smallest) smallest = size;
     }
     for (int lanes = 16; lanes > 0; lanes /= 2) smallest = fmin(smallest, __shfl_xor_sync(0xffffffff, smallest, lanes));
-    const double unit = fabs(pivot) <= 4096 * smallest ? smallest : pivot;
+    double unit = fabs(pivot) <= 4096 * smallest ? smallest : pivot;
+    if (filter.whole && i == 0) unit = whole_unit(filter, matrix, r0, s0, unit);
     for (int e = threadIdx.x; e < R + S; e += THREADS) {
         if (e < R) {
             shared.column[e] = matrix[at(e, s0)] / unit;
@@ -261,18 +287,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) factor(const __grid_con
     DYNAMIC_SHARED(double, room);
     double *const matrix = IN_SHARED ? room : args.scratch + static_cast<size_t>(blockIdx.x) * (R * S);
     const int k = blockIdx.x / args.C_GROUP, c = blockIdx.x % args.C_GROUP;
-    Filter filter = {args, args.w + k * args.strides[0] + c * args.strides[1], 0};
+    Filter filter = {args, args.w + k * args.strides[0] + c * args.strides[1], 0, true};
     wait_for_earlier();
     int turn = 0, rank = 1;
-    bool finite = true;
+    bool finite = true, whole = true;
     Survey found = NOTHING;
 #pragma unroll 1
     for (int e = threadIdx.x; e < R * S; e += THREADS) {
         const double value = tap(filter, e / S, e % S);
         finite &= isfinite(value);
+        whole &= fabs(value) < 0x1p31 && value == rint(value);
         add(found, {0, fabs(value), e});
     }
     finite = __syncthreads_and(finite);
+    filter.whole = __syncthreads_and(whole);
     found = block_survey(shared, turn, found);
     double error = finite ? 0.0 : __longlong_as_double(0x7ff8000000000000);
     if (!finite || found.most == 0) {

@@ -11,6 +11,9 @@ from numpy.typing import DTypeLike, NDArray
 # filter itself: a filter that was made as a product has two or three roundings in every element.
 ROUNDINGS = 4
 
+# Filters of whole numbers below this have whole factors, if of rank 1.
+WHOLE = 2.0**31
+
 
 class Factors(NamedTuple):
     """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i]).
@@ -35,8 +38,8 @@ class Factors(NamedTuple):
 def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     """Split filters into as few products of 1-D filters as give them back to the precision of `dtype`.
 
-    All is done in float64, and rounded once. Factors of box, binomial and derivative filters are whole numbers, hence
-    exact.
+    All is done in float64, and rounded once. Factors of whole numbers of rank 1, such as box, binomial and derivative
+    filters, are whole numbers, hence exact.
 
     Parameters
     ----------
@@ -65,7 +68,9 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     noise = ROUNDINGS * float(np.finfo(dtype).eps)
     # One product that leaves so little is what the decomposition would come to: no other of rank 1 is further off.
     ones = np.ones(exact.shape[:2], np.int64)
-    vertical, horizontal, lost = _rounded(*_crosses(exact, ones[..., None, None] > 0), exact, exponents, dtype)
+    vertical, horizontal, lost = _rounded(
+        *_crosses(exact, ones[..., None, None] > 0, exponents), exact, exponents, dtype
+    )
     if exact.size and lost.max() <= noise:
         return Factors(vertical, horizontal, ones, float(lost.max()))
     columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
@@ -74,7 +79,7 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)
     rank = int(ranks.max())
     kept = (np.arange(rank) < ranks[..., None])[..., None]
-    crossed = _rounded(*_crosses(exact, kept), exact, exponents, dtype)
+    crossed = _rounded(*_crosses(exact, kept, exponents), exact, exponents, dtype)
     optimal = _rounded(np.swapaxes(columns, -1, -2)[..., :rank, :] * kept,
                        rows[..., :rank, :] * weights[..., :rank, None] * kept, exact, exponents, dtype)  # fmt: skip
     better = (crossed[2] <= np.maximum(optimal[2], noise))[..., None, None]
@@ -83,12 +88,14 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     return Factors(vertical, horizontal, ranks.astype(np.int64), float(lost.max()))
 
 
-def _crosses(w: NDArray[np.float64], kept: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _crosses(
+    w: NDArray[np.float64], kept: NDArray[np.bool_], exponents: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A column and a row through the largest element, subtracted, and so on: elimination with complete pivoting.
 
     The singular vectors carry the rounding of a whole decomposition; these carry that of one division an element, and
-    where the filter is small whole numbers, none. A column's smallest element becomes 1 where that is not far from
-    its largest.
+    where ``ldexp(w, exponents)`` is whole numbers of rank 1, none. A column's smallest element else becomes 1 where
+    that is not far from its largest.
     """
     rest, (K, C, R, S), rank = w.copy(), w.shape, kept.shape[2]
     vertical, horizontal = np.zeros((K, C, rank, R)), np.zeros((K, C, rank, S))
@@ -98,12 +105,36 @@ def _crosses(w: NDArray[np.float64], kept: NDArray[np.bool_]) -> tuple[NDArray[n
         column, row, pivot = rest[k, c, :, pivots % S], rest[k, c, pivots // S], rest[k, c, pivots // S, pivots % S]
         sizes = np.abs(column)
         smallest = np.where(pivot == 0, 1.0, np.where(sizes > 0, sizes, np.inf).min(-1))
-        unit = np.where(np.abs(pivot) <= 4096 * smallest, smallest, pivot)[..., None]
+        unit = np.where(np.abs(pivot) <= 4096 * smallest, smallest, pivot)
+        if i == 0:
+            unit = _whole_unit(w, exponents, column, row, pivot, unit)
+        unit = unit[..., None]
         whole = (pivot != 0)[..., None]
         vertical[:, :, i] = np.divide(column, unit, where=whole, out=np.zeros((K, C, R)))
         horizontal[:, :, i] = np.divide(row * unit, pivot[..., None], where=whole, out=np.zeros((K, C, S)))
         rest -= vertical[:, :, i, :, None] * horizontal[:, :, i, None]
     return vertical * kept, horizontal * kept
+
+
+def _whole_unit(
+    w: NDArray[np.float64],
+    exponents: NDArray[np.int32],
+    column: NDArray[np.float64],
+    row: NDArray[np.float64],
+    pivot: NDArray[np.float64],
+    unit: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The unit of the column that leaves whole factors where a filter of whole numbers has rank 1, else `unit`.
+
+    The row through the pivot, without what its elements have in common, then divides every row (Gauss's lemma).
+    """
+    numbers = np.ldexp(w, exponents)
+    whole = ((numbers == np.rint(numbers)) & (np.abs(numbers) < WHOLE)).all(axis=(-2, -1))
+    common = np.gcd.reduce(np.where(whole[..., None], np.ldexp(row, exponents[..., 0]), 0).astype(np.int64), axis=-1)
+    whole &= common > 0
+    better = np.where(whole, pivot / np.maximum(common, 1), 1.0)
+    whole &= (np.fmod(column, better[..., None]) == 0).all(axis=-1)
+    return np.where(whole, better, unit)
 
 
 def _rounded(

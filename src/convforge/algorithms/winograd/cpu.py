@@ -203,8 +203,8 @@ def products(u: Any, v: Any, out: Any, g: Any, ends: Any, values: Any, sizes: An
     runs = np.empty((width, 4), np.int64)
     # With no residual and a float output the epilogue is done a panel at a time, before its pixels are put in order.
     direct = not (ends.residual.size or ends.half or ends.integer)
-    inner = Ends(ends.plain, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha, False, False,
-                 False, ends.low, ends.high)  # fmt: skip
+    inner = Ends(ends.plain, ends.divisor, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha,
+                 False, False, False, ends.low, ends.high)  # fmt: skip
     block_u = a * a * sizes.filter_pitch
     for item in range(begin, end):
         block, panel = item // panels, item % panels

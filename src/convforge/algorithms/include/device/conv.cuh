@@ -5,7 +5,7 @@
 //   C, K, GROUPS, C_GROUP = C / GROUPS, K_GROUP = K / GROUPS     channels and outputs, all and of one group
 //   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             the filter's size, and how it moves
 //   BORDER                                                       what stands outside the picture: see border.cuh
-//   SCALE, BIAS, RESIDUAL, ACTIVATION                            the epilogue: see ends.cuh
+//   DIVISOR, SCALE, BIAS, RESIDUAL, ACTIVATION                   the epilogue: see ends.cuh
 //   x_t, w_t, out_t, acc_t, ends_t, operand_t, index_t           types: operand_t of scale and bias as they are given,
 //                                                                ends_t of the epilogue that takes them; index_t is
 //                                                                long long beyond 2^31 elements

@@ -1,9 +1,11 @@
-// The epilogue: out = activation(sum * scale + bias + residual), rounded to the output's type. A sum goes through it
-// in the register where it was taken, so that a fused bias or activation costs no traffic of its own.
+// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual), rounded to the output's type. A sum goes
+// through it in the register where it was taken, so that a fused bias or activation costs no traffic of its own.
 #pragma once
 #include "conv.cuh"
 
 enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU, GELU };
+
+constexpr bool HAS_EPILOGUE = DIVISOR != 1 || SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
 
 // The activation; NaN stays NaN.
 __device__ inline ends_t activated(ends_t y, ends_t alpha) {
@@ -19,8 +21,9 @@ __device__ inline ends_t activated(ends_t y, ends_t alpha) {
 
 // The value that is stored for a sum of output (n, k, p, q).
 __device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
-    if constexpr (!SCALE && !BIAS && !RESIDUAL && ACTIVATION == IDENTITY) return stored<out_t>::of(sum);
+    if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
     ends_t value = static_cast<ends_t>(sum);
+    if constexpr (DIVISOR != 1) value /= DIVISOR;
     if constexpr (SCALE) value *= conv.scale[k * conv.scale_channels];
     if constexpr (BIAS) value += conv.bias[k];
     if constexpr (RESIDUAL) value += as<ends_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
