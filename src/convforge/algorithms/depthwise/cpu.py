@@ -15,6 +15,9 @@ from convforge.algorithms.include.rows import copy_run, gather_strip, half_to_fl
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import alias, borrow, fma, get, lanes_of, load, load_as, put, splat, store, zeros
 
+# Values that go through the epilogue at a time, where all channels of a pixel do alike.
+RUN = 512
+
 
 @jit
 def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
@@ -111,7 +114,7 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, str
     tile = np.zeros((1 if block.interleaved else block.item_vectors) * strip.plane, w.dtype)
     width = block.channels if block.interleaved else block.item_vectors * lanes
     sums = np.empty(block.rows * g.Q * width, w.dtype)
-    value = np.empty(width, values.dtype)
+    value = np.empty(max(width, RUN), values.dtype)
     walk_pixels(x, w, out, g, ends, strip, block, offsets, corners, places, tile, sums, value, begin, end)
 
 
@@ -121,7 +124,7 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
     """Work items [begin, end) of :func:`along_channels`, in buffers that its frame holds."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, places, tile, sums, value = borrow(corners), borrow(places), borrow(tile), borrow(sums), borrow(value)
-    target, width = alias(out.flat, sums), value.size
+    target, width = alias(out.flat, sums), block.channels if block.interleaved else block.item_vectors * lanes_of(w)
     lanes, taps, strips = lanes_of(w), g.R * g.S, (g.P + strip.tile_p - 1) // strip.tile_p
     # From one vector of an item to the next: elements of the tile and of a pixel, places in the lists.
     plane, beside, listed = strip.plane, lanes, 0

@@ -313,7 +313,7 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
     sums : 1-D array
         Channel i of pixel q is ``sums[first + q * pitch + i]``.
     values : 1-D array
-        Scratch for `n` values in the type that the epilogue works in.
+        Scratch for `n` or more values in the type that the epilogue works in.
     out, start : 1-D array, int
         Channel k of the first pixel is ``out[start]``.
     place : tuple of five int
@@ -321,8 +321,11 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
     ends, residual_start
         As of :func:`store_row`.
     """
-    if ends.plain and step * place[2] == 1 and place[4] == n and pitch == n:
-        store_plain(sums, first, pixels * n, out, start, 1, ends)
+    alike = ends.plain or (ends.scale.size <= 1 and ends.bias.size == 0 and ends.residual.size == 0)
+    if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, side by side
+        whole = max(pixels * n, 1) if ends.plain else values.size
+        for i in range(0, pixels * n, whole):
+            store_row(sums, first + i, min(whole, pixels * n - i), values, k, out, start + i, 1, ends, 0, 0)
         return
     for q in range(pixels):
         at = start + q * place[4]
