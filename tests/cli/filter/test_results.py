@@ -78,8 +78,9 @@ def test_every_kind_of_picture_passes_the_identity_unharmed(
         pytest.skip("no such PNG")
     pixels = RANDOM.integers(0, 60000 if dtype != "uint8" else 256, size).astype(dtype)
     source, target = kept(tmp_path, f"a{suffix}", pixels, pages=pages), tmp_path / f"b{suffix}"
-    done(source, target, "--kernel", "identity")
-    result = read_picture(target)
+    axes = "YXC" if suffix == ".npy" and size[-1] == 5 else None  # in a .npy file it could be five rows
+    done(source, target, "--kernel", "identity", *(("--axes", axes) if axes else ()))
+    result = read_picture(target, axes=axes)
     np.testing.assert_array_equal(result.pixels, pixels)
     assert (result.pixels.dtype, result.pages) == (pixels.dtype, pages)
 
