@@ -102,7 +102,8 @@ def find_plan(
     choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
         choice.plan.runtime.synchronize(stream)  # what the caller has under way would take its time
-        measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
+        with np.errstate(all="ignore"):
+            measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
         choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     return choice.plan
 
@@ -117,7 +118,7 @@ def _find_plan(
     generation: int,
 ) -> Choice:
     """What is chosen as long as nothing more is measured of problems like this one: `generation` goes up when it is."""
-    with no_fork():  # what a plan needs is imported here
+    with no_fork(), np.errstate(all="ignore"):  # what a plan needs is imported here
         return _planned(problem, algorithm, config, device, workspace_limit)
 
 
@@ -266,6 +267,7 @@ def execute(
     plan(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out, None, stream)
 
 
+@np.errstate(all="ignore")  # a bias beyond float32 is Inf there
 def _cast(operands: Operands, problem: Any) -> Operands:
     """A device's kernels take contiguous operands of one type."""
     scale, bias = (

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
@@ -184,6 +186,9 @@ Step = Launch | Child | Chunks
 class Plan:
     """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
 
+    Its results are what IEEE 754 says, Inf and NaN included: NumPy's error state is ignored while it prepares and runs,
+    so a caller's ``np.errstate(all="raise")`` stops no call, and none warns.
+
     Parameters
     ----------
     algorithm, problem, config, runtime
@@ -245,20 +250,16 @@ class Plan:
         w : array of the problem's `w_shape`
             For a matrix product, B; ignored where there are no weights.
         """
-        if self._holds_forks:
-            with no_fork():
-                return self._prepare(w, stream)
-        return self._prepare(w, stream)
+        with np.errstate(all="ignore"), self._no_fork():
+            return self._prepare(w, stream)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Like :meth:`prepare`, for calls that end before the weights change.
 
         Where the kernels can read them as they lie, nothing is copied.
         """
-        if self._holds_forks:
-            with no_fork():
-                return self._borrow(w, stream)
-        return self._borrow(w, stream)
+        with np.errstate(all="ignore"), self._no_fork():
+            return self._borrow(w, stream)
 
     def __call__(
         self,
@@ -282,7 +283,8 @@ class Plan:
             raise ValueError(f"{self.algorithm.name} writes into its caller's output: out=None must be an array")
         workspace = self.enough_workspace(workspace, stream)
         target = self.runtime.writable(out)
-        self.execute(Frame(x, prepared, operands or Operands(), target, workspace, stream))
+        with np.errstate(all="ignore"):
+            self.execute(Frame(x, prepared, operands or Operands(), target, workspace, stream))
         if target is not out:
             out[...] = target
         return out
@@ -307,9 +309,12 @@ class Plan:
 
     def execute(self, frame: Frame) -> None:
         """Run the steps on buffers that are already in place."""
-        with no_fork() if self._holds_forks else nullcontext():
+        with self._no_fork():
             for step in self.steps:
                 step.run(frame)
+
+    def _no_fork(self) -> AbstractContextManager[None]:
+        return no_fork() if self._holds_forks else nullcontext()
 
     @property
     def launches(self) -> tuple[LaunchInfo, ...]:

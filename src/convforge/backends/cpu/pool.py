@@ -123,19 +123,23 @@ class _Line:
                 self._asleep = 0
 
     def work(self) -> None:
-        """A thread: run tasks, watch for more, sleep."""
-        while True:
-            seen = int(self._news[0])
-            try:
-                task = self._tasks.popleft()
-            except IndexError:
-                if self._ended:
-                    return
-                if not self._wait_while(self._news, seen, LOOKS):
-                    self._sleep(seen)
-                continue
-            task()
-            del task  # and with it the caller's arrays
+        """A thread: run tasks, watch for more, sleep.
+
+        NumPy's error state is each thread's own: here nothing is reported, as where a plan runs.
+        """
+        with np.errstate(all="ignore"):
+            while True:
+                seen = int(self._news[0])
+                try:
+                    task = self._tasks.popleft()
+                except IndexError:
+                    if self._ended:
+                        return
+                    if not self._wait_while(self._news, seen, LOOKS):
+                        self._sleep(seen)
+                    continue
+                task()
+                del task  # and with it the caller's arrays
 
     def _sleep(self, seen: int) -> None:
         """Until there are news, unless there have been some since `seen` of them."""
