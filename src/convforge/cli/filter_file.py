@@ -23,6 +23,7 @@ def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, read
     from convforge.cli.app import Failure
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
+    from convforge.images.files import not_kept
     from convforge.pipeline.clock import Clock
 
     clock = Clock()
@@ -47,6 +48,8 @@ def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, read
         raise typer.Exit(130) from stop
     for line in _report(source, target, picture, kernel, recipe, done, clock):
         typer.echo(line)
+    if lost := not_kept(target, done.picture):
+        typer.echo(f"convforge: {target}: not kept: {', '.join(lost)}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,12 @@ class _Tally:
     seconds: float = 0.0
     methods: Counter[str] = field(default_factory=Counter)
     failures: dict[Path, str] = field(default_factory=dict)
+    lost: dict[tuple[str, ...], list[Path]] = field(default_factory=dict)
 
-    def add(self, written: Written) -> None:
+    def add(self, source: Path, written: Written) -> None:
         """Count a picture."""
+        if written.lost:
+            self.lost.setdefault(written.lost, []).append(source)
         self.done += 1
         self.pixels_in += written.pixels_in
         self.pixels_out += written.pixels_out
@@ -121,7 +124,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, reading:
         ):
             for job, future in results:
                 try:
-                    tally.add(future.result())
+                    tally.add(job.source, future.result())
                 except (ValueError, OSError, MemoryError) as error:
                     tally.failures[job.source] = _reason(error, recipe)
                 advance()
@@ -192,6 +195,8 @@ def _print_report(
         ("limit", _limit(shares)),
     ):
         typer.echo(f"{name:<11} {text}")
+    for words, sources in sorted(tally.lost.items(), key=lambda item: min(item[1])):
+        typer.echo(f"{'not kept':<11} {', '.join(words)} of {_names(folder, sources)}")
     typer.echo()
     _print_stages(shares)
 
@@ -251,6 +256,12 @@ def _print_stages(shares: Sequence[Share]) -> None:
     for share in shares:
         table.add_row(share.stage, f"{share.seconds:.3g} s", str(share.threads), f"{share.of_time:.0%}")
     Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _names(folder: Path, sources: Sequence[Path]) -> str:
+    """Up to three pictures by name; of more, how many there are."""
+    names = [str(path.relative_to(folder)) for path in sorted(sources)]
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def _pictures(count: int) -> str:

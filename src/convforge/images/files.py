@@ -24,6 +24,7 @@ __all__ = [
     "Picture",
     "PictureError",
     "check_writable",
+    "not_kept",
     "read_picture",
     "write_picture",
 ]
@@ -38,6 +39,7 @@ class _Format:
     magic: tuple[bytes, ...]
     read: Callable[[Path, int, Axes | None], Picture]
     write: Callable[[BinaryIO, Picture], None]
+    lost: Callable[[Picture], list[str]]
     dtypes: tuple[str, ...] = ()  # () is every sample type
     bands: tuple[int, ...] = ()  # () is any number
     alpha: bool = True
@@ -45,20 +47,23 @@ class _Format:
 
 
 _FORMATS = (
-    _Format("PNG", (".png",), (png.SIGNATURE,), png.read, png.write, ("uint8", "uint16"), (1, 3), pages=False),
+    _Format(
+        "PNG", (".png",), (png.SIGNATURE,), png.read, png.write, png.lost, ("uint8", "uint16"), (1, 3), pages=False
+    ),
     _Format(
         "JPEG",
         (".jpg", ".jpeg"),
         (b"\xff\xd8\xff",),
         jpeg.read,
         jpeg.write,
+        jpeg.lost,
         ("uint8",),
         (1, 3),
         alpha=False,
         pages=False,
     ),
-    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), tiff.read, tiff.write),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), npy.read, npy.write),
+    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), tiff.read, tiff.write, tiff.lost),
+    _Format(".npy", (".npy",), (b"\x93NUMPY",), npy.read, npy.write, npy.lost),
 )
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
@@ -201,14 +206,36 @@ def check_writable(
         raise PictureError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
+def not_kept(path: StrPath, picture: Picture) -> tuple[str, ...]:
+    """What `write_picture` does not carry into this file, in words: what the source held, and what has no place here.
+
+    Parameters
+    ----------
+    path : path-like
+        Its ending names the format.
+    picture : Picture
+
+    Examples
+    --------
+    >>> scan = Picture(np.ones((2, 3), np.uint8), metadata=Metadata((300, 300), left=("XMP",)))
+    >>> not_kept("scan.npy", scan)
+    ('XMP', 'resolution')
+    """
+    path = Path(path)
+    words = [*picture.metadata.left, *_format_for(path).lost(picture)]
+    if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
+        words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
+    return tuple(dict.fromkeys(words))
+
+
 def write_picture(path: StrPath, picture: Picture) -> None:
     """Write a picture in the format that the name's ending says; all of it or nothing.
 
     The file is made under a temporary name in the same folder and renamed when complete: an existing file is replaced
     then and only then, keeping its permissions, and a failure leaves nothing behind; what a killed process left is
     removed by a later write into that folder, once it is an hour old. Alpha is converted to the pixels' sample type; in
-    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling; it and .npy lose what they
-    have no place for (.npy: all metadata).
+    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` says what a
+    format has no place for (.npy: all metadata).
 
     Parameters
     ----------

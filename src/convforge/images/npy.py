@@ -10,6 +10,8 @@ from typing import BinaryIO
 import numpy as np
 
 from convforge.images.axes import Axes, check_clear, picture_of
+from convforge.images.exif import in_words
+from convforge.images.losses import lost_chunks
 from convforge.images.picture import (
     SAMPLE_DTYPES,
     Array,
@@ -53,6 +55,16 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     picture = picture_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
     return picture if axes else replace(picture, axes=Picture.axes)
+
+
+def lost(picture: Picture) -> list[str]:
+    """Of what a picture carries, that for which a .npy file has no place."""
+    metadata = picture.metadata
+    found = ["description"] if metadata.description else []
+    found += ["resolution"] if metadata.resolution is not None else []
+    found += ["ICC profile"] if metadata.icc_profile is not None else []
+    found += [in_words(metadata.exif)] if metadata.exif is not None else []
+    return found + lost_chunks(metadata)
 
 
 def write(file: BinaryIO, picture: Picture) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convforge.images.convert import to_dtype
+from convforge.images.exif import pack_block, read_block, standing
 
 Array = npt.NDArray[Any]
 Unit = Literal["inch", "centimeter", "none"]
@@ -42,6 +43,15 @@ class Metadata:
         The colour profile as it stood in the file.
     premultiplied : bool
         The colours are already multiplied by alpha ("associated" alpha, TIFF only).
+    exif : bytes, optional
+        Maker, times, exposure, place and the like, as a block of EXIF that begins with b"II"; without orientation, as
+        pixels are upright, and without the maker's note and thumbnail, which would be untrue or damaged.
+    png : tuple of (bytes, bytes)
+        Texts and colours that only PNG has a place for: chunks by name.
+    left : tuple of str
+        What the file held beside this, in words; nothing of it is written.
+    storage : tuple of str
+        How a TIFF was stored that is written otherwise, in words.
 
     Examples
     --------
@@ -54,6 +64,10 @@ class Metadata:
     description: str = ""
     icc_profile: bytes | None = field(default=None, repr=False)
     premultiplied: bool = False
+    exif: bytes | None = field(default=None, repr=False)
+    png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
+    left: tuple[str, ...] = field(default=(), repr=False)
+    storage: tuple[str, ...] = field(default=(), repr=False)
 
     def pixels_per(self, unit: Literal["inch", "centimeter"]) -> tuple[float, float] | None:
         """Return the resolution along x and y in `unit`, or None where the file states none.
@@ -153,7 +167,7 @@ class Picture:
             The result, with the page axis of this picture, any number of bands.
         stride : (int, int)
             Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
-            inch becomes 150 at stride 2.
+            inch becomes 150 at stride 2. Of EXIF, what is counted in pixels is left behind where it is not 1.
 
         Raises
         ------
@@ -172,6 +186,9 @@ class Picture:
         if metadata.resolution is not None and stride != (1, 1):
             x, y = metadata.resolution
             metadata = replace(metadata, resolution=(x / step_x, y / step_y))
+        if metadata.exif is not None and stride != (1, 1):
+            kept, lost = standing(read_block(metadata.exif)[0])
+            metadata = replace(metadata, exif=pack_block(kept), left=(*metadata.left, *lost))
         done = replace(self, pixels=pixels, alpha=alpha, metadata=metadata)
         letters, sizes = self.axes
         if done.bands == self.bands:

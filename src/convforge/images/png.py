@@ -14,7 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from convforge.images.axes import Axes, as_named
-from convforge.images.jpeg import ORIENTATION, exif_tags, matching_profile
+from convforge.images.exif import DESCRIPTION, block_for, pack_block, read_block, read_carried, text_of
+from convforge.images.losses import lost_colours, lost_places, matching_profile
 from convforge.images.picture import (
     Array,
     Metadata,
@@ -29,6 +30,17 @@ from convforge.images.picture import (
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples a pixel; 3 is a palette index
+TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
+XMP = b"XML:com.adobe.xmp"
+
+# Chunks that are read, those that are carried as they stand, and of the rest those that have a name.
+READ = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf", b"pHYs", b"iCCP", b"acTL"}
+COLOURS = {b"gAMA", b"cHRM", b"sRGB", b"cICP", b"mDCV", b"cLLI", b"tIME"}
+INSTEAD_OF_PROFILES = {b"sRGB", b"cICP"}
+LEFT = {b"bKGD": "background colour", b"sBIT": "significant bits", b"hIST": "histogram of the palette",
+        b"sPLT": "suggested palette", b"pCAL": "calibration", b"sCAL": "physical scale", b"oFFs": "offset",
+        b"sTER": "stereo"}  # fmt: skip
+
 DEFLATE_RATIO = 1032  # zlib's technical notes: the most that deflate can shrink
 LARGEST_TEXT = 2**20
 HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR, after which chunks of ours go
@@ -51,14 +63,24 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
     pixels: Array = imagecodecs.png_decode(data)
-    orientation = int(exif_tags(chunks.get(b"eXIf", b"")).get(ORIENTATION, 1))
+    main, orientation, left = read_carried(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
     if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
         alpha = np.ascontiguousarray(pixels[..., -1])
         pixels = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3])
     resolution, unit = _resolution(chunks.get(b"pHYs"), swapped=orientation in (5, 6, 7, 8))
-    metadata = Metadata(resolution, unit, _description(texts), _profile(chunks.get(b"iCCP")))
+    metadata = Metadata(
+        resolution,
+        unit,
+        _description(texts) or text_of(main, DESCRIPTION),
+        _profile(chunks.get(b"iCCP")),
+        exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
+        png=tuple(
+            (kind, body) for kind, body in [*texts, *chunks.items()] if kind in COLOURS or _is_kept_text(kind, body)
+        ),
+        left=(*left, *_left_behind(chunks, texts)),
+    )
     return as_named(axes, Picture(pixels, alpha=alpha, metadata=metadata))
 
 
@@ -139,6 +161,24 @@ def _description(texts: list[tuple[bytes, bytes]]) -> str:
     return ""
 
 
+def lost(picture: Picture) -> list[str]:
+    """Of what a picture carries, that for which a PNG has no place."""
+    return lost_colours(picture) + lost_places(picture.metadata)
+
+
+def _is_kept_text(kind: bytes, body: bytes) -> bool:
+    keyword = body.partition(b"\0")[0]
+    return kind in TEXTS and keyword not in (b"Description", XMP) and not keyword.startswith(b"Raw profile type ")
+
+
+def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -> list[str]:
+    """Chunks that are not carried, in words."""
+    keywords = [body.partition(b"\0")[0] for _, body in texts]
+    found = ["XMP"] if XMP in keywords else []
+    found += [word.decode("latin-1") for word in keywords if word.startswith(b"Raw profile type ")]
+    return found + [LEFT.get(kind, f"chunk {kind.decode('latin-1')}") for kind in chunks if kind not in READ | COLOURS]
+
+
 def _inflate(packed: bytes, *, limit: int) -> bytes | None:
     """Unpack at most `limit` bytes; None where there is more or it is damaged: the picture is whole without it."""
     engine = zlib.decompressobj()
@@ -158,6 +198,11 @@ def _metadata_chunks(picture: Picture) -> Iterator[tuple[bytes, bytes]]:
     sides = (per_cm[0] * 100, per_cm[1] * 100) if per_cm is not None else metadata.resolution
     if sides is not None and all(1 <= round(side) < 2**31 for side in sides):
         yield b"pHYs", struct.pack(">IIB", round(sides[0]), round(sides[1]), per_cm is not None)
+    main = {} if metadata.exif is None else read_block(metadata.exif)[0]
+    block = block_for(main, picture.width, picture.height)
+    if block is not None:
+        yield b"eXIf", block
+    yield from ((kind, body) for kind, body in metadata.png if profile is None or kind not in INSTEAD_OF_PROFILES)
     text = metadata.description.replace("\0", "")
     if text:
         try:

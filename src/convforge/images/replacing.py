@@ -50,7 +50,7 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         sweep(target.parent)
     temporary = target.with_name(f".convforge-{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("xb") as file:  # a plain open: the permissions are those the umask gives any new file
+        with temporary.open("x+b") as file:  # a plain open: the permissions are those the umask gives any new file
             _lock(file)
             yield file
             file.flush()

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from convforge.images.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
-from convforge.images.jpeg import matching_profile
 from convforge.images.picture import (
     SAMPLE_DTYPES,
     Array,
     Metadata,
     Picture,
     PictureError,
-    Unit,
     alpha_as,
     check_proportion,
     check_size,
     is_sample_dtype,
     upright,
 )
+from convforge.images.tiff_tags import (
+    is_big,
+    lost,
+    metadata_of,
+    orientation_of,
+    point_to_tags,
+    series_shape,
+    write_options,
+)
+
+__all__ = ["lost", "read", "write"]
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -41,8 +49,6 @@ CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YC
 # (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB told in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
-
-BIG = 2**32 - 2**25  # above this the 32-bit offsets of classic TIFF end
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
@@ -69,12 +75,13 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
             parts = [_finish(first, one) for one in raw]
         else:
             parts = [_finish(page, np.asarray(page.asarray(squeeze=False))) for page in pages]
-        metadata = _metadata(file, first)
-        orientation = _tag(first, "Orientation", 1)
-        series = _series_shape(file, count)
+        series = series_shape(file, count)
+        alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
+        metadata = metadata_of(file, pages, series, axes, premultiplied=alpha == ASSOCIATED)
+        orientation = orientation_of(first)
     if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
         check_clear(str(path), (count, height, width))
-    return as_named(axes, _assemble(parts, metadata, int(orientation)), tuple(series.values()))
+    return as_named(axes, _assemble(parts, metadata, orientation), tuple(series.values()))
 
 
 def write(file: BinaryIO, picture: Picture) -> None:
@@ -89,7 +96,8 @@ def write(file: BinaryIO, picture: Picture) -> None:
         alpha = picture.alpha if picture.pages else picture.alpha[np.newaxis]
         pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
         extra.append("assocalpha" if picture.metadata.premultiplied else "unassalpha")
-    options = _write_options(picture)
+    options = write_options(picture)
+    tags = options.pop("extratags")
     options["photometric"] = "rgb" if colours == 3 else "minisblack"
     if pixels.shape[-1] == 1:
         pixels = pixels[..., 0]
@@ -99,22 +107,12 @@ def write(file: BinaryIO, picture: Picture) -> None:
         options["extrasamples"] = extra
     if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
-    # bands can be sub-byte in no writer of ours, so the bytes of the pixels bound those of the file
-    with TiffWriter(file, bigtiff=pixels.nbytes + 2**16 * len(pixels) > BIG) as writer:
+    with TiffWriter(file, bigtiff=is_big(picture), byteorder="<") as writer:
         for index, page in enumerate(pixels):
             text = picture.metadata.description if index == 0 else ""
-            writer.write(np.ascontiguousarray(page), description=text.encode() or None, **options)
-
-
-def _write_options(picture: Picture) -> dict[str, Any]:
-    metadata = picture.metadata
-    options: dict[str, Any] = {"metadata": None, "software": False}
-    if metadata.resolution is not None:
-        options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = matching_profile(metadata, picture.bands)
-    if profile is not None:
-        options["iccprofile"] = profile
-    return options
+            more = tags if index == 0 else []
+            writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
+    point_to_tags(file, picture.metadata)
 
 
 @contextmanager
@@ -160,21 +158,6 @@ def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
         return None
     count = file.series[0].size // first.size if first.size else 0
     return count if count > 1 else None
-
-
-def _series_shape(file: TiffFile, count: int) -> dict[str, int]:
-    """The axes that the file itself names beside those of a plane, where they count the pages as they follow; Q is one
-    without a name.
-    """
-    if not (file.is_imagej or file.is_ome or file.is_shaped):
-        return {}
-    first = file.series[0]
-    sizes = dict(zip(first.axes, first.shape, strict=True))
-    stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
-    in_order = len(first.axes) == len(sizes) and math.prod(stacked.values()) == count
-    if len(file.pages) > 1:
-        in_order = in_order and [page.index for page in first.pages if page is not None] == list(range(count))
-    return stacked if in_order else {}
 
 
 def _check_page(path: Path, page: TiffPage) -> None:
@@ -270,41 +253,6 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
         return np.invert(colours)
     bits = 8 if colours.dtype == np.uint8 else int(page.bitspersample)
     return np.asarray(colours.dtype.type(2**bits - 1) - colours)
-
-
-def _metadata(file: TiffFile, page: TiffPage) -> Metadata:
-    # tifffile's own note on the array's shape, and OME-XML, tell of axes and types that a filter changes: left out
-    description = "" if file.is_shaped or file.is_ome else page.description
-    extra = _extra_samples(page, page.shaped[0] * page.shaped[4])
-    alpha = next((kind for kind in extra if kind in (ASSOCIATED, UNASSOCIATED)), None)
-    profile = _tag(page, "InterColorProfile", None)
-    return Metadata(
-        *_resolution(page),
-        description=description,
-        icc_profile=bytes(profile) if profile is not None else None,
-        premultiplied=alpha == ASSOCIATED,
-    )
-
-
-def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
-    units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
-    unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
-    x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
-    if x is None or y is None or (unit == "none" and x == y == 1):
-        return None, "inch"
-    swapped = int(_tag(page, "Orientation", 1)) in (5, 6, 7, 8)
-    return ((y, x) if swapped else (x, y)), unit
-
-
-def _tag(page: TiffPage, name: str, default: Any) -> Any:
-    value = page.tags.valueof(name, default=default)
-    return default if value is None else value
-
-
-def _rational(value: Any) -> float | None:
-    if not isinstance(value, tuple) or len(value) != 2 or 0 in value:
-        return None
-    return float(value[0] / value[1])
 
 
 def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata, orientation: int) -> Picture:

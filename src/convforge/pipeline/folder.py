@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convforge.execution import runtime_of
-from convforge.images.files import WRITABLE_SUFFIXES, check_writable, write_picture
+from convforge.images.files import WRITABLE_SUFFIXES, check_writable, not_kept, write_picture
 from convforge.images.picture import Picture
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved
@@ -47,13 +47,14 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A picture that is done: bytes of pixels in and out, of files in and out, and the method."""
+    """A picture that is done: bytes of pixels in and out, of files in and out, the method, and what was not kept."""
 
     pixels_in: int
     pixels_out: int
     file_in: int
     file_out: int
     method: str
+    lost: tuple[str, ...] = ()
 
 
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
@@ -185,7 +186,7 @@ def filter_files(
             write_picture(sheet.job.target, result)
         return Written(
             sheet.picture.pixels.nbytes, result.pixels.nbytes, sheet.file_in, sheet.job.target.stat().st_size,
-            convolved.plan.algorithm.name,
+            convolved.plan.algorithm.name, not_kept(sheet.job.target, result),
         )  # fmt: skip
 
     yield from flow(
