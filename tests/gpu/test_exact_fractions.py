@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.gpu.present import need_gpu
 from tests.test_exact_fractions import KERNELS, NOT_OF_PICTURES, picture, quotients
 
 import convforge
 from convforge.algorithms import ON_DEVICE
+
+need_gpu()
 
 METHODS = [
     a.name
