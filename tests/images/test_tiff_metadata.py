@@ -124,6 +124,14 @@ def test_tifffiles_note_does_not_lie(tmp_path: Path) -> None:
     assert through(tmp_path)[1] == ()
 
 
+def test_a_description_before_tifffiles_note_is_kept(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", PLANE, description="hello scan")
+    picture, lost = through(tmp_path)
+    assert (picture.metadata.description, lost) == ("hello scan", ())
+    with tifffile.TiffFile(tmp_path / "b.tif") as file:
+        assert file.pages.first.description == "hello scan"
+
+
 @pytest.mark.parametrize(
     ("text", "lost"),
     [

@@ -177,13 +177,18 @@ def _description(file: TiffFile, page: TiffPage, series: dict[str, int], axes: A
         return "", [f"OME-XML (axes {letters}YX)" if letters else "OME-XML"]
     text = page.description
     if file.is_shaped:
+        named = axes is None and (len(series) > 1 or letters not in ("", "I", "Q"))
+        lost = [f"axes {letters}YX"] if named else []
+        if text.startswith("shape="):  # the note of old versions
+            return "", lost
+        if not text.startswith("{"):  # the user's own: the note stands in a tag behind it
+            return text, lost
         try:
-            note = json.loads(text) if text.startswith("{") else {}
+            note = json.loads(text)
         except ValueError:
             return "", ["damaged description"]
         rest = {name: value for name, value in note.items() if name not in ("shape", "axes", "truncated")}
-        named = axes is None and (len(series) > 1 or letters not in ("", "I", "Q"))
-        return json.dumps(rest) if rest else "", [f"axes {letters}YX"] if named else []
+        return json.dumps(rest) if rest else "", lost
     if file.is_imagej:
         count = re.search(r"^images=([0-9]{1,9})", text, re.MULTILINE)
         untrue = count is not None and int(count[1]) != (math.prod(series.values()) if series else len(file.pages))
