@@ -38,6 +38,8 @@ ELSEWHERE = {
     "delta": "add it to the result: filter(image, kernel, out_dtype='float32') + delta",
     **dict.fromkeys(("mode", "borderType", "boundary", "padding_mode"), "say border="),
     **dict.fromkeys(("ddepth", "dtype", "output"), "say out_dtype="),
+    **dict.fromkeys(("axis", "channel_axis"), "say axes=, such as axes='CYX' for channel_axis=0"),
+    **dict.fromkeys(("sigma", "ksize", "truncate"), "the kernel says it: 'gaussian:SIZE:SIGMA', 'box:SIZE'"),
     **dict.fromkeys(("fillvalue", "padding_value", "constant_values"), "say border='constant' and cval="),
 }
 

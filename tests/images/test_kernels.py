@@ -119,7 +119,7 @@ def test_fractions_and_integers() -> None:
         ("log:5:0", ["SIGMA"]),
         ("log:5:1e-300", ["finite"]),
         ("gaussian:1.4", ["'gaussian:13:1.4'"]),
-        ("qqq", ["unknown kernel 'qqq'", "sobel-x", "box:SIZE"]),
+        ("qqq", ["unknown kernel 'qqq'; known are laplacian", "sobel-x", "box:SIZE"]),
         ("", ["empty"]),
         (" ; ", ["empty"]),
         ("[]", ["empty"]),

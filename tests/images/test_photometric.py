@@ -172,3 +172,64 @@ def test_transparency_of_a_png(tmp_path: Path, image: Any, transparency: Any, mo
     got = read_picture(tmp_path / "a.png")
     np.testing.assert_array_equal(got.alpha, want[..., 3])
     np.testing.assert_array_equal(got.pixels, want[..., 0] if mode == "LA" else want[..., :3])
+
+
+# Pages that are not alike.
+
+
+def two_pages(path: Path, *pages: tuple[Any, dict[str, Any]]) -> Path:
+    with tifffile.TiffWriter(path) as writer:
+        for pixels, options in pages:
+            writer.write(pixels, **{"photometric": "minisblack", "metadata": None} | options)
+    return path
+
+
+def test_each_page_is_turned_by_its_own_orientation(tmp_path: Path) -> None:
+    square = RANDOM.integers(0, 256, (8, 8), dtype=np.uint8)
+    wide = RANDOM.integers(0, 256, (5, 8), dtype=np.uint8)
+    turns = [({"extratags": [(274, 3, 1, turn, True)]}, turn) for turn in (1, 3, 6)]
+    path = two_pages(tmp_path / "a.tif", *((square, options) for options, _ in turns))
+    got = read_picture(path).pixels
+    np.testing.assert_array_equal(got, [square, square[::-1, ::-1], square.T[:, ::-1]])
+    np.testing.assert_array_equal(
+        read_picture(two_pages(path, (wide, turns[2][0]), (wide.T[:, ::-1], turns[0][0]))).pixels,
+        [wide.T[:, ::-1]] * 2,
+    )
+    with pytest.raises(PictureError, match="page 1 is 8 x 5 pixels of 1 x uint8 and page 2 is 5 x 8 pixels"):
+        read_picture(two_pages(path, (wide, turns[0][0]), (wide, turns[2][0])))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (
+            {"extrasamples": ["unassalpha"]},
+            {"extrasamples": ["unspecified"]},
+            "alpha and page 2 .* with another sample",
+        ),
+        (
+            {"extrasamples": ["assocalpha"]},
+            {"extrasamples": ["unassalpha"]},
+            "associated alpha and page 2 .* with alpha",
+        ),
+    ],
+)
+def test_pages_whose_samples_mean_different_things_are_refused(
+    tmp_path: Path, first: Any, second: Any, says: str
+) -> None:
+    pixels = np.zeros((8, 9, 2), np.uint8)
+    with pytest.raises(PictureError, match=f"page 1 is 9 x 8 pixels of 2 x uint8 with {says}; split the file"):
+        read_picture(two_pages(tmp_path / "a.tif", (pixels, first), (pixels, second)))
+
+
+def test_a_palette_beside_gray_is_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 9), np.uint8)
+    palette = {"photometric": "palette", "colormap": np.zeros((3, 256), np.uint16)}
+    with pytest.raises(PictureError, match="page 1 is 9 x 8 pixels of 1 x uint8 with a palette and page 2 is"):
+        read_picture(two_pages(tmp_path / "a.tif", (pixels, palette), (pixels, {})))
+
+
+def test_white_and_black_may_be_zero_page_by_page(tmp_path: Path) -> None:
+    pixels = np.full((8, 9), 40, np.uint8)
+    got = read_picture(two_pages(tmp_path / "a.tif", (pixels, {"photometric": "miniswhite"}), (pixels, {})))
+    assert got.pixels[:, 0, 0].tolist() == [215, 40]

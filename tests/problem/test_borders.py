@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from convforge.check import make_inputs, truth
-from convforge.problem import PADDING_MODES, Conv2dProblem, border_indices
+from convforge.problem import PADDING_MODES, Conv2dProblem, border_indices, padding_mode_of
 
 SCIPY = {
     "zeros": "constant",
@@ -65,3 +65,15 @@ def test_filters_agree_with_scipy_ndimage(shape, filter_shape, mode, flip):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="padding_mode='mirror' is unknown; choose one of zeros, constant, reflect"):
         border_indices(4, 1, 1, "mirror")
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("Mirror", "mirror"), ("REFLECT", "reflect"), ("nearst", "nearest"), ("edge ", "edge"),
+     ("border_wrap", "BORDER_WRAP"), ("cv2.BORDER_REFLECT", "BORDER_REFLECT"), ("reflect-101", "reflect101")],
+)  # fmt: skip
+def test_an_unknown_word_is_answered_with_the_nearest(word: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f"border='{word}' is unknown; did you mean '{near}'\\? Choose one of zeros"):
+        padding_mode_of(word, "border")
+    with pytest.raises(ValueError, match="border='linear_ramp' is unknown; choose one of zeros"):
+        padding_mode_of("linear_ramp", "border")

@@ -138,6 +138,7 @@ BAD_TEXTS = {
     "n1c1h8w8_k1r3s3_f32-f32": "token 'f32-f32'",
     "n1c1h8w8_k1r3s3_p1x2x3": "token 'p1x2x3'",
     "n1c1h8w8_k1r3s3_nchw-nhwc": "token 'nchw-nhwc'",
+    "n1c1h8w8_k1r3s3_edge": "token 'edge' of problem 'n1c1h8w8_k1r3s3_edge' is unknown; the border is written 'repl",
     "n1c1h8w8_k1r3s3_+dance": "'dance' in epilogue '+dance' is unknown",
     "n1c1h2w8_k1r3s3": "the filter's height of 3 pixels",
     "max_n1c1h8w8_r2s2_u4": "token 'u4'",

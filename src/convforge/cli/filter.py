@@ -116,9 +116,14 @@ def _one_of(word: str, known: Sequence[str], option: str) -> str:
 
 
 def _border(word: str) -> str:
-    from convforge.problem import PADDING_ALIASES, PADDING_MODES
+    from convforge.problem import PADDING_ALIASES, PADDING_MODES, near_padding_mode
 
-    return PADDING_ALIASES.get(word) or _one_of(word, tuple(PADDING_MODES), "--border")
+    mode = PADDING_ALIASES.get(word, word)
+    if mode in PADDING_MODES:
+        return mode
+    near = near_padding_mode(word)
+    hint = f"; did you mean {near!r}?" if near else "."
+    raise ValueError(f"--border {word!r} is unknown{hint} Choose one of {', '.join(PADDING_MODES)}")
 
 
 def _known_method(method: str, device: str) -> str:

@@ -43,6 +43,8 @@ _ELSEWHERE = {
     "scharr": "'scharr-x' and 'scharr-y' are the two directions",
     **dict.fromkeys(("mean", "average", "uniform", "blur"), "the mean is 'box:SIZE'"),
     **dict.fromkeys(("gauss", "gaussian-laplace"), "there are 'gaussian:SIZE:SIGMA' and 'log:SIZE:SIGMA'"),
+    "prewitt": "'-1 0 1; -1 0 1; -1 0 1' is one direction, and 'sobel-x' is near",
+    "roberts": "'1 0; 0 -1' is one direction",
     "median": "a median is no convolution, 'box:SIZE' is the mean",
 }
 
@@ -198,18 +200,18 @@ def named_kernel(text: str) -> Kernel:
     if head in ("gaussian", "log"):
         return Kernel(name, _gaussian(text, head, arguments))
     raise KernelError(
-        f"unknown kernel {text!r}; {_hint(head)}Known are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
+        f"unknown kernel {text!r}; {_hint(head)} are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
         'or a matrix as "1 1 1; 1 -8 1; 1 1 1"'
     )
 
 
 def _hint(head: str) -> str:
-    """What may have been meant."""
+    """The nearest thing that exists, and the beginning of a list of all."""
     if head in _ELSEWHERE:
-        return f"{_ELSEWHERE[head]}. "
+        return f"{_ELSEWHERE[head]}. Known"
     near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
     full = [known for known in KERNEL_NAMES if near and known.split(":")[0] == near[0]]
-    return f"did you mean {full[0]!r}? " if full else ""
+    return f"did you mean {full[0]!r}? Known" if full else "known"
 
 
 def _canonical(text: str) -> str:

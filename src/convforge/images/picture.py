@@ -264,17 +264,15 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
         )
 
 
-def upright(pixels: Array, orientation: int, *, pages: bool = False) -> Array:
+def upright(pixels: Array, orientation: int) -> Array:
     """Turn pixels as the EXIF/TIFF Orientation tag (1 to 8) asks; other values leave them as they are.
 
     Parameters
     ----------
     pixels : ndarray
-        (H, W) or (H, W, B), with `pages` one axis more in front.
+        (H, W) or (H, W, B).
     orientation : int
         The tag's value; 1 is upright.
-    pages : bool
-        Whether the first axis counts pages.
 
     Examples
     --------
@@ -283,12 +281,11 @@ def upright(pixels: Array, orientation: int, *, pages: bool = False) -> Array:
            [5, 2],
            [6, 3]])
     """
-    y, x = (1, 2) if pages else (0, 1)
     turned = pixels
     if orientation in (5, 6, 7, 8):  # stored by columns: swap, then the cases are those of 1 to 4
-        turned = np.swapaxes(turned, y, x)
+        turned = np.swapaxes(turned, 0, 1)
         orientation = {5: 1, 6: 2, 7: 3, 8: 4}[orientation]
-    flips = {2: (x,), 3: (y, x), 4: (y,)}.get(orientation)
+    flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
     return np.ascontiguousarray(turned if flips is None else np.flip(turned, flips))
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, YCBCR = 0, 1, 2, 3, 6
 COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # samples of a pixel that are colours
 ASSOCIATED, UNASSOCIATED = 1, 2  # kinds of extra samples that are alpha
+EXTRA = {ASSOCIATED: "associated alpha", UNASSOCIATED: "alpha"}
 STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
 CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
 
@@ -72,16 +73,15 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
             _check_segments(path, page, len(file.pages) == 1 and stack is not None)
         if stack is not None:
             raw = [np.asarray(file.series[0].asarray()).reshape(-1, *first.shaped)[i] for i in range(stack)]
-            parts = [_finish(first, one) for one in raw]
+            parts = [_turned(first, *_finish(first, one)) for one in raw]
         else:
-            parts = [_finish(page, np.asarray(page.asarray(squeeze=False))) for page in pages]
+            parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
         series = series_shape(file, count)
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
         metadata = metadata_of(file, pages, series, axes, premultiplied=alpha == ASSOCIATED)
-        orientation = orientation_of(first)
     if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
         check_clear(str(path), (count, height, width))
-    return as_named(axes, _assemble(parts, metadata, orientation), tuple(series.values()))
+    return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
 
 
 def write(file: BinaryIO, picture: Picture) -> None:
@@ -136,19 +136,38 @@ def _page_chain_faults() -> Iterator[list[str]]:
         logger.removeHandler(collector)
 
 
+class _Kind(NamedTuple):
+    """What the pages of a stack have in common, once they are upright."""
+
+    height: int
+    width: int
+    samples: int
+    dtype: str
+    palette: bool
+    extra: tuple[int, ...]
+
+    def __str__(self) -> str:
+        beside = ["a palette"] * self.palette + [EXTRA.get(kind, "another sample") for kind in self.extra]
+        words = f"{self.width} x {self.height} pixels of {self.samples} x {self.dtype}"
+        return f"{words} with {' and '.join(beside)}" if beside else words
+
+
+def _kind(page: TiffPage) -> _Kind:
+    samples = page.shaped[0] * page.shaped[4]
+    height, width = page.shaped[2:4]
+    if orientation_of(page) in (5, 6, 7, 8):
+        height, width = width, height
+    palette = int(page.photometric) == PALETTE
+    return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
+
+
 def _check_alike(path: Path, pages: list[TiffPage]) -> None:
-    def kind(page: TiffPage) -> tuple[object, ...]:
-        return (page.shaped[2:4], page.shaped[0] * page.shaped[4], page.dtype)
-
-    def words(page: TiffPage) -> str:
-        bands = page.shaped[0] * page.shaped[4]
-        return f"{page.shaped[3]} x {page.shaped[2]} pixels of {bands} x {page.dtype}"
-
+    first = _kind(pages[0])
     for number, page in enumerate(pages[1:], start=2):
-        if kind(page) != kind(pages[0]):
+        if (kind := _kind(page)) != first:
             raise PictureError(
-                f"{path}: pages of different shapes, page 1 is {words(pages[0])} and page {number} is {words(page)}; "
-                "split the file and read each kind by itself"
+                f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
+                "read each kind by itself"
             )
 
 
@@ -255,12 +274,13 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
     return np.asarray(colours.dtype.type(2**bits - 1) - colours)
 
 
-def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata, orientation: int) -> Picture:
+def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
+    orientation = orientation_of(page)
+    return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
+
+
+def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Picture:
     if len(parts) == 1:
-        pixels, alpha = parts[0]
-        turned = None if alpha is None else upright(alpha, orientation)
-        return Picture(upright(pixels, orientation), turned, metadata)
-    stack = upright(np.stack([pixels for pixels, _ in parts]), orientation, pages=True)
+        return Picture(*parts[0], metadata)
     masks = [alpha for _, alpha in parts if alpha is not None]
-    alphas = upright(np.stack(masks), orientation, pages=True) if len(masks) == len(parts) else None
-    return Picture(stack, alphas, metadata, pages=True)
+    return Picture(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

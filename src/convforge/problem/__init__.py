@@ -1,6 +1,6 @@
 """What is asked: frozen, hashable, validated descriptions. This room knows no algorithm and no device."""
 
-from convforge.problem.borders import PADDING_ALIASES, PADDING_MODES, border_indices, padding_mode_of
+from convforge.problem.borders import PADDING_ALIASES, PADDING_MODES, border_indices, near_padding_mode, padding_mode_of
 from convforge.problem.conv2d import Conv2dProblem
 from convforge.problem.elementwise import ElementwiseProblem
 from convforge.problem.epilogue import ACTIVATIONS, Epilogue
@@ -28,6 +28,7 @@ __all__ = [
     "border_indices",
     "compile_key",
     "is_small_plane",
+    "near_padding_mode",
     "padding_mode_of",
     "parse_problem",
     "result_key",

@@ -70,8 +70,25 @@ def padding_mode_of(word: Any, name: str) -> str:
         raise TypeError(f"{name}={word!r} must be a string{hint}")
     mode = PADDING_ALIASES.get(word, word)
     if mode not in PADDING_MODES:
-        raise ValueError(f"{name}={word!r} is unknown; choose one of {', '.join(PADDING_MODES)}")
+        near = near_padding_mode(word)
+        hint = f"did you mean {near!r}? Choose" if near else "choose"
+        raise ValueError(f"{name}={word!r} is unknown; {hint} one of {', '.join(PADDING_MODES)}")
     return mode
+
+
+def near_padding_mode(word: str) -> str:
+    """Return the mode, or the word of another library, that is nearest to an unknown one; empty where none is near.
+
+    Examples
+    --------
+    >>> near_padding_mode("Mirror"), near_padding_mode("cv2.BORDER_REFLECT"), near_padding_mode("linear_ramp")
+    ('mirror', 'BORDER_REFLECT', '')
+    """
+    import difflib
+
+    known = {name.lower(): name for name in (*PADDING_MODES, *PADDING_ALIASES)}
+    near = difflib.get_close_matches(word.strip().lower().removeprefix("cv2."), known, n=1, cutoff=0.6)
+    return known[near[0]] if near else ""
 
 
 @lru_cache(maxsize=256)

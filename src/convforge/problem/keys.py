@@ -17,6 +17,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from convforge.problem.borders import PADDING_ALIASES
 from convforge.problem.conv2d import Conv2dProblem
 from convforge.problem.elementwise import ElementwiseProblem
 from convforge.problem.epilogue import Epilogue
@@ -268,7 +269,9 @@ def _parse_conv2d(text: str, match: re.Match[str]) -> Conv2dProblem:
             names = ("x_dtype", "w_dtype", "out_dtype", "acc_dtype")
             fields |= dict(zip(names, (DTYPES[part] for part in token.split("-")), strict=False))
         else:
-            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
+            mode = PADDING_ALIASES.get(token)
+            hint = f"; the border is written {mode!r} here" if mode else ""
+            raise ValueError(f"token {token!r} of problem {text!r} is unknown{hint}")
     return Conv2dProblem(**fields)  # type: ignore[arg-type]
 
 
