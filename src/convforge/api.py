@@ -54,7 +54,8 @@ def conv2d(
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
         Of NumPy, PyTorch, CuPy or JAX; all arrays of a call of one kind, and on one device. float32, float64, float16
-        (summed in float32), or an integer type of 8 or 16 bits or int32; on GPUs bfloat16 too. Any strides.
+        (summed in float32), or an integer type of 8 or 16 bits or int32; on GPUs bfloat16 too. Any strides. N and C may
+        be 0: sums over no channels are 0.
     w : array of shape (K, C / groups, R, S), whatever the layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
@@ -151,13 +152,15 @@ def convolved(
     )  # fmt: skip
     operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
     stream = home.stream()
-    keep = calls.keeper(key, operands.bias is vector, stream, key_of(problem))
+    x_filled, w_filled = home.filled(seen, problem.x_shape), home.filled(weights, problem.w_shape)
+    as_given = operands.bias is vector and x_filled is seen and w_filled is weights
+    keep = calls.keeper(key, as_given, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):
         plan = find_plan(
             problem, algorithm, config, device, workspace_limit, tune=tune, deterministic=deterministic, stream=stream
         )
-        return run(plan, home, seen, weights, operands, out, stream=stream, keep=keep)
+        return run(plan, home, x_filled, w_filled, operands, out, stream=stream, keep=keep)
 
 
 class Filter:
@@ -218,13 +221,14 @@ class Filter:
         problem, operands = conv2d_problem(seen, self._w, self._bias, **self._options)
         operands = Operands(bias=home.operand(self._bias, self.bias, problem.operand_dtype))
         stream = home.stream()
-        keep = self._calls.keeper(key, True, stream, key_of(problem))
+        filled, w = home.filled(seen, problem.x_shape), home.filled(self._w, problem.w_shape)
+        keep = self._calls.keeper(key, filled is seen, stream, key_of(problem))
         arguments = _plan_arguments(self._choice)
         device = home.runs_on(arguments["device"])
         with at_home(device):
             plan = find_plan(problem, **{**arguments, "device": device, "stream": stream})
-            prepared = self._last = prepared_plan(plan, self._w, self._kept, stream)
-            return run(plan, home, seen, None, operands, out, prepared, stream, keep)
+            prepared = self._last = prepared_plan(plan, w, self._kept, stream)
+            return run(plan, home, filled, None, operands, out, prepared, stream, keep)
 
 
 _PLAN_OPTIONS = ("algorithm", "config", "device", "workspace_limit", "tune", "deterministic")

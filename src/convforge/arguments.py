@@ -39,6 +39,10 @@ def conv2d_problem(
 ) -> tuple[Conv2dProblem, Operands]:
     """The problem that conv2d's arguments mean, and the epilogue's operands; arrays as a :class:`Home` reads them.
 
+    A problem has at least one channel and one pixel. Sums over no channels are zeros, so they are posed as sums over
+    one channel of zeros a group; where windows see padding alone, a pixel of zeros takes the place of one of padding.
+    :meth:`Home.filled` gives the arrays of such a problem.
+
     Raises
     ------
     ValueError, TypeError
@@ -61,19 +65,31 @@ def conv2d_problem(
         raise ValueError(f"w is {w_dtype} and x is {x_dtype}; cast one of them")
     strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
     extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
+    sides = four_sides(padding, (h, width), extent, strides)
+    mode_of_padding = padding_mode_of(padding_mode, "padding_mode")
+    if not k:
+        raise ValueError(f"w has shape {w.shape}, so k=0: a convolution needs at least 1 output channel")
+    if not (h and width):
+        if (n and c) or mode_of_padding != "zeros":
+            raise ValueError(
+                f"x has shape {x.shape}, layout {layout}, so h={h} and w={width}: an image has at least 1 pixel on "
+                "each axis, unless N or C is 0 and the padding is zeros"
+            )
+        (h, *rows), (width, *columns) = _one_pixel(h, *sides[:2]), _one_pixel(width, *sides[2:])
+        sides = rows[0], rows[1], columns[0], columns[1]
     problem = _conv2d_problem(
         n=n,
-        c=c,
+        c=c or groups,
         h=h,
         w=width,
         k=k,
         r=r,
         s=s,
         stride=strides,
-        padding=four_sides(padding, (h, width), extent, strides),
+        padding=sides,
         dilation=dilations,
         groups=groups,
-        padding_mode=padding_mode_of(padding_mode, "padding_mode"),
+        padding_mode=mode_of_padding,
         padding_value=padding_value,
         mode=mode,
         x_dtype=x_dtype,
@@ -84,6 +100,15 @@ def conv2d_problem(
         epilogue=_epilogue(bias is not None, activation),
     )
     return problem, Operands(bias=_bias(bias, problem))
+
+
+def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
+    """An axis and its padding; one without pixels has one more in the place of one of padding."""
+    if size:
+        return size, before, after
+    if before + after == 0:
+        raise ValueError("an axis of x has neither pixels nor padding, so that no filter fits; add padding")
+    return (1, before - 1, after) if before else (1, before, after - 1)
 
 
 @lru_cache(maxsize=1024)

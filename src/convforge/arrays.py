@@ -126,6 +126,19 @@ class Home:
             return seen
         return self.library.seen(self.library.cast(value, dtype))
 
+    def filled(self, seen: Any, shape: tuple[int, ...]) -> Any:
+        """An array, or zeros in its stead where its problem has another shape: that of no channels has one a group.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the problem's array; `seen` may lack the batch axis.
+        """
+        shape = shape[len(shape) - seen.ndim :]
+        if seen.shape == shape:
+            return seen
+        return self.library.seen(self.library.zeros(shape, dtype_name(seen), self.device))
+
     def output(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...] = ()) -> Output:
         """Where a result of this shape and type goes: the caller's `out`, or a new array of the same library.
 

@@ -54,8 +54,12 @@ class Library(Protocol):
         """A new array of the library, not yet written."""
         ...
 
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        """A new array of zeros."""
+        ...
+
     def empty_like(self, array: Any) -> Any:
-        """The same of an array's shape and type, whose axes lie in memory in the same order."""
+        """The same as :meth:`empty` of an array's shape and type, whose axes lie in memory in the same order."""
         ...
 
     def cast(self, array: Any, dtype: str) -> Any:
@@ -141,6 +145,9 @@ class _Numpy(_Plain):
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> NDArray[Any]:
         return np.empty(shape, numpy_dtype(dtype))
 
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> NDArray[Any]:
+        return np.zeros(shape, numpy_dtype(dtype))
+
     def empty_like(self, array: Any) -> NDArray[Any]:
         plain = np.asarray(array)
         return np.empty_like(plain, plain.dtype.newbyteorder("="))
@@ -221,6 +228,9 @@ class _Torch:
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         return self._torch.empty(shape, dtype=self._types[dtype], device=device)
 
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        return self._torch.zeros(shape, dtype=self._types[dtype], device=device)
+
     def cast(self, array: Any, dtype: str) -> Any:
         torch = self._torch
         return array.detach().to(self._types[dtype], memory_format=torch.contiguous_format, copy=True)
@@ -292,6 +302,10 @@ class _Cupy:
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         with self._cupy.cuda.Device(int(device[5:])):
             return self._cupy.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        with self._cupy.cuda.Device(int(device[5:])):
+            return self._cupy.zeros(shape, dtype)
 
     def cast(self, array: Any, dtype: str) -> Any:
         with array.device:
@@ -378,9 +392,17 @@ class _Jax(_Plain):
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         if device == "cpu":
             return np.empty(shape, numpy_dtype(dtype))
-        there = next(d for d in self._jax.local_devices(backend="gpu") if d.local_hardware_id == int(device[5:]))
         with self._wide(dtype):
-            return self._jax.numpy.empty(shape, dtype, device=there)
+            return self._jax.numpy.empty(shape, dtype, device=self._gpu(device))
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        if device == "cpu":
+            return np.zeros(shape, numpy_dtype(dtype))
+        with self._wide(dtype):
+            return self._jax.numpy.zeros(shape, dtype, device=self._gpu(device))
+
+    def _gpu(self, device: str) -> Any:
+        return next(d for d in self._jax.local_devices(backend="gpu") if d.local_hardware_id == int(device[5:]))
 
     def cast(self, array: Any, dtype: str) -> Any:
         with self._wide(dtype):

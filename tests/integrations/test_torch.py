@@ -371,10 +371,12 @@ def test_pictures_without_channels_are_pytorchs(options: dict[str, Any]) -> None
         ops.conv2d(torch.ones(2, 0, 5, 6), torch.ones(4, 2, 3, 3))
 
 
-def test_an_empty_batch_is_pytorchs() -> None:
-    x, w, b = torch.ones(0, 4, 5, 6, requires_grad=True), torch.ones(6, 4, 3, 3, requires_grad=True), torch.ones(6)
-    found = ops.conv2d(x, w, b, 2, 1)
-    torch.testing.assert_close(found, F.conv2d(x, w, b, 2, 1))
+@pytest.mark.parametrize(("height", "padding"), [(5, 1), (0, 2)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_empty_batch_is_pytorchs(stride: int, height: int, padding: int) -> None:
+    x, w, b = torch.ones(0, 4, height, 6, requires_grad=True), torch.ones(6, 4, 3, 3, requires_grad=True), torch.ones(6)
+    found = ops.conv2d(x, w, b, stride, padding)
+    torch.testing.assert_close(found, F.conv2d(x, w, b, stride, padding))
     found.sum().backward()
     assert (x.grad.shape, int(w.grad.abs().sum())) == (x.shape, 0)
 

@@ -163,7 +163,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     full = [d * (size - 1) - side
             for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
             for side in sides]  # fmt: skip
-    if wants_x and list(stride) == [1, 1] and min(full) >= 0:
+    if wants_x and x.numel() and list(stride) == [1, 1] and min(full) >= 0:  # without pictures H may be 0
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
         options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
         grad_x, wants_x = operate(grad, turned, None, *options), False
