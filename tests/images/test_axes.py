@@ -202,3 +202,17 @@ def test_alpha_stays_where_the_letters_leave_the_planes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.pixels, pixels)
     np.testing.assert_array_equal(got.alpha, picture.alpha)
     assert "the picture has alpha" in asked(tmp_path / "a.tif", axes="CYXT")
+
+
+def test_an_undivided_stack_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = numbers((6, 20, 30))
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", truncate=True)
+    decode, times = tifffile.TiffPageSeries.asarray, []
+
+    def counted(series: Any, **options: Any) -> Any:
+        times.append(series)
+        return decode(series, **options)
+
+    monkeypatch.setattr(tifffile.TiffPageSeries, "asarray", counted)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.tif").pixels, pixels)
+    assert len(times) == 1

@@ -178,3 +178,16 @@ def test_a_damaged_directory_of_exif_costs_its_own_tags(tmp_path: Path) -> None:
     picture, lost = through(tmp_path)
     np.testing.assert_array_equal(picture.pixels, PLANE)
     assert lost == ("damaged EXIF",)
+
+
+def test_a_page_that_tifffile_gives_only_once_is_read(tmp_path: Path) -> None:
+    """Once tifffile knows of a series it refuses pages that it has given before."""
+    tifffile.imwrite(
+        tmp_path / "a.tif", STACK[0, 0, :3], photometric="minisblack", metadata={"axes": "ZYX"}, tile=(16, 16)
+    )
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        resolution = file.pages[2].aspage().tags[283].offset
+    data[resolution : resolution + 2] = (256).to_bytes(2, "little")  # a second width
+    (tmp_path / "a.tif").write_bytes(data)
+    np.testing.assert_array_equal(through(tmp_path)[0].pixels, STACK[0, 0, :3])

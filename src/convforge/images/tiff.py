@@ -25,6 +25,8 @@ from convforge.images.picture import (
     upright,
 )
 from convforge.images.tiff_tags import (
+    MASK,
+    REDUCED,
     is_big,
     lost,
     metadata_of,
@@ -57,10 +59,10 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     from tifffile import TiffFile
 
     with _page_chain_faults() as faults, TiffFile(path) as file:
-        pages = [page.aspage() for page in file.pages]
-        if faults or not pages:
+        every = [page.aspage() for page in file.pages]
+        if faults or not every:
             raise PictureError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
-        pages = [page for page in pages if not int(page.subfiletype) & 0b101] or pages
+        pages = [page for page in every if not int(page.subfiletype) & (REDUCED | MASK)] or every
         _check_alike(path, pages)
         first = pages[0]
         stack = _undivided_stack(file, first)
@@ -70,17 +72,17 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         bands = first.shaped[0] * first.shaped[4]
         check_size(path, height, width, bands=bands, pages=count, max_pixels=max_pixels)
         for page in pages:
-            _check_segments(path, page, len(file.pages) == 1 and stack is not None)
+            _check_segments(path, page, len(every) == 1 and stack is not None)
+        series = series_shape(file, every, count)
+        if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
+            check_clear(str(path), (count, height, width))
         if stack is not None:
-            raw = [np.asarray(file.series[0].asarray()).reshape(-1, *first.shaped)[i] for i in range(stack)]
+            raw = np.asarray(file.series[0].asarray()).reshape(stack, *first.shaped)
             parts = [_turned(first, *_finish(first, one)) for one in raw]
         else:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
-        series = series_shape(file, count)
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
-        metadata = metadata_of(file, pages, series, axes, premultiplied=alpha == ASSOCIATED)
-    if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
-        check_clear(str(path), (count, height, width))
+        metadata = metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
     return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
 
 

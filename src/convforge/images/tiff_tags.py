@@ -46,14 +46,21 @@ def is_big(picture: Picture) -> bool:
 
 
 def metadata_of(
-    file: TiffFile, pages: list[TiffPage], series: dict[str, int], axes: Axes | None, *, premultiplied: bool
+    file: TiffFile,
+    every: list[TiffPage],
+    pages: list[TiffPage],
+    series: dict[str, int],
+    axes: Axes | None,
+    *,
+    premultiplied: bool,
 ) -> Metadata:
     """What the first of these pages says; what is said beside it, in words.
 
     Parameters
     ----------
-    file, pages
-        Of tifffile.
+    file : TiffFile
+    every, pages : list of TiffPage
+        All of the file, and those that are read.
     series : dict
         The page axes that the file names, by their sizes.
     axes : Axes or None
@@ -62,7 +69,7 @@ def metadata_of(
     """
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
-    description, left = _description(file, first, series, axes)
+    description, left = _description(file, first, len(pages), series, axes)
     exif, lost_tags = _tags(file, first)
     return Metadata(
         *_resolution(first),
@@ -71,7 +78,7 @@ def metadata_of(
         premultiplied=premultiplied,
         exif=exif,
         left=(*left, *lost_tags, *_further_pages(file, pages)),
-        storage=tuple(_storage(file, pages)),
+        storage=tuple(_storage(file, every, pages)),
     )
 
 
@@ -80,22 +87,22 @@ def orientation_of(page: TiffPage) -> int:
     return int(_tag(page, "Orientation", 1))
 
 
-def series_shape(file: TiffFile, count: int) -> dict[str, int]:
-    """The axes that the file itself names beside those of a plane, where they count the pages as they follow; Q is one
-    without a name.
+def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
+    """The sizes of the axes that the file itself names beside those of a plane, where they count the pages in order.
+
+    Q is an axis without a name.
     """
     if not (file.is_imagej or file.is_ome or file.is_shaped):
         return {}
     try:
         first = file.series[0]
+        order = [page.index for page in first.pages if page is not None]
     except Exception:  # tifffile cannot read what the description says; the pages are whole without it
         return {}
     sizes = dict(zip(first.axes, first.shape, strict=True))
     stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
     in_order = len(first.axes) == len(sizes) and math.prod(stacked.values()) == count
-    if len(file.pages) > 1:
-        in_order = in_order and [page.index for page in first.pages if page is not None] == list(range(count))
-    return stacked if in_order else {}
+    return stacked if in_order and (len(every) == 1 or order == list(range(count))) else {}
 
 
 def write_options(picture: Picture) -> dict[str, Any]:
@@ -167,7 +174,9 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     return pack_block(kept), damaged + left
 
 
-def _description(file: TiffFile, page: TiffPage, series: dict[str, int], axes: Axes | None) -> tuple[str, list[str]]:
+def _description(
+    file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
+) -> tuple[str, list[str]]:
     """The description without what a filter makes untrue, and that in words.
 
     OME-XML and tifffile's own note tell of axes and types, ImageJ's description of the range that is shown.
@@ -191,7 +200,7 @@ def _description(file: TiffFile, page: TiffPage, series: dict[str, int], axes: A
         return json.dumps(rest) if rest else "", lost
     if file.is_imagej:
         count = re.search(r"^images=([0-9]{1,9})", text, re.MULTILINE)
-        untrue = count is not None and int(count[1]) != (math.prod(series.values()) if series else len(file.pages))
+        untrue = count is not None and int(count[1]) != (math.prod(series.values()) if series else pages)
         if untrue or (axes is not None and axes.bands):  # it counts pages that have become bands
             return "", ["ImageJ's description"]
         shorter = re.sub(r"^(min|max)=.*\n?", "", text, flags=re.MULTILINE)
@@ -212,16 +221,16 @@ def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
     return found
 
 
-def _storage(file: TiffFile, pages: list[TiffPage]) -> list[str]:
+def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
     """How the file is stored that ours are not, in words."""
     first = pages[0]
     found = [BIGTIFF] if file.is_bigtiff else []
     found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []
-    kinds = [int(page.aspage().subfiletype) for page in file.pages]
-    reduced = sum(bool(kind & REDUCED) for kind in kinds) if len(kinds) > len(pages) else 0
+    kinds = [int(page.subfiletype) for page in every] if len(every) > len(pages) else []
+    reduced = sum(bool(kind & REDUCED) for kind in kinds)
     reduced += sum(len(page.subifds or ()) for page in pages)
     found += [f"{reduced} reduced cop{'y' if reduced == 1 else 'ies'} (a pyramid or thumbnails)"] if reduced else []
-    masks = sum(bool(kind & MASK) for kind in kinds) if len(kinds) > len(pages) else 0
+    masks = sum(bool(kind & MASK) for kind in kinds)
     return found + ([f"{masks} mask{'' if masks == 1 else 's'}"] if masks else [])
 
 
