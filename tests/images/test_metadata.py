@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -159,6 +162,19 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
         for kind, body in [*every, (b"IEND", b"")]
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def test_chunks_beside_the_pixels_bring_no_words_of_libpng(tmp_path: Path) -> None:
+    wrong = ((b"eXIf", b"?"), (b"iCCP", b"x\0\0?"), (b"gAMA", b"\0"), (b"pHYs", b"\0"), (b"sBIT", b"\x63"))
+    (tmp_path / "a.png").write_bytes(png(*wrong))
+    code = (
+        "import sys; from convforge.images.files import read_picture; print(read_picture(sys.argv[1]).pixels.tolist())"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    ran = subprocess.run(  # a process of its own: libpng's words come when it ends
+        [sys.executable, "-c", code, tmp_path / "a.png"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("[[7]]\n", "")
 
 
 def test_texts_and_colours_of_a_png(tmp_path: Path) -> None:

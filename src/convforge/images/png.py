@@ -33,8 +33,9 @@ SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples a pixel; 3 is
 TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
 XMP = b"XML:com.adobe.xmp"
 
-# Chunks that are read, those that are carried as they stand, and of the rest those that have a name.
-READ = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf", b"pHYs", b"iCCP", b"acTL"}
+# Chunks of the pixels; those that are read; those that are carried as they stand; and of the rest those with a name.
+DECODED = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
+READ = DECODED | {b"eXIf", b"pHYs", b"iCCP", b"acTL"}
 COLOURS = {b"gAMA", b"cHRM", b"sRGB", b"cICP", b"mDCV", b"cLLI", b"tIME"}
 INSTEAD_OF_PROFILES = {b"sRGB", b"cICP"}
 LEFT = {b"bKGD": "background colour", b"sBIT": "significant bits", b"hIST": "histogram of the palette",
@@ -54,7 +55,10 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     chunks: dict[bytes, bytes] = {}
     texts: list[tuple[bytes, bytes]] = []
     stored = 0
-    for kind, body in _chunks(path, data):
+    pieces = [SIGNATURE]
+    for kind, body, whole in _chunks(path, data):
+        if kind in DECODED:
+            pieces.append(whole)
         if kind == b"IDAT":
             stored += len(body)
         elif kind in (b"tEXt", b"zTXt", b"iTXt"):
@@ -62,7 +66,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         else:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
-    pixels: Array = imagecodecs.png_decode(data)
+    pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # of other chunks libpng warns on standard error
     main, orientation, left = read_carried(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
@@ -101,14 +105,15 @@ def write(file: BinaryIO, picture: Picture) -> None:
     file.write(data[HEADER_BYTES:])
 
 
-def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """The name and the body of each chunk, and all of it."""
     offset = len(SIGNATURE)
     while offset + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, offset)
         end = offset + 12 + length
         if end > len(data):
             break
-        yield kind, data[offset + 8 : end - 4]
+        yield kind, data[offset + 8 : end - 4], data[offset:end]
         if kind == b"IEND":
             return
         offset = end
