@@ -22,7 +22,19 @@ FFT_NEAR = replace(FFT, problem="n2c33h6w30_k34r3s3_p1_f32_nhwc")
 FUSED = Run("fft_fused", "n2c3h21w70_k6r5s4_p2_g3_f32_nchw", FusedConfig(32, 64))
 FUSED_STRIDED = replace(FUSED, problem="n1c3h41w50_k3r5s4_p2_st2x3_g3_f32_nhwc")
 
+# Outputs whose windows lie in the padding, on every side, and between pixels of an image narrower than the dilation. Of
+# faults that leave some of them out, which is within a transform's tolerance, test_outside.py knows.
+OUTSIDE = replace(FFT, problem="n2c2h4w6_k4r3s3_p5x4x7x6_g2_f32_nchw", config=FftConfig(12, 16, 1))
+OUTSIDE_STEPS = replace(OUTSIDE, problem="n1c2h5w7_k4r2s3_p16_st2x3_d6x8_g2_f32_nchw", config=FftConfig(16, 32, 1))
+
 FFT_FAULTS = [
+    *of_file("include/outside.cu", OUTSIDE,
+        ("a window too few before the image", "skipped < TAPS &&", "skipped < TAPS - 1 &&"),
+        ("a window too few behind the image", "< size;", "< size - 1;"),
+        ("height for width", "conv.left, conv.W)", "conv.left, conv.H)"),
+        ("padding of rows for that of columns", "STRIDE_W - conv.left", "STRIDE_W - conv.top"),
+        ("stride 1 for stride 2", "p * STRIDE_H", "p", OUTSIDE_STEPS),
+    ),
     *of_file("fft/fused.cu", FUSED,
         ("no barrier before an outer stage", "__syncthreads();  // what stands before this outer", "// what outer"),
         ("no barrier before an inner stage", "__syncthreads();  // what stands before this inner", "// what inner"),

@@ -124,8 +124,7 @@ class PeerPlan(Plan):
         if out is not None:
             return super().__call__(x, prepared, operands, out, workspace, stream)
         workspace = self.enough_workspace(workspace, stream)
-        with np.errstate(all="ignore"):
-            return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
+        return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
 
 
 def packed_address(array: Any, library: str) -> int:

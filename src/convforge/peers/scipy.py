@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.peers.contract import absence, version
 from convforge.peers.planes import Placement, Plane, PlaneFilter
@@ -56,7 +58,7 @@ class ScipyOaconvolve(Scipy):
         from scipy import fft, signal
 
         # An infinity meets zeros in the frequency domain, and becomes the NaN that `nan_spread` declares.
-        with fft.set_workers(cpu_facts().cores):
+        with np.errstate(invalid="ignore", over="ignore"), fft.set_workers(cpu_facts().cores):
             valid = signal.oaconvolve(plane, kernel[::-1, ::-1], mode="valid")
         rows, columns = valid.shape
         target[:rows, :columns] = valid

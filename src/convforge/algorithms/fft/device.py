@@ -12,6 +12,7 @@ from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedF
 from convforge.algorithms.fft.tiling import Tiling, sizes, tiling
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.outside import outside_steps
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -97,6 +98,7 @@ class Fft(DeviceConvolution[FftConfig]):
         cut = tiling(problem, config.size_h, config.size_w)
         steps = _Steps(problem, cut, runtime)
         launches = [step for chunk in _chunks(problem, cut, config.chunk_mib << 20) for step in steps.of(chunk)]
+        launches += outside_steps(problem, runtime)
         return Plan(self, problem, config, runtime, steps=launches, prepare=_Spectra(problem, cut, runtime),
                     workspace_bytes=steps.workspace_bytes)  # fmt: skip
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
@@ -100,6 +101,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         steps = []
         for first in range(0, len(boxes), chunk):
             steps += _steps(problem, config, parts, boxes[first : first + chunk], kernels, cpu.BLOCK, runtime)
+        steps += outside_steps(problem, runtime)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             spectra = _filter_spectra(problem, config, w, runtime.facts.cores)

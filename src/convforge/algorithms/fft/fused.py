@@ -14,6 +14,7 @@ from convforge.algorithms.fft.tiling import Tiling
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.outside import outside_steps
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -84,7 +85,8 @@ class FftFused(DeviceConvolution[FusedConfig]):
             runtime.launch(kernel, info, args, frame.stream)
 
         prepare = _Spectra(problem, config, runtime)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        steps = [Launch(info, run), *outside_steps(problem, runtime)]
+        return Plan(self, problem, config, runtime, steps=steps, prepare=prepare)
 
 
 class _Spectra:

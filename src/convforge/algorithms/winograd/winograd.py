@@ -11,6 +11,7 @@ import numpy as np
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
+from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal
 from convforge.algorithms.include.workspace import Part, carve, nbytes
@@ -133,6 +134,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
             count = min(chunk, panels - first)
             steps.append(self._input(cpu.transform_input, problem, sizes, parts, first, count, runtime))
             steps.append(self._products(cpu.products, problem, sizes, parts, first, count, runtime))
+        steps += outside_steps(problem, runtime)
         kernel = runtime.compile(cpu.transform_filters)
         block = block_of_items(problem.k, problem.k * problem.c_per_group * 9 * sizes.alpha**2, runtime.facts)
         info = LaunchInfo(f"{self.name}_filter", (problem.k,), (block,))

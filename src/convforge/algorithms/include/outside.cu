@@ -1,0 +1,43 @@
+// store_outside: the outputs whose windows lie in a padding of zeros, as the epilogue of a sum of zero.
+//
+// A transform leaves the rounding noise of its other outputs there. This launch comes after those that stored it, and
+// only for problems that have such outputs: see outside.py.
+// Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (NEAR_K).
+// Grid      blocks in one dimension, over all outputs of the batch.
+// Limit     the launch: few outputs are stored, and nothing is read but the epilogue's operands.
+#include "ends.cuh"
+
+constexpr int THREADS = 256;
+
+struct Outside {
+    Conv conv;
+    long long outputs;  // N * K * P * Q
+};
+
+// Whether a window of TAPS pixels, DILATION apart, that begins at `first` has a tap on an axis of `size` pixels.
+template <int TAPS, int DILATION>
+__device__ inline bool meets(int first, int size) {
+    const int skipped = first < 0 ? (DILATION - 1 - first) / DILATION : 0;
+    return skipped < TAPS && first + skipped * DILATION < size;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) store_outside(const __grid_constant__ Outside args) {
+    const Conv &conv = args.conv;
+    long long rest = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
+    if (rest >= args.outputs) return;
+    int k = 0;
+    if constexpr (NEAR_K) {
+        k = rest % K;
+        rest /= K;
+    }
+    const int q = rest % conv.Q;
+    rest /= conv.Q;
+    const int p = rest % conv.P;
+    rest /= conv.P;
+    if constexpr (!NEAR_K) {
+        k = rest % K;
+        rest /= K;
+    }
+    if (!meets<R, DILATION_H>(p * STRIDE_H - conv.top, conv.H) || !meets<S, DILATION_W>(q * STRIDE_W - conv.left, conv.W))
+        finish(conv, static_cast<int>(rest), k, p, q, 0);
+}
