@@ -10,6 +10,8 @@ from scipy import ndimage
 from tests.kinds import maker
 
 import convforge
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.images.axes import Axes
 
 RANDOM = np.random.default_rng(7)
 LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]])
@@ -89,3 +91,21 @@ def test_axes_that_do_not_fit(letters: Any, options: dict[str, Any], error: Any,
         with pytest.raises(error) as caught:
             call(image, "box:3", axes=letters, **options)  # type: ignore[operator]
         assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("letters", ["YX", "CYX", "YXC", "ZYX", "TZCYX", "TZYXS", "TCZYX", "CTYX"])
+def test_a_contiguous_array_on_a_gpu_is_read_where_it_is(letters: str, summed: bool) -> None:
+    sizes = {"T": 2, "Z": 3, "C": 4, "S": 5, "Y": 8, "X": 9}
+    shape = tuple(sizes[letter] for letter in letters)
+    there = RANDOM.normal(size=shape).astype(np.float32)
+    address = there.__array_interface__["data"][0]
+    seen = DeviceArray.over(address, shape, None, there.dtype, there)
+    if letters == "TCZYX" and summed:
+        with pytest.raises(ValueError, match=r"do not follow each other in memory; make a contiguous copy .* axes TZ"):
+            Axes(letters).for_filter(seen, summed=True)
+        return
+    stack = Axes(letters).for_filter(seen, summed=summed)
+    want = Axes(letters).for_filter(there, summed=summed)
+    assert (stack.address, stack.shape) == (address, want.shape)
+    np.testing.assert_array_equal(np.lib.stride_tricks.as_strided(there, stack.shape, stack.strides), want)

@@ -105,11 +105,24 @@ class Axes:
         A view where that is possible; the array may be any that transposes, reshapes and indexes as NumPy's do.
         """
         self.sizes(array.shape)
-        moved = array.transpose(*(self.letters.index(letter) for letter in f"{self.pages}YX{self.bands}"))
-        if len(self.pages) != 1:
-            plane = moved.shape[len(self.pages) :]
-            moved = moved.reshape(math.prod(moved.shape[: -len(plane)]), *plane) if self.pages else moved[None]
-        return moved if self.bands else moved[..., None]
+        letters, pages = self.letters, self.pages
+        if letters.startswith(pages):  # merged where they are, which takes no copy of a contiguous array
+            array, letters, pages = self._merged(array, len(pages)), f"T{letters[len(pages) :]}", "T"
+        array = array.transpose(*(letters.index(letter) for letter in f"{pages}YX{self.bands}"))
+        array = array if self.bands else array[..., None]
+        return array if len(pages) == 1 else self._merged(array, len(pages))
+
+    def _merged(self, array: Any, count: int) -> Any:
+        """An array whose first `count` axes have become one."""
+        if count < 2:
+            return array if count else array[None]
+        try:
+            return array.reshape(math.prod(array.shape[:count]), *array.shape[count:])
+        except ValueError as error:  # NumPy copies where it must; an array on a GPU is left alone
+            raise AxesError(
+                f"axes {self.letters!r}: the planes of the image do not follow each other in memory; make a contiguous "
+                f"copy of it that begins with the axes {self.pages}"
+            ) from error
 
     def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
         """(T, P, Q, K) with the axes that the array had, whose page axes have the sizes `pages`."""
@@ -129,10 +142,9 @@ class Axes:
         """
         self.sizes(array.shape)
         first = self.letters.index("Y")
-        front, plane = array.shape[:first], array.shape[first:]
         behind = self.letters[first + 2 :]
         if not summed:
-            array = array.reshape(math.prod(front), *plane) if first > 1 else array if first else array[None]
+            array = self._merged(array, first)
             return array if behind else array[..., None]
         if behind not in ("", self.bands):
             raise AxesError(
