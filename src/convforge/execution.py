@@ -264,7 +264,20 @@ def execute(
         plan(x, prepared or plan.borrow(w), _cast(operands, plan.problem).on(runtime), there)
         out[...] = runtime.download(there)
         return
+    if plan.algorithm.reads == "forward":
+        _check_strides(plan, x=x, w=w, bias=operands.bias, out=out)
     plan(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out, None, stream)
+
+
+def _check_strides(plan: Plan, **arrays: Any) -> None:
+    """Raise ``UnsupportedProblem`` for an array that runs backwards, or in parts of elements."""
+    for name, array in arrays.items():
+        if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
+            reason = (
+                f"it reads strides of whole elements that are not negative; {name} has strides of {array.strides} "
+                f"bytes: copy {name} first, or use a method of convforge's"
+            )
+            raise UnsupportedProblem(str(plan.problem), {plan.algorithm.name: reason})
 
 
 @np.errstate(all="ignore")  # a bias beyond float32 is Inf there

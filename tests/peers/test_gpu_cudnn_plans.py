@@ -187,7 +187,7 @@ def test_a_row_of_the_bench_keeps_every_plan(installed: Any) -> None:
     installed(*PLANS)
     runtime: Any = ClockRuntime()
     case = Case("rgb", PROBLEM)
-    row = Row(case, PROBLEM, peer(), cudnn_peer.CudnnConfig())
+    row = Row(case, PROBLEM, peer(), cudnn_peer.CudnnConfig(), FACTS)
     rule = StoppingRule(samples=3, patience_s=0.0, budget_s=5.0)
     result = measure_row(row, Material(case, runtime, checker()), runtime, rule, thorough=False)
     assert result.status == "ok", result.reason

@@ -330,3 +330,39 @@ def test_every_border_has_cupys_name() -> None:
     # What SciPy calls them, which CuPy follows, but for the one whose name it has twice.
     scipy = {mode: names.partition(",")[0] for mode, (names, _) in PADDING_MODES.items()}
     assert scipy | {"circular": "grid-wrap"} == BORDERS
+
+
+def test_arrays_that_run_backwards_are_refused_where_pytorch_would_be_handed_them() -> None:
+    """PyTorch has no negative strides, also along axes of size 1; CuPy has."""
+    from convforge.algorithms.contract import Operands
+    from convforge.backends.cuda.arrays import DeviceArray
+    from convforge.errors import UnsupportedProblem
+    from convforge.execution import execute
+
+    called = []
+    problem = parse_problem("n1c1h4w4_k1r1s1_f32_nchw")
+    x, w, out = (DeviceArray(np.zeros(shape, np.float32), None) for shape in ((1, 1, 4, 4), (1, 1, 1, 1), (1, 1, 4, 4)))
+
+    class Plan:
+        runtime = HostRuntime()
+
+        def __init__(self, peer: Any) -> None:
+            self.algorithm, self.problem = peer, problem
+
+        def borrow(self, w: Any, stream: Any) -> Any:
+            return w
+
+        def __call__(self, *arrays: Any) -> None:
+            called.append(self.algorithm.name)
+
+    for peer in (peer for peer in GPU_PEERS if peer.operation == "conv2d"):
+        plan: Any = Plan(peer)
+        execute(plan, x, w, Operands(), out, stream=object())
+        for turned in ((x[:, :, ::-1], w, out), (x, w[::-1], out), (x, w, out[..., ::-1])):
+            if peer.name.startswith("torch"):
+                with pytest.raises(UnsupportedProblem, match=r"it reads strides of whole elements .* copy \w+ first"):
+                    execute(plan, *turned[:2], Operands(), turned[2], stream=object())
+            else:
+                execute(plan, *turned[:2], Operands(), turned[2], stream=object())
+    assert called.count("torch_conv2d") == 1
+    assert called.count("cupy_ndimage") == 4

@@ -362,6 +362,8 @@ class Algorithm(ABC, Generic[P, C]):
         How far a NaN or Inf in x reaches: the outputs whose window holds it, its tile, or its whole picture.
     ours : bool
         False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
+    reads : {"any", "forward"}
+        Strides of the arrays that it takes: any, or of whole elements and not negative.
     """
 
     name: ClassVar[str]
@@ -372,6 +374,7 @@ class Algorithm(ABC, Generic[P, C]):
     precision: ClassVar[str] = "strict"
     nan_spread: ClassVar[str] = "exact"
     ours: ClassVar[bool] = True
+    reads: ClassVar[str] = "any"
 
     @property
     def key(self) -> tuple[str, str, str]:

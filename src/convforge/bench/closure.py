@@ -21,8 +21,8 @@ LEFT_OUT = ("convforge.algorithms.contract",)
 # Decorators of kernels: of how they compile and keep code only the options count, constants that they name.
 DECORATORS = ("convforge.backends.cpu.jit",)
 # Members of a class that choose among configs or speak to readers: a config, once chosen, runs the same without them.
-# `sources` were lists of files that methods kept by hand.
-SAID = ("refuses", "configs", "summary", "since", "sources")
+# `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
+SAID = ("refuses", "configs", "summary", "since", "reads", "sources")
 
 Name = tuple[str, str]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
 from convforge.algorithms.include.conv import address
@@ -61,6 +62,28 @@ def dtype_refusal(problem: Conv2dProblem) -> str | None:
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
         return f"{problem.acc_dtype} sums are not saturated to int32 by the library"
     return None
+
+
+def readable(array: NDArray[Any]) -> NDArray[Any]:
+    """An array as other libraries read it; a copy only where they cannot read it as it lies.
+
+    They take elements that are aligned, and strides that are positive, of whole elements, also along axes of size 1.
+    An axis of stride 0 that has several elements is read well by some and wrongly by others.
+
+    Examples
+    --------
+    >>> x = np.zeros((1, 3), np.float32)
+    >>> np.shares_memory(readable(x[::-1]), x), readable(x[::-1]).strides
+    (True, (12, 4))
+    >>> np.shares_memory(readable(np.broadcast_to(x, (2, 3))), x)
+    False
+    """
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array.reshape(-1).reshape(array.shape)  # along axes of size 1 the strides were anything
+    item = array.itemsize
+    if array.flags.aligned and all(stride >= item and stride % item == 0 for stride in array.strides):
+        return array
+    return np.array(array, order="K", copy=True)
 
 
 class PeerPlan(Plan):

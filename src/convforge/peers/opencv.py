@@ -17,11 +17,15 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, sums_dtype, version
-from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated, placement
+from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated, in_range, placement, share_of_channel
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
 
 # From so many taps filter2D goes through the discrete Fourier transform; with SSE3, and for all but float64.
 DFT_TAPS, DFT_TAPS_ELSE = 130, 50
+
+# Arrays of so few elements may mean a pixel's channels to OpenCV, not a picture.
+SCALAR = 4
 
 # Most channels of a picture that every version of OpenCV takes.
 MOST_CHANNELS = 128
@@ -120,7 +124,9 @@ class Opencv(PlaneFilter):
         """See :class:`PlaneFilter`."""
         import cv2
 
-        if plane.dtype == target.dtype:
+        if plane.size <= SCALAR:
+            super().store(plane, target)
+        elif plane.dtype == target.dtype:
             np.copyto(target, plane)
         elif plane.dtype == np.float32 and target.dtype == np.int32:
             np.copyto(target, plane, casting="unsafe")  # whole numbers below 2^24
@@ -132,7 +138,8 @@ class OpencvFilter2d(Opencv):
     """``cv2.filter2D`` where it sums tap by tap.
 
     A uint8 plane goes straight to a uint8 plane; all else is cast to the sums' type first, which is faster than
-    filter2D's own mixtures of types. Taps that are zero are skipped, so a NaN under one does not reach the output.
+    filter2D's own mixtures of types. Taps that are zero are skipped, so with such filters a picture that holds a NaN or
+    an infinity is refused.
     """
 
     name = "opencv_filter2d"
@@ -151,6 +158,10 @@ class OpencvFilter2d(Opencv):
             return f"filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft"
         return None
 
+    def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
+        """See :class:`PlaneFilter`. Zeros are skipped; those between dilated taps rightly."""
+        return not self.by_dft and bool((w == 0).any())
+
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
         """See :class:`PlaneFilter`."""
         types = (problem.x_dtype, problem.out_dtype, sums_dtype(problem))
@@ -161,7 +172,7 @@ class OpencvFilter2d(Opencv):
         """See :class:`PlaneFilter`."""
         import cv2
 
-        anchor, border = where.anchor[::-1], _border("zeros" if where.pads else problem.padding_mode)
+        anchor, border = where.anchor[::-1], _border(border_of(problem, where))
         _keep(cv2.filter2D(_input(plane), _depth(target.dtype), kernel, _target(target), anchor, 0, border), target)
 
 
@@ -174,12 +185,19 @@ class OpencvFilter2dDft(OpencvFilter2d):
     nan_spread = "picture"
     by_dft = True
 
+    def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
+        """See :class:`PlaneFilter`."""
+        filtered = super().correlate
+        in_range(lambda source, result: filtered(problem, source, kernel, where, result), plane, target)
+
 
 class OpencvSepFilter2d(Opencv):
     """``cv2.sepFilter2D``: two 1D passes, for filters of rank one; `prepare` finds the factors (SVD).
 
     A filter that is of rank one over its channels, too, mixes the channels first. The sums stay in float: to a uint8
-    output OpenCV would round a smooth filter's factors to 8 bits.
+    output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors OpenCV adds pixels in pairs
+    before it multiplies, so float pixels of planes that are not mixed overflow from half the largest number of their
+    type on: to look for them would take a part of the time that is measured.
     """
 
     name = "opencv_sepfilter2d"
@@ -192,6 +210,10 @@ class OpencvSepFilter2d(Opencv):
         """See :class:`Algorithm`. Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
         return super().plan(problem, config, runtime)
 
+    def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
+        """See :class:`PlaneFilter`. The middle of an antisymmetric factor is skipped, and no zero between taps is."""
+        return problem.dilation != (1, 1) or bool((w == 0).any())
+
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
         """See :class:`PlaneFilter`."""
         mixed_types = problem.c_per_group > 1 and placement(problem, self.borders).pads
@@ -199,47 +221,69 @@ class OpencvSepFilter2d(Opencv):
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
         """See :class:`PlaneFilter`."""
+        if not np.isfinite(w).all():
+            reason = "sepFilter2D takes filters of rank 1; this one has a tap that is NaN or infinite, and no rank"
+            raise UnsupportedProblem(str(problem), {self.name: reason})
         if problem.groups > 1 or problem.c == 1:
             return super().terms(problem, w)
-        packed = dilated(problem, correlation_filter(problem, w, sums_dtype(problem)))
+        correlation = correlation_filter(problem, w, sums_dtype(problem))
+        packed = dilated(problem, correlation)
+        share = share_of_channel(problem, packed)
+        share /= 2 if share < 1 else 1  # of symmetric factors pixels are added in pairs, before they are multiplied
         flat = packed.reshape(problem.k, problem.c, -1)
-        factors = [_rank_one(matrix) for matrix in flat]
-        if any(factor is None for factor in factors):
+        factors = [_rank_one(matrix, is_integer(problem.acc_dtype)) for matrix in flat]
+        if not share or any(factor is None for factor in factors):
             return super().terms(problem, w)
         rows, kernels = zip(*(factor for factor in factors if factor is not None), strict=True)
-        mixes, which = np.unique(np.stack(rows), axis=0, return_inverse=True)
+        mixes, which = np.unique(np.stack(rows) * packed.dtype.type(share), axis=0, return_inverse=True)
         which = which.reshape(-1)  # of NumPy 2.0 it has another axis
         outputs = tuple(
-            ((int(which[k]), self.kernel(problem, kernels[k].reshape(packed.shape[2:]))),) for k in range(problem.k)
+            ((int(which[k]), self.kernel(problem, kernels[k].reshape(packed.shape[2:]) / packed.dtype.type(share))),)
+            for k in range(problem.k)
         )
-        return PreparedFilter({"terms": Terms(mixes, outputs)}, packed.nbytes, "rank one, over the channels too")
+        terms = Terms(mixes, outputs, finite=self.finite_alone(problem, correlation))
+        return PreparedFilter({"terms": terms}, packed.nbytes, "rank one, over the channels too")
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
         """See :class:`PlaneFilter`."""
-        factors = _rank_one(kernel)
+        factors = _rank_one(kernel, is_integer(problem.acc_dtype))
         if factors is None:
             values = np.linalg.svd(kernel.astype(np.float64), compute_uv=False)
             rank = int((values > _tolerance(kernel) * values[0]).sum())
             reason = f"sepFilter2D takes filters of rank 1; this one has rank {rank}"
             raise UnsupportedProblem(str(problem), {self.name: reason})
-        return factors
+        column, row = factors
+        with np.errstate(over="ignore"):
+            size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)
+            larger = column * size
+        # Rows come first: of a size of at most 1 their sums do not overflow where the outputs do not.
+        fits = problem.x_dtype == row.dtype and np.isfinite(larger).all()
+        return (larger, row / size) if fits else (column, row)
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
         """See :class:`PlaneFilter`."""
         import cv2
 
         column, row = kernel
-        anchor, border = where.anchor[::-1], _border("zeros" if where.pads else problem.padding_mode)
+        anchor, border = where.anchor[::-1], _border(border_of(problem, where))
         filtered = cv2.sepFilter2D(_input(plane), _depth(target.dtype), row, column, _target(target), anchor, 0, border)
         _keep(filtered, target)
 
 
-def _rank_one(matrix: Plane) -> tuple[Plane, Plane] | None:
-    """Factors a, b of a matrix a b^T, the larger of a about 1; None where the rank is higher."""
+def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
+    """Factors a, b of a matrix a b^T, the larger of a about 1, or whole numbers; None where the rank is higher."""
     u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     if (values[1:] > _tolerance(matrix) * values[0]).any():
         return None
-    a, b = u[:, 0], v[0] * values[0]
+    if whole and matrix.any():  # by a row without common divisors every row is a whole multiple of it
+        row = matrix[np.abs(matrix).max(axis=1).argmax()].astype(np.int64)
+        row //= np.gcd.reduce(row)
+        at = np.abs(row).argmax()
+        return (matrix[:, at] / row[at]).astype(matrix.dtype), row.astype(matrix.dtype)
+    a, b = u[:, 0].astype(np.longdouble), v[0] * values[0]
+    if b.any():  # a step of power iteration gives float64 its last bits
+        b = a @ matrix / (a @ a)
+        a = matrix @ b / (b @ b)
     pivot = a[np.abs(a).argmax()]  # equal rows of a matrix then give exactly 1
     return (a / pivot).astype(matrix.dtype), (b * pivot).astype(matrix.dtype)
 
@@ -253,6 +297,11 @@ def _dft_taps(problem: Conv2dProblem, facts: DeviceFacts) -> int:
     """From how many taps on filter2D takes the Fourier transform (OpenCV's filter.dispatch.cpp)."""
     x86 = facts.architecture.lower() in ("x86_64", "amd64")
     return DFT_TAPS if x86 and sums_dtype(problem) == "float32" else DFT_TAPS_ELSE
+
+
+def border_of(problem: Conv2dProblem, where: Placement) -> str:
+    """The border that OpenCV is to read; zeros where no output reaches beyond the plane, for it has no circular one."""
+    return "zeros" if where.pads or not any(problem.padding) else problem.padding_mode
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,8 +22,9 @@ from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype
-from convforge.problem import Conv2dProblem
+from convforge.errors import UnsupportedProblem
+from convforge.peers.contract import PeerPlan, dtype_refusal, readable, sums_dtype
+from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
 
@@ -90,11 +91,14 @@ class Terms:
         For each output channel, pairs of a plane's index and what :meth:`PlaneFilter.kernel` made of its filter.
     interleaved : bool
         Every channel has the same filter and lies beside the others: all are filtered at once.
+    finite : bool
+        The library has these filters right for finite pictures alone.
     """
 
     mixes: NDArray[Any] | None
     outputs: tuple[tuple[tuple[int, Any], ...], ...]
     interleaved: bool = False
+    finite: bool = False
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
@@ -141,23 +145,29 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
         """Weights -> :class:`Terms`. Channels that share one filter are added up ahead of it.
 
-        Numbers near the largest of their type may overflow there: the one place where the range is not kept.
+        Raises
+        ------
+        UnsupportedProblem
+            The library does not compute with such weights.
         """
-        packed = dilated(problem, correlation_filter(problem, w, sums_dtype(problem)))
+        correlation = correlation_filter(problem, w, sums_dtype(problem))
+        packed = dilated(problem, correlation)
         mixes, note = None, ""
         channels = problem.c_per_group
         kernels = [[self.kernel(problem, packed[k, c]) for c in range(channels)] for k in range(problem.k)]
         first = [k // problem.k_per_group * channels for k in range(problem.k)]
         outputs = tuple(tuple((first[k] + c, kernels[k][c]) for c in range(channels)) for k in range(problem.k))
         interleaved = False
-        if problem.groups == 1 and channels > 1 and bool((packed == packed[:, :1]).all()):
-            mixes = np.ones((1, channels), packed.dtype)
-            outputs = tuple(((0, kernels[k][0]),) for k in range(problem.k))
+        share = share_of_channel(problem, packed)
+        if problem.groups == 1 and channels > 1 and share and bool((packed == packed[:, :1]).all()):
+            mixes = np.full((1, channels), share, packed.dtype)
+            outputs = tuple(((0, self.kernel(problem, packed[k, 0] / share)),) for k in range(problem.k))
             note = "channels share their filter: they are added up first"
         elif self.interleavable(problem) and bool((packed == packed[:1]).all()):
             interleaved, outputs = True, (((0, kernels[0][0]),),)
             note = "channels share their filter: all are filtered at once"
-        return PreparedFilter({"terms": Terms(mixes, outputs, interleaved)}, packed.nbytes, note)
+        terms = Terms(mixes, outputs, interleaved, self.finite_alone(problem, correlation))
+        return PreparedFilter({"terms": terms}, packed.nbytes, note)
 
     def interleavable(self, problem: Conv2dProblem) -> bool:
         depthwise = problem.groups == problem.c == problem.k > 1
@@ -172,9 +182,17 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     def start(self, facts: DeviceFacts) -> None:
         """Set the library's threads."""
 
+    def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
+        """Padding modes that the library has itself, of this problem's size."""
+        return self.borders
+
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
         """A dilated filter as :meth:`correlate` takes it."""
         return kernel
+
+    def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
+        """Whether a NaN or an infinity in x spreads otherwise than by products with these taps, not yet dilated."""
+        return False
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
         """Whether planes are filtered in x's type, and straight into the output's, though the sums' type is another."""
@@ -189,6 +207,11 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         modes = {"zeros": "constant", "replicate": "edge", "circular": "wrap"}
         mode: Any = modes.get(problem.padding_mode, problem.padding_mode)
         top, bottom, left, right = problem.padding
+        if mode != "constant" and (max(top, bottom) >= problem.h or max(left, right) >= problem.w):
+            rows = border_indices(problem.h, top, bottom, problem.padding_mode)
+            columns = border_indices(problem.w, left, right, problem.padding_mode)
+            np.copyto(target, plane[rows[:, None], columns])  # so wide, np.pad gets borders of one side alone wrong
+            return
         values = {"constant_values": value} if mode == "constant" else {}
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
 
@@ -228,7 +251,7 @@ class Pictures:
     def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
         self.library = library
         self.problem = problem
-        self.where = placement(problem, library.borders)
+        self.where = placement(problem, library.borders_of(problem))
         self.sums = np.dtype(sums_dtype(problem))
         takes, gives = library.as_is(problem)
         self.taken = np.dtype(problem.x_dtype) if takes else self.sums
@@ -258,12 +281,20 @@ class Pictures:
         problem = self.problem
         out = np.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
         terms: Terms = frame.prepared.tensors["terms"]
+        x = readable(frame.x)
+        if terms.finite and x.dtype.kind == "f" and not np.isfinite(x).all():
+            reason = (
+                f"{self.library.call} has a NaN or an infinity wrong under a tap of 0 or between dilated taps, and x "
+                "holds one: use a method of convforge's"
+            )
+            raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(frame.workspace, self.parts)
-        for picture, result in zip(frame.x, out, strict=True):
-            if terms.interleaved:
-                self._interleaved(picture, result, terms, scratch)
-            else:
-                self._planes(picture, result, terms, scratch)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinity is a result like any other
+            for picture, result in zip(x, out, strict=True):
+                if terms.interleaved:
+                    self._interleaved(picture, result, terms, scratch)
+                else:
+                    self._planes(picture, result, terms, scratch)
         return out
 
     def _planes(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
@@ -343,6 +374,31 @@ class Pictures:
 def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
     """The outputs in a filtered plane: a view."""
     return filtered[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
+
+
+def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
+    """The factor of every channel in a sum of channels that never overflows: a power of two, at most 1 / C.
+
+    The filter makes up for it; 0 where it cannot. Powers of two round nothing but pixels below the smallest normal
+    number times C. Integers and float16 need none: their sums are taken in a wider type.
+    """
+    share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
+    with np.errstate(over="ignore"):
+        return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
+
+
+def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
+    """Filter a plane by a Fourier transform, whose sums over many pixels may overflow where the outputs do not.
+
+    Where they did, it is done again of a plane scaled down by 2^64: more than the square of the pixels of any plane.
+    """
+    correlate(plane, target)
+    if plane.dtype.kind != "f":
+        return
+    if np.isfinite(target.sum()) or np.isfinite(target).all() or not np.isfinite(plane).all():
+        return
+    correlate(plane * plane.dtype.type(2.0**-64), target)
+    target *= target.dtype.type(2.0**64)
 
 
 def dilated(problem: Conv2dProblem, w: NDArray[Any]) -> NDArray[Any]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convforge.backends.cpu.facts import cpu_facts
+from convforge.errors import UnsupportedProblem
 from convforge.peers.contract import absence, version
-from convforge.peers.planes import Placement, Plane, PlaneFilter
+from convforge.peers.planes import Placement, Plane, PlaneFilter, in_range
 from convforge.problem import PADDING_MODES, Conv2dProblem
+
+# What scipy.ndimage calls zero: DBL_EPSILON.
+SKIPPED = float(np.finfo(np.float64).eps)
 
 
 class Scipy(PlaneFilter):
@@ -27,13 +32,36 @@ class Scipy(PlaneFilter):
 class ScipyNdimage(Scipy):
     """``scipy.ndimage.correlate``: tap by tap in float64, on one core.
 
-    Taps of an absolute value of at most 2.2e-16 are taken as zero, and zeros are skipped.
+    Taps of an absolute value of at most 2.2e-16 and those that are NaN are taken as zero, and zeros are skipped. So
+    filters with taps that are NaN, or as small but not 0, are refused, and of filters with zeros a picture that holds a
+    NaN or an infinity.
     """
 
     name = "scipy_ndimage"
     summary = "SciPy's ndimage.correlate, one core"
     call = "scipy.ndimage.correlate"
     borders = tuple(mode for mode in PADDING_MODES if mode != "constant")
+
+    def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
+        """See :class:`PlaneFilter`. Zeros are skipped; those between dilated taps rightly."""
+        return bool((w == 0).any())
+
+    def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
+        """See :class:`PlaneFilter`. Where a border is wider than the picture, SciPy's mirrors go wrong."""
+        top, bottom, left, right = problem.padding
+        wide = max(top, bottom) > problem.h or max(left, right) > problem.w
+        return ("zeros", "replicate") if wide else self.borders
+
+    def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
+        """See :class:`PlaneFilter`."""
+        skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # NaN is among them
+        if skipped.any():
+            reason = (
+                f"{self.call} takes taps of at most {SKIPPED:.2g} and those that are NaN for 0; this filter has one of "
+                f"{kernel[skipped][0]:.2g}: scale the filter, or use a method of convforge's"
+            )
+            raise UnsupportedProblem(str(problem), {self.name: reason})
+        return kernel
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
         """See :class:`PlaneFilter`."""
@@ -55,11 +83,14 @@ class ScipyOaconvolve(Scipy):
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
         """See :class:`PlaneFilter`. The outputs that the window fills lie at the top left."""
+        in_range(lambda source, result: self._convolved(source, kernel, result), plane, target)
+
+    def _convolved(self, plane: Plane, kernel: Plane, target: Plane) -> None:
         from scipy import fft, signal
 
         # An infinity meets zeros in the frequency domain, and becomes the NaN that `nan_spread` declares.
-        with np.errstate(invalid="ignore", over="ignore"), fft.set_workers(cpu_facts().cores):
-            valid = signal.oaconvolve(plane, kernel[::-1, ::-1], mode="valid")
+        with fft.set_workers(cpu_facts().cores):
+            valid: Plane = signal.oaconvolve(plane, kernel[::-1, ::-1], mode="valid")
         rows, columns = valid.shape
         target[:rows, :columns] = valid
         target[rows:], target[:, columns:] = 0, 0

@@ -21,7 +21,7 @@ from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, sums_dtype, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, readable, sums_dtype, version
 from convforge.problem import Conv2dProblem, border_indices
 from convforge.problem.types import is_integer
 
@@ -50,11 +50,10 @@ def ready(facts: DeviceFacts) -> Any:
 
 
 def tensor(array: NDArray[Any]) -> Any:
-    """An array as a tensor that shares its memory; a copy only where its strides are negative or no whole elements."""
+    """An array as a tensor that shares its memory; a copy only where it must be, as :func:`readable` says."""
     import torch
 
-    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = np.ascontiguousarray(array)
+    array = readable(array)
     if array.flags.writeable:
         return torch.from_numpy(array)
     try:
@@ -120,10 +119,20 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     def _prepare(self, problem: Conv2dProblem, w: Any, stream: Any = None) -> PreparedFilter:
         import torch
 
+        self._check_taps(problem, w)
         packed = torch.from_numpy(correlation_filter(problem, w, sums_dtype(problem)))
         if self.channels_last or problem.x_layout == "NHWC":
             packed = packed.contiguous(memory_format=torch.channels_last)
         return PreparedFilter({"w": packed}, packed.nbytes)
+
+    def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
+        """Raise ``UnsupportedProblem`` for a NaN or an infinity that conv2d would not multiply with its padding."""
+        if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
+            reason = (
+                "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
+                "pad x first, or use a method of convforge's"
+            )
+            raise UnsupportedProblem(str(problem), {self.name: reason})
 
     def _compute(self, problem: Conv2dProblem, parts: list[Part], frame: Frame) -> Any:
         import torch
@@ -178,6 +187,9 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
             return reason
         if sums_dtype(problem) != "float32":
             return f"oneDNN computes float32, not the {sums_dtype(problem)} that these sums need"
+        if problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
+            # Seen of PyTorch 2.13 on CPUs with AVX2: rows of the result are wrong.
+            return "oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide"
         return None
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
@@ -198,6 +210,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
     def _prepare(self, problem: Conv2dProblem, w: Any, stream: Any = None) -> PreparedFilter:
         import torch
 
+        self._check_taps(problem, w)
         plain = torch.from_numpy(correlation_filter(problem, w, "float32"))
         (top, _, left, _), size = problem.padding, (problem.n, problem.c, problem.h, problem.w)
         if explicit_padding(problem):

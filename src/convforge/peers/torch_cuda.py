@@ -99,6 +99,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
+    reads = "forward"
     channels_last: ClassVar[bool] = False
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:

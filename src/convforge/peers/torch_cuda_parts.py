@@ -25,6 +25,7 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     operation = "max_pool2d"
     backend = "cuda"
     ours = False
+    reads = "forward"
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -67,6 +68,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     backend = "cuda"
     ours = False
+    reads = "forward"
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -123,6 +125,7 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     operation = "relu"
     backend = "cuda"
     ours = False
+    reads = "forward"
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
