@@ -253,9 +253,8 @@ class OpencvSepFilter2d(Opencv):
             reason = f"sepFilter2D takes filters of rank 1; this one has rank {rank}"
             raise UnsupportedProblem(str(problem), {self.name: reason})
         column, row = factors
-        with np.errstate(over="ignore"):
-            size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)
-            larger = column * size
+        size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)
+        larger = column * size
         # Rows come first: of a size of at most 1 their sums do not overflow where the outputs do not.
         fits = problem.x_dtype == row.dtype and np.isfinite(larger).all()
         return (larger, row / size) if fits else (column, row)

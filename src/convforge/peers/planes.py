@@ -289,12 +289,11 @@ class Pictures:
             )
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(frame.workspace, self.parts)
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinity is a result like any other
-            for picture, result in zip(x, out, strict=True):
-                if terms.interleaved:
-                    self._interleaved(picture, result, terms, scratch)
-                else:
-                    self._planes(picture, result, terms, scratch)
+        for picture, result in zip(x, out, strict=True):
+            if terms.interleaved:
+                self._interleaved(picture, result, terms, scratch)
+            else:
+                self._planes(picture, result, terms, scratch)
         return out
 
     def _planes(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
@@ -383,8 +382,7 @@ def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
     number times C. Integers and float16 need none: their sums are taken in a wider type.
     """
     share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
-    with np.errstate(over="ignore"):
-        return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
+    return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
 
 
 def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
