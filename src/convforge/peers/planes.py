@@ -289,11 +289,12 @@ class Pictures:
             )
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(frame.workspace, self.parts)
-        for picture, result in zip(x, out, strict=True):
-            if terms.interleaved:
-                self._interleaved(picture, result, terms, scratch)
-            else:
-                self._planes(picture, result, terms, scratch)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinity is a result like any other
+            for picture, result in zip(x, out, strict=True):
+                if terms.interleaved:
+                    self._interleaved(picture, result, terms, scratch)
+                else:
+                    self._planes(picture, result, terms, scratch)
         return out
 
     def _planes(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
