@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import fft
 from tests.strategies import DTYPES, conv2d_problems
@@ -97,6 +97,8 @@ def test_no_honest_order_of_summation_gives_a_false_alarm(problem, kind, order, 
 
 
 @settings(max_examples=60, deadline=None)
+@example(c=1, kind="photograph", order="pairwise", seed=85)  # products err as much as sums, which no FMA spares here
+@example(c=1, kind="photograph", order="pairwise", seed=267)
 @given(st.integers(1, 40), st.sampled_from(["normal", "uniform", "photograph", "lognormal", "constant", "sparse"]),
        st.sampled_from(["forward", "reversed", "pairwise"]), st.integers(0, 99))  # fmt: skip
 def test_no_false_alarm_whatever_the_data_look_like(c, kind, order, seed):

@@ -61,7 +61,7 @@ class Baseline:
         on smooth or widely spread pixels one of them errs several times as much as the other. The rounding of the
         result to a type narrower than the sums' is left out.
     variance : array
-        What theory expects of a sequential loop's squared errors.
+        What theory expects of a sequential loop's squared errors, whether it has FMAs or rounds products first.
     known : array of bool, or None
         Where all of these are finite; None for everywhere.
     """

@@ -16,8 +16,8 @@ from convforge.backends.cpu.jit import jit_exact
 # How a product is added to a row of sums, and what is kept beside it.
 PLAIN = 0  # in float64; beside it the sum of absolute values
 COMPENSATED = 1  # as if in twice float64's precision; beside it the sum of absolute values
-SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squared partial sums
-SEQUENTIAL64 = 3  # one float64 FMA after the other; beside it the sum of squared partial sums
+SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squares of what :func:`roundings` says
+SEQUENTIAL64 = 3  # one float64 FMA after the other; beside it the same
 CUT32 = 4  # one float32 FMA after the other, each cut off where others round; beside it nothing
 TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, added to float32 sums now and then; beside it nothing
 
@@ -130,9 +130,9 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
         # float64 holds a product of two float32 exactly. Rounding the sum twice, to float64 and then to float32,
         # differs from an FMA only where the first lands on a tie of the second: one sum in 2^29.
         for q in range(totals.size):
-            product = weight * pixels[q]
-            totals[q] = np.float32(totals[q] + product)
-            beside[q] += totals[q] * totals[q] if product != 0 else 0.0
+            product, before = weight * pixels[q], totals[q]
+            totals[q] = np.float32(before + product)
+            beside[q] += roundings(product, before, totals[q], np.float32(product) != product)
     elif style == CUT32:
         for q in range(totals.size):
             totals[q] = cut_to_float32(totals[q] + weight * pixels[q])
@@ -149,9 +149,22 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
     else:
         for q in range(totals.size):
             product, product_error = two_product(weight, pixels[q])
-            total, sum_error = two_sum(totals[q], product)
+            before = totals[q]
+            total, sum_error = two_sum(before, product)
             totals[q] = total + (sum_error + product_error)
-            beside[q] += totals[q] * totals[q] if product != 0 else 0.0
+            beside[q] += roundings(product, before, totals[q], product_error != 0)
+
+
+@jit_exact
+def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
+    """Sum of squares of the numbers that are rounded as a product is added to a sum, with or without an FMA.
+
+    An FMA rounds the new sum alone. Without one the product is rounded first, where its type does not hold it; a first
+    product is then the sum itself.
+    """
+    if product == 0:
+        return 0.0
+    return total * total + (product * product if inexact and before != 0 else 0.0)
 
 
 @jit_exact

@@ -103,8 +103,9 @@ def conv2d_sums(
         Output rows: n * P + p.
     style : {"truth", "sequential", "cut", "two levels"}
         For "truth", sums of absolute values stand beside; for "sequential", which does one FMA of the accumulation type
-        after the other in the order c, r, s, the sums of squared partial sums. For "cut", FMAs are cut off to float32
-        where others round, and for "two levels" sums are those of Hopper's FP8 units; nothing stands beside.
+        after the other in the order c, r, s, the sums of squares of what is rounded: partial sums, and products that
+        the type does not hold. For "cut", FMAs are cut off to float32 where others round, and for "two levels" sums are
+        those of Hopper's FP8 units; nothing stands beside.
     backward : bool
         From the last tap to the first instead.
 
