@@ -470,7 +470,7 @@ LAYERS: dict[str, set[str]] = {
     "execution": {*_BELOW_USERS, "arguments", "arrays", "replay"},
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution", "libraries"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
-    "integrations": {"api", "replay", "tuning"},
+    "integrations": {"api", "measure", "replay", "tuning"},
     "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
     "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},

@@ -87,12 +87,12 @@ def test_train_computes_and_undo_keeps_the_mode() -> None:
     assert (model[0].weight.requires_grad, model[0].note, type(model[0])) == (False, "kept", nn.Conv2d)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_a_change_of_type_is_a_change_of_all(dtype: Any) -> None:
     model = model_of()
     report = replace(model)
     expected = model_of().to(dtype)(X.to(dtype))
-    loose = {"atol": 0.1, "rtol": 0.1} if dtype == torch.bfloat16 else {}
+    loose = {"atol": 0.1, "rtol": 0.1} if dtype != torch.float64 else {}
     torch.testing.assert_close(model.to(dtype)(X.to(dtype)), expected, **loose)
     report.undo()
     assert {p.dtype for p in model.parameters()} == {dtype}
@@ -178,3 +178,54 @@ def test_plain_answers() -> None:
     assert replace(nn.Linear(2, 2)).notes == ["Nothing was done: the model has no two-dimensional convolution."]
     with pytest.raises(TypeError, match=r"replace takes a torch.nn.Module, such as a model; got function"):
         replace(lambda x: x)
+
+
+def test_hooks_of_parameters_see_the_same_gradients() -> None:
+    found = []
+    for ours in (False, True):
+        model, seen = model_of(), []
+        if ours:
+            assert replace(model).layers[0].folded == ("1", "2")
+        for late in range(2):  # some before the first call, some after it
+            for p in model.parameters():
+                p.register_hook(lambda grad, seen=seen: seen.append(grad.clone()))
+                p.register_post_accumulate_grad_hook(lambda p, seen=seen: seen.append(p.grad.clone()))
+            model(X).square().sum().backward()
+            assert len(seen) > late
+        found.append(sorted(seen, key=lambda grad: (grad.dim(), grad.sum().item())))
+    assert len(found[0]) == len(found[1]) == 6 * len(list(model_of().parameters()))
+    for mine, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(mine, right, atol=1e-2, rtol=1e-3)
+
+
+def test_hooks_of_state_dicts_are_called_as_before() -> None:
+    model, calls = model_of(), []
+    replace(model)
+    for layer in model[:2]:
+        layer.register_state_dict_pre_hook(lambda *_: calls.append("pre"))
+        layer.register_state_dict_post_hook(lambda *_: calls.append("post"))
+        layer.register_load_state_dict_pre_hook(lambda *_: calls.append("load"))
+        layer.register_load_state_dict_post_hook(lambda *_: calls.append("loaded"))
+    state = model.state_dict()
+    assert list(state) == list(model_of().state_dict())
+    model.load_state_dict(model_of(3).state_dict())
+    assert sorted(calls) == sorted(["pre", "post", "load", "loaded"] * 2)
+    close(model(X), model_of(3)(X))
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_hooks_of_all_modules_let_folds_rest(kind: str) -> None:
+    from torch.nn.modules import module
+
+    model, seen = model_of(), []
+    replace(model)
+    hook = getattr(module, f"register_module_{kind}")(lambda m, *_: seen.append(type(m).__mro__[1].__name__))
+    try:
+        x = X.clone().requires_grad_()
+        model(x).sum().backward()
+        assert len(seen) == len(list(model.modules()))
+        report = replace(model_of())
+        assert any("hooks are registered for all modules" in note for note in report.notes)
+    finally:
+        hook.remove()
+    close(model(X), model_of()(X))

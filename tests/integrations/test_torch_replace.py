@@ -197,68 +197,107 @@ def test_a_layer_in_two_places_stays() -> None:
     assert model[0] is layer
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, *rounds: Any) -> None:
-    """Let these be the times of rivals, in microseconds: pairs of a median and half a spread; the last ones stay."""
-    from convforge.integrations import torch_replace
-    from convforge.integrations.torch_timing import Time
+def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9, 0), (9, 0), (5, 0))) -> None:
+    """Let these be the times of rivals, in microseconds: pairs of a median and a spread; the last of them stays.
 
-    left = list(rounds)
+    The whole model is timed by PyTorch as it was, folded, in channels_last, and by convforge.
+    """
+    from convforge.integrations import torch_replace, torch_whole
+    from convforge.measure import Timing
 
-    def compared(calls: Any, device: Any) -> list[Time]:
-        pairs = left.pop(0)
-        pairs = [*pairs, *[pairs[-1]] * (len(calls) - len(pairs))]
-        return [Time(m * 1e-6, (m - half) * 1e-6, (m + half) * 1e-6) for m, half in pairs]
+    def of(pairs: Any) -> Any:
+        def compared(calls: Any, device: Any) -> list[Timing]:
+            for call in calls:
+                call()
+            every = [*pairs, *[pairs[-1]] * (len(calls) - len(pairs))][: len(calls)]
+            return [Timing(tuple((m + at * half) * 1e-6 for at in (-1, -1, 0, 1, 1))) for m, half in every]
 
-    monkeypatch.setattr(torch_replace, "compared", compared)
+        return compared
+
+    monkeypatch.setattr(torch_replace, "compared", of(layers))
+    monkeypatch.setattr(torch_whole, "compared", of(whole))
 
 
 @pytest.mark.parametrize(
     "ours, theirs, by, says",
     [
-        ((1, 0), (2, 0), "convforge", "PyTorch 2 us (spread 0 %), convforge 1 us (spread 0 %): ours is faster"),
-        ((2, 0), (1, 0), "PyTorch", "PyTorch is faster"),
-        ((1, 1), (2, 0.5), "PyTorch", "too close to decide; left to PyTorch"),
+        ((1, 0), (2, 0), "convforge", "convforge takes 1 us ± 0 %, PyTorch 2 us ± 0 %: convforge is faster"),
+        ((2, 0), (1, 0), "PyTorch", "convforge takes 2 us ± 0 %, PyTorch 1 us ± 0 %: PyTorch is faster"),
+        ((2, 0.02), (2.01, 0.02), "PyTorch", "as fast as each other, so PyTorch keeps it"),
+        ((1, 1), (2, 0.5), "PyTorch", "but the times vary too much to tell which is faster, so PyTorch keeps it"),
     ],
 )
 def test_a_layer_is_ours_only_where_ours_is_faster(
     monkeypatch: pytest.MonkeyPatch, ours: Any, theirs: Any, by: str, says: str
 ) -> None:
-    timed(monkeypatch, [ours, theirs], [(9, 0), (5, 0)])
+    kept = (5, 0) if by == "convforge" else (9, 0)
+    timed(monkeypatch, [ours, theirs], [(9, 0), (8, 0), (9, 0), kept])
     model = settled(chain("conv", "bn", "relu"))
     expected = model(X)
     report = replace(model, X)
     (layer,) = report.layers
-    assert (layer.by, layer.ours_s, layer.torch_s) == (by, ours[0] * 1e-6, theirs[0] * 1e-6)
+    assert (layer.by, layer.ours_s, layer.torch_s) == (
+        by,
+        pytest.approx(ours[0] * 1e-6),
+        pytest.approx(theirs[0] * 1e-6),
+    )
     assert layer.folded == (("1", "2") if by == "convforge" else ("1",))
     assert says in layer.why
     torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
-    assert "PyTorch 9 us (spread 0 %), convforge 5 us (spread 0 %)." in str(report)
+    assert "The whole model: PyTorch as it was 9 us ± 0 %" in report.notes[-1]
+    assert report.notes[-1].endswith("convforge is the fastest." if by == "convforge" else "folded in.")
 
 
 @pytest.mark.parametrize(
-    "before, after, says", [((3, 0), (4, 0), "slower"), ((894, 0), (880, 500), "too close to decide")]
+    "times, kept, says",
+    [
+        (
+            [(3, 0), (3, 0), (3, 0), (4, 0)],
+            "PyTorch",
+            "left to PyTorch as it was, for PyTorch as it was is faster than",
+        ),
+        ([(894, 0), (894, 0), (894, 0), (880, 400)], "PyTorch", "vary too much to tell whether convforge is faster"),
+        ([(9, 0), (3, 0), (9, 0), (4, 0)], "folded", "left to PyTorch with BatchNorm2d folded in, for PyTorch with"),
+        ([(9, 0), (8, 0), (3, 0), (4, 0)], "folded", "after model.to(memory_format=torch.channels_last)"),
+        ([(9, 0), (4, 0), (9, 0), (4, 0)], "folded", "is as fast as convforge"),
+    ],
 )
-def test_a_model_that_is_not_faster_is_left_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, before: Any, after: Any, says: str
+def test_a_whole_model_is_left_in_its_fastest_form(
+    monkeypatch: pytest.MonkeyPatch, times: Any, kept: str, says: str
 ) -> None:
-    timed(monkeypatch, [(1, 0), (2, 0)], [before, after])
+    timed(monkeypatch, [(1, 0), (2, 0)], times)
     model = settled(chain("conv", "bn", "relu"))
+    expected, weights = model(X), [(p.data_ptr(), p.stride()) for p in model.parameters()]
     report = replace(model, X)
+    changed = [type(layer) not in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU) for layer in model]
+    assert changed == ([True, True, False] if kept == "folded" else [False] * 3)
+    assert (report.layers[0].by, report.layers[0].folded) == ("PyTorch", ("1",) if kept == "folded" else ())
+    assert says in report.notes[-1]
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+    assert [(p.data_ptr(), p.stride()) for p in model.parameters()] == weights
+    report.undo()
     assert [type(layer) for layer in model] == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
-    assert (report.layers[0].by, report.layers[0].folded) == ("PyTorch", ())
-    assert f"{says}; left to PyTorch as it was." in str(report)
+    assert torch.equal(model(X), expected)
+
+
+def test_a_fold_by_pytorch_is_listed_as_such_when_replaced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, [(2, 0), (1, 0)], [(9, 0), (5, 0)])
+    model = settled(chain("conv", "bn", "relu"))
+    assert replace(model, X).layers[0].by == "PyTorch"
+    (again,) = replace(model).layers
+    assert (again.by, again.why) == ("PyTorch", "replaced before, with what is folded into it")
 
 
 def test_rivals_are_timed_in_turns() -> None:
-    from convforge.integrations.torch_timing import ROUNDS, Time, compared
+    from convforge.integrations.torch_timing import ROUNDS, compared, told
+    from convforge.measure import Timing
 
     order: list[int] = []
     first, second = compared([lambda: order.append(0), lambda: order.append(1)], torch.device("cpu"))
     runs = [at for at, before in zip(order, [None, *order], strict=False) if at != before]
     assert len(runs) >= ROUNDS
     assert min(first.median_s, second.median_s) > 0
-    assert str(Time(0.466, 0.4, 0.5)) == "466 ms (spread 21 %)"
-    assert str(Time(2.0, 2.0, 2.0)) == "2 s (spread 0 %)"
+    assert [told(Timing((s,))) for s in (2.0, 0.99999, 4.56e-5)] == ["2 s ± 0 %", "1 s ± 0 %", "45.6 us ± 0 %"]
 
 
 def test_layers_are_measured_on_what_reaches_them() -> None:
@@ -266,11 +305,11 @@ def test_layers_are_measured_on_what_reaches_them() -> None:
     report = replace(model, X)
     assert len(report.layers) == 2
     assert all(layer.ours_s and layer.torch_s for layer in report.layers)
-    assert any("The whole model: PyTorch" in note for note in report.notes)
+    assert any("The whole model: PyTorch as it was" in note for note in report.notes)
 
 
 def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed(monkeypatch, [(1, 0), (2, 0)], [(9, 0), (5, 0)])
+    timed(monkeypatch, [(1, 0), (2, 0)])
     layers = replace(settled(chain("conv", "bn", "conv", "bn")), X).layers
     assert [(layer.name, layer.by, layer.folded) for layer in layers] == [
         ("0", "convforge", ("1",)),

@@ -10,10 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from convforge.integrations.torch_folding import PASSED, FoldedConv2d
+from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d
 from convforge.integrations.torch_layers import Conv2d
 from convforge.integrations.torch_pairs import fold_of, folds
-from convforge.integrations.torch_timing import compared
+from convforge.integrations.torch_timing import compared, told
+from convforge.integrations.torch_whole import check_whole
+from convforge.measure import Order, order
+
+# How a sentence about two times ends, by their order.
+ENDS: dict[Order, str] = {
+    "faster": ": convforge is faster",
+    "slower": ": PyTorch is faster",
+    "level": ": as fast as each other, so PyTorch keeps it",
+    "unsure": ", but the times vary too much to tell which is faster, so PyTorch keeps it",
+}
 
 # Types of weights that are swapped.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -110,9 +120,10 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     nothing is folded. A fold is undone by itself, for a call, in training mode, after a hook was registered, or after a
     plain attribute of a module around it has changed. With example inputs each layer is timed by both sides, in turns,
     on what reaches it, and left to PyTorch unless ours is faster by more than the spread; without them all layers are
-    swapped, and the report says that nothing was measured. Last the whole model is timed before and after, in turns;
-    unless it is faster it is left as it was. Buffers, such as statistics in training, are afterwards what they were;
-    where anything raises, so is the model.
+    swapped, and the report says that nothing was measured. Last the whole model is timed in turns: by PyTorch as it
+    was, with BatchNorm2d folded in, and in channels_last, and by convforge. Unless the last is fastest, the model is
+    left to PyTorch, folded where that is faster. Buffers, such as statistics in training, are afterwards what they
+    were; where anything raises, so is the model.
 
     Parameters
     ----------
@@ -162,12 +173,13 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
                 names = [path, *chains.get(path, ())]
                 report.layers.append(_swapped(model, names, layer, inputs.get(path), bool(example), report))
             elif why := _left(layer, places[id(layer)]):
-                by = "convforge" if isinstance(layer, Conv2d) else "PyTorch"
+                by_pytorch = getattr(layer.__dict__.get("_fold"), "by_pytorch", False)
+                by = "convforge" if isinstance(layer, Conv2d) and not by_pytorch else "PyTorch"
                 report.layers.append(Layer(path, by, (), why))
         if not report.layers:
             report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
         if example and report._before:
-            _check_whole(model, example, report)
+            _keep_fastest(model, example, report)
     except BaseException:
         report.undo()
         raise
@@ -244,46 +256,35 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any) -> Layer:
     except (TypeError, ValueError) as refusal:  # UnsupportedProblem is one
         return Layer(path, "PyTorch", (), f"convforge refuses it: {refusal}")
     best = min(theirs, key=lambda one: one.median_s)
-    seconds = mine.median_s, best.median_s
-    told = f"PyTorch {best}, convforge {mine}"
-    if mine.beats(best):
-        return Layer(path, "convforge", tuple(behind), f"{told}: ours is faster", *seconds)
-    if best.beats(mine):
-        return Layer(path, "PyTorch", (), f"{told}: PyTorch is faster", *seconds)
-    return Layer(path, "PyTorch", (), f"{told}: too close to decide; left to PyTorch", *seconds)
+    outcome = "faster" if all(order(mine, one) == "faster" for one in theirs) else order(mine, best)
+    why = f"convforge takes {told(mine)}, PyTorch {told(best)}{ENDS[outcome]}"
+    by, members = ("convforge", tuple(behind)) if outcome == "faster" else ("PyTorch", ())
+    return Layer(path, by, members, why, mine.median_s, best.median_s)
 
 
-def _check_whole(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
-    """Bring the model back unless all its layers together take less time than they did: each was timed by itself."""
-    put = [(layer, kind, made, layer.__dict__.get("_fold")) for layer, kind, made in report._before]
-
-    def swap(ours: bool) -> None:
-        for layer, kind, made, fold in put:
-            layer.__class__ = made if ours else kind
-            if fold is not None:
-                layer.__dict__["_fold"] = fold
-
-    def called(ours: bool) -> Any:
-        swap(ours)
-        return model(*example)
-
-    device = next((t.device for t in (*example, *model.parameters()) if isinstance(t, torch.Tensor)), None)
-    try:
-        before, after = compared([lambda: called(False), lambda: called(True)], device or torch.device("cpu"))
-    finally:
-        swap(True)
-    told = f"The whole model: PyTorch {before}, convforge {after}"
-    if after.beats(before):
-        report.notes.append(f"{told}.")
+def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
+    """Time the whole model by convforge and in every form of PyTorch, and keep the fastest: layers alone differ."""
+    ours = any(layer.by == "convforge" for layer in report.layers)
+    kept, note = check_whole(model, example, report._before, ours)
+    report.notes.append(note)
+    if kept == "convforge":
         return
-    slower = before.beats(after)
+    swapped = [(layer, layer.__dict__.get("_fold")) for layer, _, _ in report._before]
     report.undo()
-    report.notes.append(f"{told}: {'slower' if slower else 'too close to decide'}; left to PyTorch as it was.")
-    why = "by itself it would be faster, the whole model is not"
-    report.layers = [
-        dataclasses.replace(layer, by="PyTorch", folded=(), why=why if layer.by == "convforge" else layer.why)
-        for layer in report.layers
-    ]
+    folds: dict[int, Fold] = {}
+    for layer, fold in swapped if kept == "folded" else ():
+        if fold is not None and layer is not fold.end:
+            own = folds.setdefault(id(fold), dataclasses.replace(fold, by_pytorch=True, end=None, _kept=None))
+            layer.__dict__["_fold"] = own
+            report._swap(layer, FoldedConv2d if layer is fold.conv else PASSED[type(layer)])
+    report.layers = [_left_to_pytorch(layer, bool(folds)) for layer in report.layers]
+
+
+def _left_to_pytorch(layer: Layer, folded: bool) -> Layer:
+    """What is to be told of a layer whose model is left to PyTorch."""
+    why = "alone it would be faster by convforge, but the whole model is not"
+    members = layer.folded[:1] if folded else ()
+    return dataclasses.replace(layer, by="PyTorch", folded=members, why=why if layer.by == "convforge" else layer.why)
 
 
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
 from convforge.measure.copies import Copies
 from convforge.measure.machine import device_slug, machine_table, repository, versions
-from convforge.measure.ranking import Ranking, order, rank
+from convforge.measure.ranking import Order, Ranking, order, rank
 from convforge.measure.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
 from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
 from convforge.measure.timer import Timing, interleave, measure
@@ -12,6 +12,7 @@ __all__ = [
     "Ceilings",
     "Copies",
     "Cycle",
+    "Order",
     "Ranking",
     "Ring",
     "RingSize",
