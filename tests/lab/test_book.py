@@ -106,7 +106,7 @@ def test_every_study_has_rules_that_answer() -> None:
 def test_a_study_s_own_run_goes_before_a_suite_s(tmp_path: Path) -> None:
     found = find_runs([books.STORED])
     assert (found["size"].suite, found["stride"].suite, found["timer"].suite) == ("size", "images", "timer")
-    assert "channels" not in find_runs([books.STORED / "images-20261125T080410Z.jsonl"])
+    assert "channels" not in find_runs([books.STORED / "images-20261126T025656Z.jsonl"])
     text = found["stride"].path.read_text(encoding="utf-8").replace('"suite":"images"', '"suite":"stride"', 1)
     (tmp_path / "stride.jsonl").write_text(text, encoding="utf-8")
     again = find_runs([books.STORED, tmp_path])
