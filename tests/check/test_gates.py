@@ -53,6 +53,10 @@ LARGE = [size for size in SIZES if size[0] > 8]
 PRODUCTS_OF_14_BITS = 2304
 # Products of FP8 factors have 8 bits, so FP16 holds a few of them nearly as well as units of 14 bits do.
 PRODUCTS_OF_FP16 = 9
+# Of widely spread numbers a few make the sum.
+PRODUCTS_OF_FP16_WIDE = 256
+# Over so many products of one sign FP32 sums that are cut off err as much as BF16 factors.
+PRODUCTS_OF_ONE_SIGN = 18432
 
 
 def ratio(judge: Judge, precision: str, got: Floats) -> float:
@@ -81,8 +85,12 @@ def narrow_both_ways(precision: str, data: str, c: int, r: int) -> None:
     narrower = dict(NARROWER[precision])
     if precision == "fp8" and c * max(r * r, 1) < PRODUCTS_OF_14_BITS:
         del narrower["14-bit sums"]
-    if precision == "fp8" and c * max(r * r, 1) < PRODUCTS_OF_FP16:
+    few = PRODUCTS_OF_FP16_WIDE if data == "wide" else PRODUCTS_OF_FP16
+    if precision == "fp8" and c * max(r * r, 1) < few:
         del narrower["FP16 sums"]
+    if precision in ("tf32", "fp16") and data == "smooth" and c * max(r * r, 1) >= PRODUCTS_OF_ONE_SIGN:
+        for hidden in ("bf16 factors", "8 explicit bits", "x in bf16"):
+            narrower.pop(hidden, None)
     honest = dict(HONEST[precision])
     if c * max(r * r, 1) == 1:
         honest.pop("three FP16 products", None)  # FMAs round a single product once, these three times

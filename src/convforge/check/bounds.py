@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Floats, Truth, conv2d_truth
+from convforge.check.truth import Floats, Truth, conv2d_truth, matrices
 from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
 from convforge.problem.types import is_integer
 
@@ -97,7 +97,7 @@ def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> 
         factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
         if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
             return Bound(0.0, 0.0)
-        return Bound(factor, problem.k * _smallest(problem.dtype))
+        return Bound(factor, problem.k * _smallest(problem.dtype), _lost_by_a_product(problem, precision, inputs))
     if not isinstance(problem, Conv2dProblem):
         return Bound(0.0, 0.0)
     if precision == "strict" and sums_are_exact(problem, truth, inputs):
@@ -241,6 +241,17 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
     return _per_picture(problem, inputs, lost_x, of_w.sum(axis=(2, 3)) + lost_w) + _per_picture(
         problem, inputs, of_x, lost_w
     )
+
+
+def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
+    """The same of a matrix product, shape (M, N)."""
+    if precision not in UNDERFLOW:
+        return None
+    a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
+    absolute, relative = UNDERFLOW[precision]
+    lost_a, lost_b = (absolute + relative * float(matrix.max(initial=0.0)) for matrix in (a, b))
+    rows, columns = a.sum(axis=1)[:, None], b.sum(axis=0)
+    return np.asarray(lost_a * (columns + problem.k * lost_b) + lost_b * rows)
 
 
 def _cast_roundings(problem: Conv2dProblem) -> int:

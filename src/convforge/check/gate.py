@@ -65,6 +65,10 @@ FINER = 0.25
 # From so many independent outputs on, errors are compared without their proportional part as well.
 ENOUGH = 8
 
+# A way of rounding that leaves less than this share of what is allowed is taken for the way; honest sums of many
+# products leave up to a half.
+LITTLE = 0.5
+
 # Rows from which the way of rounding is told, and the likeliest ways that are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
@@ -219,15 +223,21 @@ class Gate:
             return values - reference if self._is_stored_whole else beyond_rounding(values, reference, out)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
-        """What is left beside the way of rounding the factors that comes nearest."""
-        worst: Measured | None = None
+        """What is left beside the way of rounding the factors that leaves least of the likeliest.
+
+        Of very many products the errors of sums hide which way it was in a few rows, so others are tried until one
+        leaves little.
+        """
+        least: Measured | None = None
         for words, way in self._tried(precision, values):
             found = self._judge(precision, way, values)
-            if found is None or found.ratio <= 1:
-                self._likely[precision] = words
+            if found is None:
+                return None
+            if least is None or found.ratio < least.ratio:
+                least, self._likely[precision] = found, words
+            if found.ratio <= LITTLE:
                 return found
-            worst = found if worst is None or found.ratio < worst.ratio else worst
-        return self._finer(precision, values) or worst
+        return least if least is not None and least.ratio <= 1 else self._finer(precision, values) or least
 
     def _tried(self, precision: str, values: Floats) -> Iterator[tuple[str, Way]]:
         """Ways of rounding with their baselines: the one that a result passed before, then the nearest few."""

@@ -101,7 +101,9 @@ class Sample:
         """The bound of the sampled outputs, which may be given for all."""
         if (known := self._bounds.get(precision)) is None:
             bound = bound_of(self._problem, precision, self._truth, self._inputs)
-            if bound.more is not None and isinstance(self._problem, Conv2dProblem):
+            if bound.more is not None and isinstance(self._problem, GemmProblem):
+                bound = Bound(bound.factor, bound.constant, bound.more[self.items])
+            elif bound.more is not None and isinstance(self._problem, Conv2dProblem):
                 whole = np.broadcast_to(bound.more, self._problem.out_shape)
                 bound = Bound(bound.factor, bound.constant, some_rows(self._problem, whole, self.items))
             known = self._bounds[precision] = bound.over(self._truth.magnitude)

@@ -66,7 +66,7 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
         return conv2d_truth(problem, inputs, runtime)
     if isinstance(problem, GemmProblem):
         if runtime is not None and truth_device.truth_on_device(problem, runtime):
-            return Truth(*truth_device.gemm_sums(problem, *_matrices(problem, inputs), runtime))
+            return Truth(*truth_device.gemm_sums(problem, *matrices(problem, inputs), runtime))
         return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
     x = inputs.x.astype(np.float64)
     if isinstance(problem, Pool2dProblem):
@@ -136,7 +136,7 @@ def gemm_sums(
     """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays of float64, shape (items, N)."""
     from convforge.check import loops
 
-    a, b = _matrices(problem, inputs)
+    a, b = matrices(problem, inputs)
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
     args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), backward, totals,
@@ -254,7 +254,7 @@ def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
     return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
 
 
-def _matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArray[Any]]:
+def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArray[Any]]:
     """A (M, K) and B (K, N): views."""
     assert inputs.w is not None
     return inputs.x.T if problem.transpose_a else inputs.x, inputs.w.T if problem.transpose_b else inputs.w
