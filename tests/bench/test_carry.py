@@ -86,6 +86,14 @@ def test_a_renaming_is_carried_and_names_its_commit(package: Path, tmp_path: Pat
 
 
 @compiled
+def test_a_constant_that_nothing_reads_is_carried_over(package: Path, tmp_path: Path) -> None:
+    changed(package, KERNEL, 'extern "C"', 'constexpr int NOBODY_READS_THIS = 7;\n\nextern "C"')
+    asked = row("cuda")
+    path = stored(tmp_path, asked, then(package, asked))
+    assert carry(path, package, "f" * 40) == {"carried": 1}
+
+
+@compiled
 def test_other_machine_code_is_not_carried(package: Path, tmp_path: Path) -> None:
     changed(package, KERNEL, "plane += gridDim.z", "plane += 2 * gridDim.z")
     asked = row("cuda")

@@ -8,8 +8,8 @@ making the digest, gives another one though the same machine code runs. For ever
 1. checks out COMMIT beside the repository, and asks that tree for the digest of the result's method, problem and
    config: it must be the stored one, so that this is the code that was measured;
 2. compares what both trees compute: of kernels the text that is compiled and the shapes of launches, and where texts
-   differ the machine code that NVRTC makes of them for the architecture that was measured; of methods in Python the
-   code that they compute with;
+   differ the machine code that NVRTC makes of them for the architecture that was measured
+   (:mod:`convforge.bench.machine_code`); of methods in Python the code that they compute with;
 3. where both are equal, writes today's digest, and from which commit it was carried.
 
 All other results stay as they are, and tables mark them as stale.
@@ -42,6 +42,7 @@ FILES = {
     "recording": PACKAGE / "backends/recording.py",
     "kernel": PACKAGE / "backends/kernel.py",
     "closure": PACKAGE / "bench/closure.py",
+    "machine_code": PACKAGE / "bench/machine_code.py",
 }
 Answer = dict[str, Any]
 

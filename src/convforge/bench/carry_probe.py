@@ -91,7 +91,7 @@ def _of_kernels(
         for header in sorted(included(kernel.file)):
             texts += [header.name, part(header.read_text(encoding="utf-8"))]
         code = compile_kernel(kernel, known.architecture).code if compile_ else b""
-        kernels[_sha("\n".join(texts).encode())] = _sha(code) if compile_ else ""
+        kernels[_sha("\n".join(texts).encode())] = _sha(files["machine_code"].running(code)) if compile_ else ""
     launches = [f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" for info in plan.launches]
     transforms = sorted({repr(astuple(fft)) for fft in recording.transforms})
     return {"kernels": kernels, "rest": _sha("\n".join([*transforms, *launches]).encode())}

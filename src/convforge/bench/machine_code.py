@@ -1,0 +1,65 @@
+"""What a GPU runs of a cubin, without what stands beside it: names, notes, constants that nothing reads.
+
+A constant of a kernel's text is listed in the cubin though the machine code has its value in its instructions; one
+constant more moves those behind it. So two cubins of the same machine code may differ.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+# ELF sections (System V ABI, chapter 4): of machine code, of the banks of constants that hold arguments and values, of
+# shared memory.
+RUN = (".text.", ".nv.constant0", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.shared.")
+EMPTY = 8  # sh_type of a section without bytes in the file
+WIDTH = 16  # bytes of an instruction
+# Where an instruction of sm_70 and later says that an operand lies in a bank of constants, and in which. Bank 4 has the
+# addresses of variables.
+FORM, FORMS, BANK, ADDRESSES = (9, 7), (3, 5), (54, 31), 4
+
+
+class Section(NamedTuple):
+    """A section of an ELF file; `data` is empty where it has no bytes in the file."""
+
+    name: str
+    size: int
+    data: bytes
+
+
+def running(cubin: bytes) -> bytes:
+    """The parts that run, one behind the other; all of the file where its machine code looks up addresses of variables.
+
+    Of the sections count name, size and content.
+
+    Raises
+    ------
+    ValueError
+        This is no ELF file of 64 bits.
+    """
+    found = [section for section in sections(cubin) if section.name.startswith(RUN)]
+    if any(_looks_up_addresses(section.data) for section in found if section.name.startswith(".text.")):
+        return cubin
+    parts = (f"{s.name} {s.size} ".encode() + s.data for s in sorted(found))
+    return b"\n".join(parts)
+
+
+def sections(elf: bytes) -> list[Section]:
+    """The sections of an ELF file of 64 bits."""
+    if elf[:5] != b"\x7fELF\x02":
+        raise ValueError("this is no ELF file of 64 bits")
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    size, count, of_names = struct.unpack_from("<HHH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
+    start = headers[of_names][4]
+    found = []
+    for name, kind, _, _, at, length, *_ in headers:
+        title = elf[start + name : elf.index(b"\0", start + name)].decode()
+        data = b"" if kind == EMPTY else elf[at : at + length]
+        found.append(Section(title, length, data))
+    return found
+
+
+def _looks_up_addresses(code: bytes) -> bool:
+    words = (word for word, _ in struct.iter_unpack("<QQ", code[: len(code) // WIDTH * WIDTH]))
+    return any((word >> FORM[0] & FORM[1]) in FORMS and (word >> BANK[0] & BANK[1]) == ADDRESSES for word in words)
