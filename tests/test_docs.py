@@ -99,6 +99,7 @@ def names_in(name: str) -> set[str]:
     paths = sorted((ROOT / name).rglob("*.*")) if name.endswith("/") else [ROOT / name]
     if name == "tests/algorithms/faults.py":
         paths = sorted((ROOT / "tests/algorithms").glob("*faults*.py"))
+    paths = [path for path in paths if path.suffix != ".pyc"]
     words = {word for path in paths for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     return {a.name for a in ASKED["every method"] if not words.isdisjoint({a.name, type(a).__name__})}
 

@@ -78,7 +78,7 @@ SEPARABLE_FAULTS = [
         ("no barrier behind the lengths", f"{SYNC}  // all lengths are there", ""),
         ("no barrier behind the factors", f"{SYNC}  // all factors are there", ""),
         ("one filter for all outputs", "args.w + k * args.strides[0]", "args.w"),
-        ("one channel for all", "+ c * args.strides[1], 0};", ", 0};"),
+        ("one channel for all", "+ c * args.strides[1], 0, true};", ", 0, true};"),
         ("rows of w for its columns", "r * filter.args.strides[2] + s * filter.args.strides[3]",
          "s * filter.args.strides[2] + r * filter.args.strides[3]"),
         ("not flipped", "if (filter.args.flip) r", "if (false) r",

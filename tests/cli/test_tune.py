@@ -129,7 +129,7 @@ def test_explain_says_that_nothing_is_tuned_and_what_was(run: Callable[..., Ran]
     assert re.search(r"^auto takes im2col: measured: the fastest of \d+, for n1c8h32w32_k8r3s3_", after, re.MULTILINE)
     assert re.search(rf"^  \d+ candidates were tried .*at level auto on {TEXT}$", after, re.MULTILINE)
     header = next(line for line in after.splitlines() if line.startswith("method"))
-    assert header.split()[-2:] == ["predicted", "tuned"]
+    assert header.split()[-2:] == ["place", "tuned"]
     row = next(line for line in after.splitlines() if line.startswith("im2col"))
     assert row.split()[-2:] == ["1", "us"]
 

@@ -21,7 +21,7 @@ def told(taken: Timing) -> str:
     Examples
     --------
     >>> told(Timing((0.4, 0.466, 0.5))), told(Timing((0.0009999,)))
-    ('466 ms ± 11 %', '1 ms ± 0 %')
+    ('466 ms ± 5 %', '1 ms ± 0 %')
     """
     median = float(f"{taken.median_s:.3g}")
     scale, unit = next((k, u) for k, u in ((1, "s"), (1e3, "ms"), (1e6, "us")) if median * k >= 1 or k == 1e6)

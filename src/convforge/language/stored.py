@@ -45,6 +45,9 @@ PHRASES = (
     "weights packed by oneDNN",
     "rank {rank}, factor error {error}",
     "plan {name}",
+    "{count} plans: {run} run, {rest}",
+    "{count} plans: {run} run",
+    "excluded: tensor cores, Winograd or FFT, {count}",
     # What methods refuse.
     "the filter is {own}, not {wanted}",
     "the filter has rank {rank}: only filters of rank 1 or 2 pay",
