@@ -49,7 +49,7 @@ def test_swapped_models_are_stored_as_the_docs_show_them(tmp_path: Path) -> None
     assert made.complete
     found = [(row["model"], row["layers"], row["right"], set(row["times"])) for row in made.rows]
     times = {"eager", "convforge"}
-    assert found == [("ResNet-18", 20, True, times), ("MobileNetV2", 52, True, times), ("U-Net", 19, True, times)]
+    assert found == [("ResNet-18", 20, True, times), ("MobileNetV2", 52, True, times), ("U-Net", 23, True, times)]
     assert "All outputs keep to the bound." in sheet_markdown("models", [made])
 
 
