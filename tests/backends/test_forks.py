@@ -97,6 +97,47 @@ def test_a_fork_waits_for_what_it_must_not_cut() -> None:
     thread.join()
 
 
+WAITING = """
+import os, threading, time, warnings
+from convforge.backends.forks import no_fork
+
+warnings.simplefilter("ignore", DeprecationWarning)
+lock, holds, inside = threading.Lock(), threading.Event(), threading.Event()
+
+def outer():
+    with lock:  # as of a module's import
+        holds.set()
+        inside.wait()
+        time.sleep(0.1)
+        with no_fork():
+            pass
+
+def inner():
+    holds.wait()
+    with no_fork():
+        inside.set()
+        with lock:
+            pass
+
+threads = [threading.Thread(target=work) for work in (outer, inner)]
+for thread in threads:
+    thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_a_fork_lets_in_whom_others_inside_wait_for() -> None:
+    """The thread that holds the lock wants to enter; the one inside waits for the lock; the fork waits for that one."""
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_thread_may_fork_inside() -> None:
     with forks.no_fork():
         child = os.fork()

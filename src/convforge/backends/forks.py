@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+# Seconds that a fork keeps threads from entering, and that it lets them in between, where not all have left.
+PATIENCE_S, PAUSE_S = 0.2, 0.01
+
 
 class _Gate:
     """Counts the threads inside. A fork waits until they have left, and nobody enters meanwhile."""
@@ -39,12 +42,23 @@ class _Gate:
                 self._inside -= 1
                 self._changed.notify_all()
 
-    def close(self) -> None:
-        """Before a fork. The lock is held until after it, so that the child finds it as this thread left it."""
+    def close(self, also: Callable[[], bool]) -> None:
+        """Before a fork. The lock is held until after it, so that the child finds it as this thread left it.
+
+        A thread inside, or one that keeps `also` from being true, may wait for what a thread holds that is about to
+        enter, such as the lock of a module's import: so those that wait are let in from time to time.
+        """
         self._changed.acquire()
-        self._forks += 1
-        while self._inside > (getattr(self._own, "depth", 0) > 0):
-            self._changed.wait()
+        while True:
+            self._forks += 1
+            if self._changed.wait_for(self._is_empty, PATIENCE_S) and also():
+                return
+            self._forks -= 1
+            self._changed.notify_all()
+            self._changed.wait(PAUSE_S)
+
+    def _is_empty(self) -> bool:
+        return self._inside <= int(getattr(self._own, "depth", 0) > 0)
 
     def open(self) -> None:
         """After a fork, in the parent."""
@@ -59,7 +73,7 @@ class _Gate:
 
 
 _gate = _Gate()
-_held: list[Any] = []  # Numba's lock, while the process forks
+_held: list[Any] = []  # Numba's, while the process forks
 
 
 @contextmanager
@@ -82,11 +96,19 @@ def after_fork_in_child(renew: Callable[[], object]) -> None:
 
 
 def _before() -> None:
-    _gate.close()
-    numba = sys.modules.get("numba.core.compiler_lock")
-    if (lock := getattr(numba, "global_compiler_lock", None)) is not None:
-        lock.acquire()  # a kernel is compiled or loaded by another thread: LLVM's state must be whole
+    _gate.close(_hold_numba)
+
+
+def _hold_numba() -> bool:
+    """Take Numba's lock unless another thread compiles or loads a kernel: LLVM's state must be whole."""
+    compiler = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+    lock = getattr(compiler, "_lock", None)  # Numba's own acquire always waits
+    if lock is None:
+        return True
+    taken: bool = lock.acquire(blocking=False)
+    if taken:
         _held.append(lock)
+    return taken
 
 
 def _after_in_parent() -> None:
