@@ -2,10 +2,16 @@
 
 A forked child has one thread. A lock that another thread held stays locked there for ever, and a module that another
 thread was importing stays half imported.
+
+Before a fork, what was registered last runs first. `logging` and `concurrent.futures.thread` take a lock then. Had they
+registered after this module, the fork would hold their locks while it waits for threads that need them; so they are
+imported here.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (it registers first)
+import logging  # noqa: F401 (it registers first)
 import os
 import sys
 import threading
