@@ -34,15 +34,11 @@ class Case:
         Of the inputs.
     every_config : bool
         All configs, not the default alone.
-    other_types : bool
-        What is new here is element types, which go the way of another case's. Where that is seconds of compiling for
-        each type, it waits for ``make test-all``.
     """
 
     text: str
     kinds: tuple[str, ...] = WHOLE
     every_config: bool = False
-    other_types: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -211,26 +207,26 @@ CONV2D = [
     Case("n1c3h11w12_k4r3s3_p1_st2_f16_nhwc_+bias+residual+relu", FLOATS),
     Case("n1c3h8w9_k4r3s3_p3_replicate_f16_nchw"),
     Case("n1c3h17w18_k4r3s3_p1_u8_nchw", WHOLE, every_config=True),
-    Case("n1c3h17w18_k4r3s3_p1_st2_i8_nhwc", other_types=True),
+    Case("n1c3h17w18_k4r3s3_p1_st2_i8_nhwc"),
     Case("n1c3h17w18_k4r3s3_p1_u8-i8-i32-i32_nhwc", (*FLOATS, "impulse")),
     Case("n1c4h12w13_k4r3s3_p2_g2_u8-i8-i32-i32_nchw_+zero:113"),
     Case("n1c4h12w13_k4r3s3_p2_reflect_u8-i8-i32-i32_nchw_+zero:7"),
     Case("n1c3h12w13_k4r3s3_p2_constant9.0_u8-i8-i32-i32_nchw_+zero:7"),
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
     Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor", FLOATS),
-    Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu", other_types=True),
-    Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True, other_types=True),
-    Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias", other_types=True),
+    Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu"),
+    Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True),
+    Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias"),
     # Biases and residuals of any size: most of them are no float32 numbers.
     Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),
     Case("n1c8h7w8_k8r1s1_u8-i8-i32-i32_nchw_+bias+residual"),
-    Case("n1c3h9w16_k4r3s3_p1_i8-i8-f32-i32_nhwc_+bias+leakyrelu:0.1", other_types=True),
-    Case("n1c3h9w16_k4r3s3_p1_i16-i8-i32-i32_nchw_+zero:-32768+bias+clippedrelu:2000000001.0", other_types=True),
+    Case("n1c3h9w16_k4r3s3_p1_i8-i8-f32-i32_nhwc_+bias+leakyrelu:0.1"),
+    Case("n1c3h9w16_k4r3s3_p1_i16-i8-i32-i32_nchw_+zero:-32768+bias+clippedrelu:2000000001.0"),
     Case("n1c3h24w25_k3r3s3_p1_reflect_g3_u8-f32-u8-f32_nhwc", FLOATS, every_config=True),
     Case("n1c1h24w25_k1r5s5_p2_symmetric_u8-f32-u8-f32_nchw", FLOATS),
-    Case("n1c1h24w25_k1r3s3_p1_replicate_u8-f32-f32-f32_nchw", FLOATS, other_types=True),
-    Case("n1c3h14w15_k1r3s3_p1_u16-f32-u16-f32_nhwc", FLOATS, other_types=True),
-    Case("n1c1h14w15_k1r3s3_p1_i16-f32-i16-f32_nchw", other_types=True),
+    Case("n1c1h24w25_k1r3s3_p1_replicate_u8-f32-f32-f32_nchw", FLOATS),
+    Case("n1c3h14w15_k1r3s3_p1_u16-f32-u16-f32_nhwc", FLOATS),
+    Case("n1c1h14w15_k1r3s3_p1_i16-f32-i16-f32_nchw"),
 ]  # fmt: skip
 
 GEMM = [

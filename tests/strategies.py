@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -21,6 +22,25 @@ DTYPES = [
     ("int8", "int8", "int8", "int32"),
     ("uint8", "float32", "uint8", "float32"),
 ]
+# For these `make test` has Numba compile every method of the CPU, in seconds each. The others go the same way, and wait
+# for `make test-all`, but for the seven loops, which take a tenth of that.
+FIRST_DTYPES = [DTYPES[0], DTYPES[3], DTYPES[-1]]
+# Those whose sums are floats.
+FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
+
+
+def first_and_all(dtypes: list[tuple[str, ...]]) -> pytest.MarkDecorator:
+    """A test of the first types among these, and of all of them in ``make test-all``."""
+    first = [types for types in dtypes if types in FIRST_DTYPES]
+    later = pytest.param(dtypes, marks=pytest.mark.thorough)
+    return pytest.mark.parametrize("dtypes", [first, later], ids=["first types", "all types"])
+
+
+def dtypes_of(problem: Any) -> tuple[str, ...]:
+    """Element types of a problem as they stand in the lists above."""
+    if problem.operation == "conv2d":
+        return problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype
+    return (problem.dtype,) * 4
 
 
 @st.composite

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cases import CASES, CONV2D, WORKED, Case, worked_inputs
 from tests.judged import allowed, judge_of, named
-from tests.strategies import conv2d_problems
+from tests.strategies import DTYPES, FIRST_DTYPES, conv2d_problems, dtypes_of, first_and_all
 
 from convforge.algorithms import algorithms, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
-from convforge.problem import Conv2dProblem, parse_problem
+from convforge.problem import parse_problem
 
 METHODS = [a for a in algorithms() if a.backend == "cpu" and a.ours]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
@@ -35,8 +35,8 @@ SPECIALISTS: dict[str, str] = {
 
 
 def pair(algorithm: Any, case: Case) -> Any:
-    """A method on a case. The seven loops take a tenth of the others' time to compile for types, and try them all."""
-    later = case.other_types and algorithm.name != "direct_naive"
+    """A method on a case, now or in ``make test-all``."""
+    later = algorithm.name != "direct_naive" and dtypes_of(parse_problem(case.text)) not in FIRST_DTYPES
     return pytest.param(algorithm, case, id=f"{algorithm.name}-{case}", marks=[pytest.mark.thorough] if later else [])
 
 
@@ -161,9 +161,11 @@ def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
         assert verdict.ok, verdict.message
 
 
+@first_and_all(DTYPES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(conv2d_problems(), st.integers(0, 99))
-def test_random_problems(problem: Conv2dProblem, seed: int) -> None:
+@given(st.data(), st.integers(0, 99))
+def test_random_problems(dtypes: Any, data: Any, seed: int) -> None:
+    problem = data.draw(conv2d_problems(dtypes=dtypes))
     judge = Judge(problem, make_inputs(problem, seed=seed))
     tried = 0
     for algorithm in CONVOLUTIONS:

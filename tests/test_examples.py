@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize(
     "library, name, says",
     [
-        ("torch", "train_cnn", ["the loss fell from"]),
+        pytest.param("torch", "train_cnn", ["the loss fell from"], marks=pytest.mark.thorough),
         ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
         ("numpy", "numpy_picture", ["blurred: (512, 512, 3), uint8", "edges: (512, 512), int32"]),
         ("numpy", "ship_choices", ["2 choices loaded", "implicit_gemm; measured: "]),
@@ -33,6 +33,7 @@ def test_an_example(library: str, name: str, says: list[str]) -> None:
     assert [words for words in says if words not in ran.stdout] == []
 
 
+@pytest.mark.thorough
 def test_swapped_models_are_stored_as_the_docs_show_them(tmp_path: Path) -> None:
     from convforge.bench.sheet_tables import sheet_markdown
     from convforge.bench.sheets import load_sheets

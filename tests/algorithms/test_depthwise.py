@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.judged import judge_of
+from tests.strategies import FIRST_DTYPES, dtypes_of
 
 import convforge
 from convforge.algorithms import find
@@ -41,12 +42,8 @@ WAYS = [
 ]  # fmt: skip
 
 
-# Types that go the way of others, and take seconds to compile for.
-LATER = ("_u16-", "_i16-", "_u8-i8-i32-i32_nhwc")
-
-
 def way(text: str, config: DepthwiseConfig) -> Any:
-    later = any(types in text for types in LATER)
+    later = dtypes_of(parse_problem(text)) not in FIRST_DTYPES
     return pytest.param(text, config, id=f"{text}-{config.along}", marks=[pytest.mark.thorough] if later else [])
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cases import WORKED, worked_inputs
-from tests.strategies import DTYPES, conv2d_problems
+from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 
 from convforge.algorithms.fft import Fft
 from convforge.algorithms.fft.fft import FftConfig, modelled_flops
@@ -18,14 +18,12 @@ from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 
-FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 
-
+@first_and_all(FLOAT_SUMS)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(problem=conv2d_problems(largest=24, dtypes=FLOAT_SUMS), more=st.tuples(st.integers(3, 20), st.integers(3, 20)),
-       tiles=st.integers(1, 5))  # fmt: skip
-def test_random_problems(problem: Conv2dProblem, more: tuple[int, int], tiles: int) -> None:
-    problem = problem.replace(precision="fft")
+@given(data=st.data(), more=st.tuples(st.integers(3, 20), st.integers(3, 20)), tiles=st.integers(1, 5))
+def test_random_problems(dtypes: Any, data: Any, more: tuple[int, int], tiles: int) -> None:
+    problem = data.draw(conv2d_problems(largest=24, dtypes=dtypes)).replace(precision="fft")
     config = FftConfig(problem.extent_h + more[0], problem.extent_w + more[1], tiles)
     verdict = check_plan(Fft().plan(problem, config, cpu_runtime()))
     assert verdict.ok, verdict.message

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.cases import WORKED, worked_inputs
-from tests.strategies import DTYPES, conv2d_problems
+from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 
 from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable.factors import factor
@@ -20,7 +20,6 @@ from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 
-FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 LAPLACIAN = [[1, 1, 1], [1, -8, 1], [1, 1, 1]]
 
 
@@ -115,17 +114,20 @@ def test_filters_with_nan_are_refused() -> None:
         factor(np.full((1, 1, 3, 3), np.nan), "float32")
 
 
+@first_and_all(FLOAT_SUMS)
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(problem=conv2d_problems(largest=24, dtypes=FLOAT_SUMS), tile_p=st.integers(1, 9), tile_q=st.integers(1, 30))
-def test_random_problems(problem: Conv2dProblem, tile_p: int, tile_q: int) -> None:
-    problem = problem.replace(precision="separable")
+@given(data=st.data(), tile_p=st.integers(1, 9), tile_q=st.integers(1, 30))
+def test_random_problems(dtypes: Any, data: Any, tile_p: int, tile_q: int) -> None:
+    problem = data.draw(conv2d_problems(largest=24, dtypes=dtypes)).replace(precision="separable")
     plan = Separable().plan(problem, SeparableConfig(tile_p, tile_q), cpu_runtime())
     verdict = check_plan(plan)
     assert verdict.ok, verdict.message
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.parametrize("dtypes", ["f32", "u8-f32-u8-f32", "f16", "f64"])
+@pytest.mark.parametrize(
+    "dtypes", ["f32", "u8-f32-u8-f32", *(pytest.param(types, marks=pytest.mark.thorough) for types in ("f16", "f64"))]
+)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("mode", PADDING_MODES)
 def test_one_blur_for_every_channel(mode: str, layout: str, dtypes: str) -> None:

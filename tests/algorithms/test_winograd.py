@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.cases import WORKED, worked_inputs
-from tests.strategies import DTYPES, conv2d_problems
+from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 
 from convforge.algorithms.winograd import WinogradF2, WinogradF4, transforms
 from convforge.algorithms.winograd.cook_toom import POINTS, cook_toom
@@ -22,7 +22,6 @@ from convforge.errors import WorkspaceTooSmall
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 
 METHODS = [WinogradF2(), WinogradF4()]
-FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 both = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 
 
@@ -98,16 +97,18 @@ def right(verdict: Any) -> bool:
 
 
 @st.composite
-def problems(draw: Any) -> Conv2dProblem:
-    problem = draw(conv2d_problems(largest=20, dtypes=FLOAT_SUMS))
+def problems(draw: Any, dtypes: Any) -> Conv2dProblem:
+    problem = draw(conv2d_problems(largest=20, dtypes=dtypes))
     assume(problem.padded_h >= 3 and problem.padded_w >= 3)
     return problem.replace(r=3, s=3, stride=(1, 1), dilation=(1, 1), precision="winograd")
 
 
 @both
+@first_and_all(FLOAT_SUMS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(problem=problems(), panels=st.integers(1, 3), block_k=st.sampled_from([6, 12]))
-def test_random_problems(method: Any, problem: Conv2dProblem, panels: int, block_k: int) -> None:
+@given(data=st.data(), panels=st.integers(1, 3), block_k=st.sampled_from([6, 12]))
+def test_random_problems(method: Any, dtypes: Any, data: Any, panels: int, block_k: int) -> None:
+    problem = data.draw(problems(dtypes))
     assert method.refuses(problem, cpu_facts()) is None
     plan = method.plan(problem, WinogradConfig(panels, block_k), cpu_runtime())
     verdict = check_plan(plan)

@@ -15,8 +15,18 @@ from convforge.algorithms import algorithms
 from convforge.errors import UnsupportedProblem
 
 BIAS = np.array([-2, -1, 0, 7], np.float32)
+# On the emulator one method reads the weights as they lie and one packs them; the others go their way.
+FIRST = ("direct_naive", "depthwise_channels")
+
+
+def marks_of(method: Any) -> list[pytest.MarkDecorator]:
+    if method.backend != "emulator":
+        return []
+    return [needs_emulator] if method.name in FIRST else [needs_emulator, pytest.mark.thorough]
+
+
 METHODS = [
-    pytest.param(a, marks=[needs_emulator] if a.backend == "emulator" else [], id=f"{a.backend}-{a.name}")
+    pytest.param(a, marks=marks_of(a), id=f"{a.backend}-{a.name}")
     for a in algorithms()
     if a.operation == "conv2d" and a.backend in ("cpu", "emulator")
 ]

@@ -86,20 +86,23 @@ KERNELS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "float32", *(pytest.param(t, marks=pytest.mark.thorough) for t in ("int16", "float16"))]
+)
 @pytest.mark.parametrize("algorithm", ["auto", "im2col", "separable", "fft"])
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_pictures_under_kernels_of_the_widest_range(kernel: Any, algorithm: str) -> None:
-    for dtype in ("uint8", "int16", "float16", "float32"):
-        image = np.arange(49, dtype=dtype).reshape(7, 7)
-        found = same_as_unwatched(lambda image=image: filter(image, kernel, algorithm=algorithm, channels="sum"))
-        assert (found.shape, found.dtype) == ((7, 7), dtype)
+def test_pictures_under_kernels_of_the_widest_range(kernel: Any, algorithm: str, dtype: str) -> None:
+    image = np.arange(49, dtype=dtype).reshape(7, 7)
+    found = same_as_unwatched(lambda: filter(image, kernel, algorithm=algorithm, channels="sum"))
+    assert (found.shape, found.dtype) == ((7, 7), dtype)
 
 
 def test_sums_saturate_and_nan_becomes_zero() -> None:
     image = np.full((5, 5), 200, np.uint8)
     assert same_as_unwatched(lambda: filter(image, np.full((3, 3), 3e37)))[2, 2] == 255
     floats = np.full((5, 5), np.inf, np.float32)
-    assert same_as_unwatched(lambda: filter(floats, "laplacian", out_dtype="uint8")).dtype == np.uint8
+    found = same_as_unwatched(lambda: filter(floats, "laplacian", out_dtype="uint8", algorithm="direct_naive"))
+    assert found.dtype == np.uint8
 
 
 def test_the_other_entry_points() -> None:

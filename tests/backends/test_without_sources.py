@@ -61,6 +61,7 @@ def run(path: Path, device: str, cache: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [bytecode, archive])
 def test_the_cpu_computes_and_keeps_its_kernels(packed: Callable[[Path], Path], tmp_path: Path) -> None:
     path, cache = packed(tmp_path), tmp_path / "cache"

@@ -54,7 +54,12 @@ def lines_of(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-PAGES = [page for page in DOCUMENTS if lines_of(page.read_text(encoding="utf-8"))]
+PAGES = [
+    # It measures every suite, if shortly.
+    pytest.param(page, marks=[pytest.mark.thorough] if page.stem == "reproducing" else [])
+    for page in DOCUMENTS
+    if lines_of(page.read_text(encoding="utf-8"))
+]
 
 
 @pytest.fixture

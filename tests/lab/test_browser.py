@@ -14,7 +14,7 @@ from convforge.lab import render
 from convforge.report import write
 
 __all__ = ["driver"]
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,7 @@ def test_every_algorithm_of_the_header_has_one_class_of_arithmetic() -> None:
     assert by_precision["tf32"] == by_precision["strict"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("text", CONVOLUTIONS)
 @pytest.mark.parametrize("peer", LEGACY, ids=lambda p: p.name)
 def test_convolutions_by_a_played_cudnn(peer: Any, text: str, played_cudnn: Any) -> None:

@@ -89,6 +89,7 @@ PAIRS = [(p, c.text) for p in PEERS for c in CASES if parse_problem(c.text).oper
 
 
 @pytest.mark.peer
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("peer", "text"), PAIRS, ids=[f"{p.name}-{t}" for p, t in PAIRS])
 def test_case(peer: Any, text: str) -> None:
     need(peer)
@@ -154,6 +155,7 @@ WEIGHTS = ["random", "shared", "rank one", "scaled"]
 
 
 @pytest.mark.peer
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("text", PICTURES)
 @pytest.mark.parametrize("peer", CONVOLUTIONS, ids=lambda p: p.name)

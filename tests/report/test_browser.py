@@ -13,7 +13,7 @@ from tests.report import runs
 from convforge.report import load, render, write
 
 __all__ = ["driver"]
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -59,9 +59,9 @@ def files(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        WORDS,
+        (*WORDS, "--method", "direct_naive"),
         ("--kernel", "gaussian:5:1.1", "--stride", "2", "--border", "circular"),
-        ("--kernel", "sobel-x", "--abs", "--scale", "0.5", "--channels", "sum"),
+        ("--kernel", "sobel-x", "--abs", "--scale", "0.5", "--channels", "sum", "--method", "direct_naive"),
     ],
     ids=["laplacian", "blur", "edges"],
 )
