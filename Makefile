@@ -7,6 +7,7 @@ CUDA ?= cuda13
 DEVICE ?= cuda
 GPU_WORKERS ?= 4
 PARTS ?=
+PART ?=
 BUDGET ?=
 BIN := $(VENV)/bin
 
@@ -33,9 +34,9 @@ test: $(VENV)/.dev
 	wait $$types || failed=1; echo '$(BIN)/mypy'; cat $(VENV)/mypy.log; exit $$failed
 
 # What takes long besides: kernels compiled for every architecture, the rest of the largest grids of tests, installs in
-# empty environments.
+# empty environments. PART=2/3 is the second of three parts of that.
 test-all: test
-	$(BIN)/pytest --numprocesses auto --dist worksteal -m thorough
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m thorough $(if $(PART),--part $(PART))
 
 check: test-all docs
 

@@ -6,6 +6,8 @@ And the garbage collector looks seldom.
 from __future__ import annotations
 
 import gc
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -18,9 +20,14 @@ from convforge.tuning import CHOICES
 THRESHOLDS = (100_000, 20, 50)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--part 2/3``: of what is thorough, what belongs to the second of three parts."""
+    parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of the thorough tests")
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m thorough` is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test that is marked ``one_in(n)`` all but every n-th set of parameters are thorough."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked ``one_in(n)`` all but every n-th set of parameters are thorough; keep one part."""
     seen: Counter[str] = Counter()
     for item in items:
         if (mark := item.get_closest_marker("one_in")) is not None:
@@ -28,6 +35,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[test] % mark.args[0]:
                 item.add_marker("thorough")
             seen[test] += 1
+    if (part := config.getoption("part")) is not None:
+        keep_part(config, items, part)
+
+
+def keep_part(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
+    """Deselect the thorough tests of other parts, to which the digests of their names send them."""
+    if (form := re.fullmatch(r"(\d+)/(\d+)", part)) is None or not 1 <= int(form[1]) <= int(form[2]):
+        raise pytest.UsageError(f"--part {part} must be I/N with I from 1 to N, such as 2/3")
+    which, parts = int(form[1]) - 1, int(form[2])
+    kept, others = [], []
+    for item in items:
+        later = item.get_closest_marker("thorough") is not None
+        mine = not later or zlib.crc32(item.nodeid.encode()) % parts == which
+        (kept if mine else others).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish() -> None:

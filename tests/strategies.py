@@ -24,7 +24,7 @@ DTYPES = [
 ]
 # For these `make test` has Numba compile every method of the CPU, in seconds each. The others go the same way, and wait
 # for `make test-all`, but for the seven loops, which take a tenth of that.
-FIRST_DTYPES = [DTYPES[0], DTYPES[3], DTYPES[-1]]
+FIRST_DTYPES = DTYPES[:1]
 # Those whose sums are floats.
 FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 

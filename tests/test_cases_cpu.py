@@ -34,9 +34,9 @@ SPECIALISTS: dict[str, str] = {
 }
 
 
-def pair(algorithm: Any, case: Case) -> Any:
+def pair(algorithm: Any, case: Case | str) -> Any:
     """A method on a case, now or in ``make test-all``."""
-    later = algorithm.name != "direct_naive" and dtypes_of(parse_problem(case.text)) not in FIRST_DTYPES
+    later = algorithm.name != "direct_naive" and dtypes_of(parse_problem(str(case))) not in FIRST_DTYPES
     return pytest.param(algorithm, case, id=f"{algorithm.name}-{case}", marks=[pytest.mark.thorough] if later else [])
 
 
@@ -98,7 +98,7 @@ SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if parse_problem(
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf"])
-@pytest.mark.parametrize(("algorithm", "text"), SPREAD_PAIRS, ids=[f"{a.name}-{text}" for a, text in SPREAD_PAIRS])
+@pytest.mark.parametrize(("algorithm", "text"), [pair(*found) for found in SPREAD_PAIRS])
 def test_nan_and_inf_spread_as_declared(algorithm: Any, text: str, kind: str) -> None:
     problem = allowed(parse_problem(text), algorithm)
     if reason := refusal(algorithm, problem, cpu_facts()):

@@ -292,7 +292,7 @@ def test_integer_sums_that_float32_would_round_are_exact() -> None:
 @pytest.mark.parametrize(
     "taps", [np.full((3, 3), 200), np.ones((31, 31)), np.full((3, 3), 30000), np.full((3, 3), 70001)]
 )
-@pytest.mark.parametrize("channels", ["each", "sum"])
+@pytest.mark.parametrize("channels", [pytest.param("each", marks=pytest.mark.thorough), "sum"])
 def test_whole_numbers_stay_exact_whatever_type_sums_them(taps: Any, channels: str) -> None:
     """Large pixels under taps that are none of int8's, many, too large for int32 sums, and too large for int16."""
     image, taps = RANDOM.integers(60000, 2**16, (40, 41, 3), dtype=np.uint16), taps.astype(np.int64)

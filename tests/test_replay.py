@@ -326,6 +326,7 @@ def test_a_filter_called_again(library: ALibrary, method: str, with_bias: bool) 
 METHODS = [a.name for a in ON_DEVICE if a.operation == "conv2d" and a.backend == "emulator"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_called_again_is_right(library: ALibrary, method: str) -> None:
     """Made again or not: a method that depends on more than its structs tell would be wrong here."""

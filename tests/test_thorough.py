@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.algorithms import test_planted_faults
 from tests.algorithms.faults import FAULTS
+from tests.conftest import keep_part
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
@@ -29,11 +31,11 @@ def test_long():
 """
 
 
-def collected(folder: Path, chosen: str) -> set[str]:
-    """What pytest would run of the suite above, by `-m`."""
+def collected(folder: Path, chosen: str, *options: str) -> set[str]:
+    """What pytest would run of the suite above, by `-m` and other options."""
     (folder / "test_suite.py").write_text(SUITE, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "tests.conftest", "-c",
-               str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-m", chosen, str(folder)]  # fmt: skip
+               str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-m", chosen, *options, str(folder)]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
@@ -44,6 +46,20 @@ def test_every_nth_set_of_parameters_is_run_at_once_and_the_others_later(tmp_pat
     every = {f"test_a_grid[{y}-{x}]" for y in range(2) for x in range(4)} | {f"test_all[{x}]" for x in range(3)}
     assert collected(tmp_path, "not thorough") == now
     assert collected(tmp_path, "thorough") == (every | {"test_long"}) - now
+
+
+def test_parts_have_each_thorough_test_once_and_all_others(tmp_path: Path) -> None:
+    later, now = collected(tmp_path, "thorough"), collected(tmp_path, "not thorough")
+    parts = [collected(tmp_path, "thorough or not thorough", "--part", f"{i}/2") for i in (1, 2)]
+    assert parts[0] & parts[1] == now
+    assert parts[0] | parts[1] == now | later
+    assert all(part - now for part in parts)
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "2", "-1/3"])
+def test_a_part_that_there_is_not_is_refused(request: pytest.FixtureRequest, part: str) -> None:
+    with pytest.raises(pytest.UsageError, match="must be I/N with I from 1 to N"):
+        keep_part(request.config, [], part)
 
 
 def test_no_planted_fault_waits() -> None:

@@ -58,12 +58,20 @@ def fault_of(row: Row, recorded: Row | None) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_take_what_is_recorded(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not the text of the record is compiled, and for sm_90 every kernel once: compilers take minutes."""
+@pytest.mark.parametrize(
+    ("architecture", "again"),
+    [
+        *((architecture, False) for architecture in ARCHITECTURES),
+        pytest.param("sm_90", True, marks=pytest.mark.thorough),
+    ],
+)
+def test_kernels_take_what_is_recorded(
+    architecture: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not the text of the record is compiled, or every kernel once again: compilers take minutes."""
     record = read_record()
     known = list(record.values())
-    if architecture == "sm_90":
+    if again:
         first = {str(parse_problem(problems_of(method, architecture)[0])) for method in methods()}
         again = {row.source for row in known if row.problem in first}
         known = [row for row in known if row.source not in again]

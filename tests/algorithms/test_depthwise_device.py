@@ -90,7 +90,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize(("method", "text"), EACH, ids=[f"{m.name}-{text}" for m, text in EACH])
 def test_every_config(method: Any, text: str) -> None:
@@ -158,6 +158,7 @@ def test_views_with_gaps(method: Any, layout: str, ahead: int) -> None:
     check_views(plan, make_inputs(problem), ahead)
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])
 @pytest.mark.parametrize("size", ["n2c4h24w16", "n2c4h9w16", "n2c4h24w18", "n2c4h9w22"])
@@ -169,6 +170,7 @@ def test_halves_in_views_with_gaps(size: str, ahead: int) -> None:
         check_views(plan, make_inputs(problem), ahead)
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", WALKED + TILED)
 def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
@@ -189,6 +191,7 @@ def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
     np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("text", BATCHED)
 def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:

@@ -48,7 +48,7 @@ EVERY_CONFIG = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", EVERY_CONFIG)
 def test_every_config(text: str) -> None:

@@ -68,6 +68,7 @@ def test_values(text: str) -> None:
     check(text)
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("border", ["constant9.0", "reflect", "symmetric", "replicate", "circular"])
 def test_borders(border: str) -> None:
@@ -77,7 +78,7 @@ def test_borders(border: str) -> None:
     check(f"n1c1h5w32_k1r3s3_p1x300_{border}_u8-i8-i32-i32_nchw")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.thorough
 @needs_emulator
 @pytest.mark.parametrize(
     "text", ["n2c3h37w144_k3r3s3_p1_reflect_g3_u8-i8-u8-i32_nhwc", "n2c2h37w80_k2r5s5_p2_g2_u8-i8-u8-i32_nchw"]

@@ -71,6 +71,7 @@ def test_more_columns_than_implicit_gemm_counts_take_several_launches(
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("gemm", LADDER)
 @pytest.mark.parametrize("text", ["n2c18h13w12_k10r3s3_st2_p1_f32_nhwc_+relu", "n2c5h13w12_k10r3s3_p1_f32_nchw_+bias"])
 def test_every_product_in_chunks(text: str, gemm: str) -> None:

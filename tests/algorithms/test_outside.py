@@ -112,11 +112,14 @@ def test_they_are_the_epilogue_of_zero(method: Any, texts: list[str]) -> None:
     assert accepted or (method.backend, method.name) not in TRANSFORMED
 
 
+@pytest.mark.parametrize(
+    "texts", [FIRST, pytest.param(LATER, marks=pytest.mark.thorough)], ids=["plain", "other types and epilogues"]
+)
 @pytest.mark.parametrize("method", [m for m in METHODS if (m.values[0].backend, m.values[0].name) in TRANSFORMED])
-def test_only_problems_with_such_outputs_take_the_step(method: Any) -> None:
+def test_only_problems_with_such_outputs_take_the_step(method: Any, texts: list[str]) -> None:
     runtime = runtime_of(method.backend)
-    for texts, times in ((PROBLEMS, 1), (ORDINARY, 0)):
-        for text in texts:
+    for some, times in ((texts, 1), (ORDINARY, 0)):
+        for text in some:
             problem = allowed(parse_problem(text), method)
             if refusal(method, problem, runtime.facts) is None:
                 plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)

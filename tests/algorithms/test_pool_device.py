@@ -94,6 +94,7 @@ def test_windows_of_every_kind(text: str) -> None:
         assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["f64", "f16", "u8", "i8", "u16", "i16", "i32"])
@@ -118,7 +119,7 @@ def test_the_least_values_win_where_there_is_nothing_else(layout: str) -> None:
 
 @needs_emulator
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("dtype", ["f32", *(pytest.param(t, marks=pytest.mark.thorough) for t in ("f16", "f64"))])
 def test_nan_wins_over_all_and_reaches_its_windows_alone(dtype: str, layout: str) -> None:
     text = f"max_n2c4h16w24_r3s3_st2_p1_{dtype}_{layout}"
     problem = problem_of(text)

@@ -48,7 +48,7 @@ def test_factors_of_every_rank(size: tuple[int, int], types: str) -> None:
     assert found.note == f"rank {ranks}, factor error {error:.0e}"
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["forward", "backward"])
 @pytest.mark.parametrize("size", [(63, 63), (40, 33)], ids=str)
 def test_large_filters(size: tuple[int, int], order: str) -> None:

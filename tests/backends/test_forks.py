@@ -70,10 +70,10 @@ def test_children_of_a_process_whose_threads_call_for_the_first_time(tmp_path: P
     ran(tmp_path, "direct_naive direct_naive fft", rounds=1)  # taken from the disk
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(200, marks=pytest.mark.thorough)])
-def test_transforms_go_on_while_the_process_forks(tmp_path: Path, rounds: int) -> None:
+@pytest.mark.thorough
+def test_transforms_go_on_while_the_process_forks(tmp_path: Path) -> None:
     """SciPy ends its threads before a fork, and refuses work until it is over."""
-    ran(tmp_path, "fft fft", rounds)
+    ran(tmp_path, "fft fft", rounds=200)
 
 
 def test_a_fork_waits_for_what_it_must_not_cut() -> None:

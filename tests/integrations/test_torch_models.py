@@ -7,10 +7,12 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
+from tests.kinds import module
 
-from convforge.torch import replace
+torch = module("torch")
+nn = torch.nn
+
+from convforge.torch import replace  # noqa: E402  # needs PyTorch
 
 X = torch.randn(2, 8, 12, 12, generator=torch.Generator().manual_seed(1))
 

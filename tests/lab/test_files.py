@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.thorough
 def test_charts_stand_as_svg_and_png_and_the_markdown_shows_them(folder: Path) -> None:
     text = (folder / "lab.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
@@ -53,6 +54,7 @@ def test_the_data_is_what_the_page_says(folder: Path) -> None:
         assert len(rows) == len(load_run(folder / "data" / f"{study['study']}.jsonl").results)
 
 
+@pytest.mark.thorough
 def test_writing_again_changes_nothing(folder: Path) -> None:
     before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     write_lab(bind(find_runs([folder / "data"])), folder)

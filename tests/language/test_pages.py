@@ -94,6 +94,7 @@ def test_the_check_of_a_page_would_find_english(tmp_path: Path) -> None:
     assert all(any(english(text, known) for text in chart_texts(spec)) for spec in said.specs)
 
 
+@pytest.mark.thorough
 def test_english_after_chinese_is_english(tmp_path: Path) -> None:
     run = made(tmp_path, "grid")
     before = render([run])
@@ -103,6 +104,7 @@ def test_english_after_chinese_is_english(tmp_path: Path) -> None:
         assert render([run], language="en") == before
 
 
+@pytest.mark.thorough
 def test_stored_texts_without_words_are_marked_as_english(tmp_path: Path) -> None:
     page = render([made(tmp_path, "grid")], language="zh")
     quoted = re.findall(r'<td lang="en">(.*?)</td>', page)

@@ -101,7 +101,7 @@ def test_the_h200_s_stored_results() -> None:
 # Measured, in the small form.
 
 
-@pytest.mark.parametrize("name", ["gemm", "timer"])
+@pytest.mark.parametrize("name", [pytest.param("gemm", marks=pytest.mark.thorough), "timer"])
 def test_a_study_is_measured_and_stored(name: str, tmp_path: Path) -> None:
     study = find_study(name)
     made = conduct(study, cpu_runtime(), tmp_path, quick=True)

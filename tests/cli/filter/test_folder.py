@@ -317,7 +317,9 @@ def test_a_fault_that_is_no_pictures_ends_it_all(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is POSIX's")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGINT", "SIGHUP"))]
+)
 def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     """Interrupted as by Ctrl-C, a system that shuts down or a terminal that is closed, once some results are there:
     each that is there is whole, and no thread stays.

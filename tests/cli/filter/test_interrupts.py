@@ -38,7 +38,9 @@ def writing(folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
         running.communicate()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGINT", "SIGHUP"))]
+)
 def test_no_temporary_file_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / "b.png").write_bytes(b"what was there")
     with writing(tmp_path) as running:
