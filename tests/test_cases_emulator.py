@@ -18,12 +18,12 @@ from convforge.problem import parse_problem
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
-# Methods with room for a few cases have all of them in `make test`, and so has the naive one; the others, which take
-# nearly all, have every eighth, each method others than the one before, so that every case is looked at by several.
+# Methods with room for a few cases have all of them in `make test`; the others, which take nearly all, have every
+# eighth, each method others than the one before, so that every case is looked at.
 TURNS = 8
 GENERAL = (
-    "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm", "fft", "fft_fused",
-    "separable",
+    "direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm",
+    "fft", "fft_fused", "separable",
 )  # fmt: skip
 
 

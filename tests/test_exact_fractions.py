@@ -24,6 +24,9 @@ KERNELS: dict[str, tuple[NDArray[np.int64], int]] = {
     "no factors": (np.array([[1, -2, 3, 0], [4, 5, -6, 1], [0, 2, 1, -9]]), 6),
 }
 
+# Of one pass by exact taps, and of two.
+FIRST = ("mean of 2x2", "mean of 15x15", "no factors")
+
 
 def quotients(image: NDArray[Any], whole: NDArray[np.int64], divisor: int) -> tuple[NDArray[np.int64], ...]:
     """The exact sums, and these over the divisor, rounded half to even in integers."""
@@ -43,7 +46,8 @@ def picture(dtype: str, kind: str, size: tuple[int, int] = (18, 21)) -> NDArray[
 
 @pytest.mark.parametrize(
     ("device", "dtype", "name"),
-    [("cpu", "uint8", name) for name in KERNELS]
+    [("cpu", "uint8", name) for name in FIRST]
+    + [pytest.param("cpu", "uint8", name, marks=pytest.mark.thorough) for name in KERNELS if name not in FIRST]
     + [
         pytest.param("cpu", t, name, marks=pytest.mark.thorough)
         for t in ("int8", "int16", "uint16", "int32")
@@ -72,11 +76,20 @@ EXACT = [
     for a in (*OURS, *ON_DEVICE)
     if a.operation == "conv2d" and a.backend != "cuda" and a.precision in ("strict", "separable")
 ]
+# Numba compiles these for this test alone.
+LATER = [("cpu", name) for name in ("depthwise", "im2col", "implicit_gemm")]
 # Methods of 1 x 1 filters, of bytes by bytes, of float16, of planes of one size.
 NOT_OF_PICTURES = ("gemm_1x1", "direct_mma", "depthwise_rows", "depthwise_mma", "depthwise_batch")
 
 
-@pytest.mark.parametrize(("device", "algorithm"), [found for found in EXACT if found[1] not in NOT_OF_PICTURES])
+@pytest.mark.parametrize(
+    ("device", "algorithm"),
+    [
+        pytest.param(*found, marks=[pytest.mark.thorough] if found in LATER else [])
+        for found in EXACT
+        if found[1] not in NOT_OF_PICTURES
+    ],
+)
 def test_every_method_divides_once(device: str, algorithm: str) -> None:
     whole, divisor = KERNELS["mean of 6x6"]
     image = picture("uint8", "ties", (18, 32))

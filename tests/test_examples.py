@@ -18,8 +18,15 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     [
         pytest.param("torch", "train_cnn", ["the loss fell from"], marks=pytest.mark.thorough),
         ("jax", "jax_array", ["of shape (4, 8, 64, 64)", "under jit: x is traced by JAX"]),
-        ("numpy", "numpy_picture", ["blurred: (512, 512, 3), uint8", "edges: (512, 512), int32"]),
-        ("numpy", "ship_choices", ["2 choices loaded", "implicit_gemm; measured: "]),
+        pytest.param(
+            "numpy",
+            "numpy_picture",
+            ["blurred: (512, 512, 3), uint8", "edges: (512, 512), int32"],
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "numpy", "ship_choices", ["2 choices loaded", "implicit_gemm; measured: "], marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_an_example(library: str, name: str, says: list[str]) -> None:

@@ -61,8 +61,8 @@ def fault_of(row: Row, recorded: Row | None) -> str | None:
 @pytest.mark.parametrize(
     ("architecture", "again"),
     [
-        *((architecture, False) for architecture in ARCHITECTURES),
-        pytest.param("sm_90", True, marks=pytest.mark.thorough),
+        *(pytest.param(*one.values, False, id=one.values[0], marks=one.marks) for one in ARCHITECTURES),
+        pytest.param("sm_90", True, id="sm_90, once again", marks=[compiled, pytest.mark.thorough]),
     ],
 )
 def test_kernels_take_what_is_recorded(

@@ -12,6 +12,7 @@ from tests.backends.emulated import needs_emulator
 from convforge import Filter, conv2d
 
 
+@pytest.mark.thorough
 def test_float16_is_summed_in_float32() -> None:
     x, w = np.full((1, 64, 4, 4), 1.0, np.float16), np.full((1, 64, 3, 3), 1 / 64, np.float16)
     x[0, 0] = 2048.0
@@ -28,7 +29,10 @@ def test_float64_stays_float64() -> None:
     np.testing.assert_allclose(result, convolved(x, w, pads=(1, 1, 1, 1)), rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("x_dtype, w_dtype", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("x_dtype, w_dtype", [
+    ("uint8", "int8"),
+    *(pytest.param(*types, marks=pytest.mark.thorough) for types in (("int8", "int8"), ("uint8", "uint8"))),
+])  # fmt: skip
 def test_integers_are_summed_in_int32(x_dtype: str, w_dtype: str) -> None:
     ends_x, ends_w = np.iinfo(x_dtype), np.iinfo(w_dtype)
     x = RANDOM.integers(ends_x.min, ends_x.max, (2, 5, 7, 8), dtype=x_dtype, endpoint=True)
@@ -38,6 +42,7 @@ def test_integers_are_summed_in_int32(x_dtype: str, w_dtype: str) -> None:
     np.testing.assert_array_equal(result, convolved(x, w, pads=(1, 1, 1, 1)))
 
 
+@pytest.mark.thorough
 def test_integers_with_bias_and_relu() -> None:
     x, w = whole(1, 3, 6, 6, dtype=np.uint8, low=0, high=256), whole(4, 3, 3, 3, dtype=np.int8)
     bias = np.array([100, -100000, 0, 7], np.int32)
@@ -47,7 +52,7 @@ def test_integers_with_bias_and_relu() -> None:
 
 @needs_emulator
 @pytest.mark.parametrize("activation", ["identity", "relu", "leaky_relu", ("clipped_relu", 2147483646.0)])
-@pytest.mark.parametrize("device", ["cpu", "emulator"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.thorough), "emulator"])
 def test_an_int32_bias_is_held_exactly(device: str, activation: Any) -> None:
     """Beyond 2^24, where float32 holds no longer every whole number; the result saturates at int32's limits."""
     x, w = np.ones((1, 1, 8, 8), np.int8), np.ones((5, 1, 3, 3), np.int8)

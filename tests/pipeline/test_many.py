@@ -69,14 +69,16 @@ def test_files_and_arrays_may_be_mixed(tmp_path: Path, device: str) -> None:
     write_picture(tmp_path / "a.png", Picture(image, alpha=image[..., 0]))
     write_picture(tmp_path / "b.tif", Picture(pages, pages=True))
     several = [tmp_path / "a.png", image, str(tmp_path / "b.tif")]
-    found = list(convforge.filter_many(several, "sharpen", device=device))
-    expected = convforge.filter(image, "sharpen", device=device)
+    found = list(convforge.filter_many(several, "sharpen", device=device, algorithm="direct_naive"))
+    expected = convforge.filter(image, "sharpen", device=device, algorithm="direct_naive")
     np.testing.assert_array_equal(found[0], expected, strict=True)
     np.testing.assert_array_equal(found[1], expected, strict=True)
-    gray = convforge.filter(pages[..., None], "sharpen", device=device)[..., 0]
+    gray = convforge.filter(pages[..., None], "sharpen", device=device, algorithm="direct_naive")[..., 0]
     np.testing.assert_array_equal(found[2], gray, strict=True)
     assert found[2].shape == read_picture(tmp_path / "b.tif").pixels.shape
-    summed = list(convforge.filter_many([tmp_path / "b.tif"], "sharpen", device=device, channels="sum"))
+    summed = list(
+        convforge.filter_many([tmp_path / "b.tif"], "sharpen", device=device, channels="sum", algorithm="direct_naive")
+    )
     np.testing.assert_array_equal(summed[0], gray, strict=True)
 
 
@@ -117,17 +119,17 @@ def test_a_failure_is_raised_in_its_place_or_given_there(tmp_path: Path) -> None
     image = pictures()[0]
     (tmp_path / "bad.png").write_bytes(b"")
     several: list[Any] = [image, tmp_path / "bad.png", image.astype(np.uint64), image]
-    results = convforge.filter_many(several, "box:3")
+    results = convforge.filter_many(several, "box:3", algorithm="direct_naive")
     assert next(results).shape == image.shape
     with pytest.raises(PictureError, match="0 bytes"):
         next(results)
     with pytest.raises(StopIteration):
         next(results)
-    found = list(convforge.filter_many(several, "box:3", return_exceptions=True))
+    found = list(convforge.filter_many(several, "box:3", return_exceptions=True, algorithm="direct_naive"))
     assert isinstance(found[1], PictureError)
     assert isinstance(found[2], TypeError)
     assert "uint64" in str(found[2])
-    np.testing.assert_array_equal(found[3], convforge.filter(image, "box:3"))
+    np.testing.assert_array_equal(found[3], convforge.filter(image, "box:3", algorithm="direct_naive"))
 
 
 def test_an_iterable_that_fails_is_heard() -> None:
@@ -136,7 +138,7 @@ def test_an_iterable_that_fails_is_heard() -> None:
         raise RuntimeError("the camera is gone")
 
     with pytest.raises(RuntimeError, match="camera"):
-        list(convforge.filter_many(frames(), "box:3", return_exceptions=True))
+        list(convforge.filter_many(frames(), "box:3", return_exceptions=True, algorithm="direct_naive"))
 
 
 @pytest.mark.parametrize(

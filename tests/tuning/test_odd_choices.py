@@ -85,7 +85,7 @@ def test_files_that_are_damaged_while_threads_tune_and_forget(folder: Path) -> N
 
     def work(seed: int) -> None:
         rng = random.Random(seed)
-        for _ in range(12):
+        for _ in range(6):
             size = rng.randrange(5, 40)
             x = np.ones((1, 1, size, size), np.float32)
             try:

@@ -149,21 +149,24 @@ def test_integers_saturate_and_out_dtype_keeps_what_would_be_lost(tmp_path: Path
     assert sums.min() < -255, "the picture must lose something in 8 bits"
 
 
+NAIVE = ("--method", "direct_naive")
+
+
 @pytest.mark.parametrize("scale", [1, 0.5, 0.25, -0.5, 3])
 def test_magnitude_and_scale_come_before_the_one_rounding(
     tmp_path: Path, done: Callable[..., Ran], scale: float
 ) -> None:
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     sums = correlated(SMALL, SOBEL_X)
-    done(source, target, "--kernel", "sobel-x", "--scale", scale)
+    done(source, target, "--kernel", "sobel-x", "--scale", scale, *NAIVE)
     np.testing.assert_array_equal(read_picture(target).pixels, saturated(sums * scale))
-    done(source, target, "--kernel", "sobel-x", "--abs", "--scale", scale)
+    done(source, target, "--kernel", "sobel-x", "--abs", "--scale", scale, *NAIVE)
     np.testing.assert_array_equal(read_picture(target).pixels, saturated(np.abs(sums) * scale))
 
 
 def test_a_mean_is_scaled_before_it_is_rounded(tmp_path: Path, done: Callable[..., Ran]) -> None:
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
-    done(source, target, "--kernel", "box:3", "--scale", 2)
+    done(source, target, "--kernel", "box:3", "--scale", 2, *NAIVE)
     mean = correlated(SMALL, np.full((3, 3), 1 / 9))
     np.testing.assert_array_equal(read_picture(target).pixels, saturated(2 * mean))
     assert (saturated(2 * mean) != saturated(2 * np.rint(mean))).any(), "rounding twice must show"
