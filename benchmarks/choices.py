@@ -35,8 +35,8 @@ from convforge.bench.material import memory_refusal
 from convforge.bench.sheets import Sheet
 from convforge.errors import UnsupportedProblem
 from convforge.execution import runtime_of
-from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem
+from convforge.timing.timer import Timing
 from convforge.tuning import CHOICES, Choice, Remembered, decide, tune
 from convforge.tuning.search import EFFORTS, Candidate, candidates_for
 from convforge.tuning.trial import DeviceTrial

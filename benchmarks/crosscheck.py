@@ -31,10 +31,10 @@ from convforge.bench.digests import digest
 from convforge.bench.material import Material, checker
 from convforge.bench.suites import Case
 from convforge.execution import find_plan, runtime_of
-from convforge.measure import device_slug, machine_table, measure, repository, versions
-from convforge.measure.ring import Cycle
-from convforge.measure.timer import Timing
 from convforge.problem import parse_problem
+from convforge.timing import device_slug, machine_table, measure, repository, versions
+from convforge.timing.ring import Cycle
+from convforge.timing.timer import Timing
 
 KERNELS = (
     ("direct_naive", "n1c3h2048w2048_k1r3s3_st1_p1_f32_nchw"),

@@ -24,9 +24,9 @@ import convforge
 from convforge.bench.sheets import Sheet
 from convforge.check import make_inputs, truth
 from convforge.execution import runtime_of
-from convforge.measure import StoppingRule, interleave
-from convforge.measure.timer import HOST_CLOCK
 from convforge.problem import Conv2dProblem
+from convforge.timing import StoppingRule, interleave
+from convforge.timing.timer import HOST_CLOCK
 
 PROBLEM = Conv2dProblem(n=1, c=3, h=8, w=8, k=4, r=3, s=3, padding=(1, 1, 1, 1))
 BATCH = 32
@@ -34,7 +34,7 @@ SAMPLE_S = 200e-6
 
 
 class HostCost:
-    """A clock (:class:`convforge.measure.timer.Clock`) of batches of calls, between which a device is waited for."""
+    """A clock (:class:`convforge.timing.timer.Clock`) of batches of calls, between which a device is waited for."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         self._wait = wait

@@ -31,7 +31,7 @@ from convforge.bench.records import Result
 from convforge.bench.row import Row, measure_row
 from convforge.bench.suites import Case, load
 from convforge.execution import runtime_of
-from convforge.measure.stopping import StoppingRule
+from convforge.timing.stopping import StoppingRule
 
 Config = Any
 

@@ -25,7 +25,7 @@ from torch import nn
 import convforge
 from convforge.bench.sheets import Sheet
 from convforge.execution import runtime_of
-from convforge.measure import StoppingRule, interleave
+from convforge.timing import StoppingRule, interleave
 
 # Ours may be so many times as far from the model in float64 as PyTorch is, or so far. How far PyTorch is hangs on
 # chance where a model magnifies rounding: it is asked for so many more inputs, which differ from x in the last bit.
@@ -121,7 +121,7 @@ def settled(model: nn.Module, size: int) -> nn.Module:
 
 
 class WholeCalls:
-    """A clock (:class:`convforge.measure.timer.Clock`) of calls and of all that they leave to the GPU."""
+    """A clock (:class:`convforge.timing.timer.Clock`) of calls and of all that they leave to the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

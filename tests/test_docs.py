@@ -159,9 +159,9 @@ def test_every_precision_is_in_the_table_of_bounds() -> None:
 
 def test_the_measuring_page_states_the_rules_as_they_are() -> None:
     from convforge.bench.runner import QUICK
-    from convforge.measure.ceilings import MOVED
-    from convforge.measure.ring import COLD_FACTOR, MOST_SLOTS, RING_LIMIT_BYTES
-    from convforge.measure.stopping import StoppingRule
+    from convforge.timing.ceilings import MOVED
+    from convforge.timing.ring import COLD_FACTOR, MOST_SLOTS, RING_LIMIT_BYTES
+    from convforge.timing.stopping import StoppingRule
 
     rule, page = StoppingRule(), " ".join(text_of("docs/measuring.md").split())
     for said in (
@@ -443,14 +443,14 @@ LAYERS: dict[str, set[str]] = {
     "kernel pieces": {"backends", "backends.cpu", "contract", "problem"},
     "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
     "list": {"algorithms", "backends", "contract", "peers", "problem"},
-    "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "measure", "problem"},
-    "tuning": {"backends", "check", "contract", "errors", "list", "measure", "problem"},
+    "peers": {"algorithms", "backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem", "timing"},
+    "tuning": {"backends", "check", "contract", "errors", "list", "problem", "timing"},
     "check": {"backends", "backends.cpu", "contract", "problem"},
-    "measure": {"backends", "backends.cpu", "problem"},
-    "bench": {"backends", "check", "contract", "errors", "execution", "list", "measure", "problem", "tuning"},
+    "timing": {"backends", "backends.cpu", "problem"},
+    "bench": {"backends", "check", "contract", "errors", "execution", "list", "problem", "timing", "tuning"},
     "language": set(),
-    "studies": {"backends", "bench", "check", "contract", "execution", "language", "list", "measure", "problem"},
-    "lab": {"backends", "bench", "language", "list", "measure", "problem", "report", "studies"},
+    "studies": {"backends", "bench", "check", "contract", "execution", "language", "list", "problem", "timing"},
+    "lab": {"backends", "bench", "language", "list", "problem", "report", "studies", "timing"},
     "tracing": {"backends", "backends.emulator", "check", "contract", "list", "problem"},
     "report": {
         "backends",
@@ -459,9 +459,9 @@ LAYERS: dict[str, set[str]] = {
         "contract",
         "language",
         "list",
-        "measure",
         "problem",
         "studies",
+        "timing",
         "version",
     },
     "libraries": {"backends", "problem"},
@@ -471,10 +471,10 @@ LAYERS: dict[str, set[str]] = {
     "execution": {*_BELOW_USERS, "arguments", "arrays", "replay"},
     "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution", "libraries"},
     "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
-    "integrations": {"api", "measure", "replay", "tuning"},
+    "integrations": {"api", "replay", "timing", "tuning"},
     "torch": {"integrations"},
     "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
-    "own": {"backends", "check", "contract", "errors", "execution", "measure", "problem", *_BACKENDS},
+    "own": {"backends", "check", "contract", "errors", "execution", "problem", "timing", *_BACKENDS},
     "version": {"api", "backends", "errors", "filtering", "pipeline", "problem", "torch"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
@@ -538,7 +538,7 @@ def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
         ("algorithms/direct/direct", "def f():\n    from convforge.check import truth", ["check"]),
         ("algorithms/direct/direct", "from convforge.algorithms import find", ["list"]),
         ("check/truth", "import convforge.bench.store", ["bench"]),
-        ("check/truth", "from convforge import measure", ["measure"]),
+        ("check/truth", "from convforge import timing", ["timing"]),
         ("api", "from convforge.cli.app import Failure", ["cli"]),
         ("bench/runner", "from convforge.report import page", ["report"]),
         ("bench/runner", "from convforge import check", []),

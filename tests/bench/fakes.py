@@ -17,9 +17,9 @@ from convforge.bench.records import Error, Result, Run
 from convforge.bench.runner import Runner, Settings, begin
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
 from convforge.problem import GemmProblem, parse_problem
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from tests.bench.fakes import result, run
 
 from convforge.bench.ahead_tables import Ahead, ahead_markdown, ahead_sentence
 from convforge.bench.records import CopyTime, Result, Run
-from convforge.measure.timer import Timing
 from convforge.report.ahead import ahead_png, ahead_spec, ratio_rows
+from convforge.timing.timer import Timing
 
 
 def both(size: int, stride: int, ours_ms: float, peer_ms: float | None) -> list[Result]:

@@ -11,8 +11,8 @@ from convforge.algorithms import ON_DEVICE
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.block_tables import Shape, block_markdown, block_tables, shape_of
 from convforge.bench.records import Result
-from convforge.measure.timer import Timing
 from convforge.problem import parse_problem
+from convforge.timing.timer import Timing
 
 H200 = DeviceFacts(
     backend="cuda", name="H200", cores=132, l1_bytes=0, l2_bytes=60 << 20, l3_bytes=0, memory_bytes=140 << 30,

@@ -14,7 +14,7 @@ from tests.backends.emulated import needs_emulator
 from tests.bench.scripts import script_named
 from typer.testing import CliRunner
 
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.bench.fakes import result, run
 
 from convforge.bench.goal_tables import Goal, goals_markdown, load_goals, reached_by
 from convforge.bench.records import CopyTime, Run
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 
 def made() -> Run:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from convforge.bench.markers import main, marker_specs, table_of, update_files, update_markers
 from convforge.bench.records import StepTime
 from convforge.bench.store import Store
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 DOCUMENT = """# Title
 

@@ -28,11 +28,11 @@ from convforge.bench.runner import Settings, choose, rows_of
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.copies import Copies
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.copies import Copies
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import Timing
 
 
 def test_an_honest_method_gets_both_times_its_error_and_its_config(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from convforge.bench.digests import current_digest
 from convforge.bench.markers import table_of, update_files
 from convforge.bench.sheet_tables import over_best, sheet_markdown
 from convforge.bench.sheets import Sheet, load_sheet, load_sheets
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 
 def timing(microseconds: float, spread: float = 0.0) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from convforge.bench.runner import Settings
 from convforge.bench.steps import least_bytes, measure_steps, only, step_names
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
-from convforge.measure.stopping import StoppingRule
 from convforge.problem import Conv2dProblem, GemmProblem, parse_problem
+from convforge.timing.stopping import StoppingRule
 
 RULE = StoppingRule(samples=3, sample_s=0.0, patience_s=0.0)
 

@@ -14,7 +14,7 @@ from tests.bench.fakes import result
 
 from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 HEADER: dict[str, Any] = {
     "run": "made-up-1", "started": "2026-01-02T03:04:05+00:00", "suite": "made-up", "device": "test-2c", "machine": {},

@@ -14,8 +14,8 @@ from convforge.bench.records import CopyTime, Error, Finalist, Finalists, Result
 from convforge.bench.step_tables import step_markdown
 from convforge.bench.tables import csv_table, markdown_table, rich_tables, tables_of
 from convforge.bench.verdicts import judge
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 FAST, SLOW, NEAR = (1e-3, 1.01e-3, 1.02e-3), (2e-3, 2.02e-3, 2.04e-3), (1.005e-3, 1.015e-3, 1.025e-3)
 

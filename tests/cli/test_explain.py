@@ -20,7 +20,7 @@ from convforge.backends.runtime import LaunchInfo
 from convforge.cli import explain as shown
 from convforge.cli import survey
 from convforge.execution import find_plan
-from convforge.measure.ceilings import Ceilings
+from convforge.timing.ceilings import Ceilings
 
 WINOGRAD = "n1c16h64w64_k32r3s3_f32_nchw_math-winograd"
 
@@ -34,7 +34,7 @@ def run(run: Callable[..., Ran], wide: None) -> Callable[..., Ran]:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
     """Ceilings that are known: 20 GB/s and 100 GFLOP/s."""
-    import convforge.measure.ceilings as room
+    import convforge.timing.ceilings as room
 
     found = Ceilings(20e9, 100e9)
     monkeypatch.setattr(room, "measure_ceilings", lambda runtime, repeats=0: found)

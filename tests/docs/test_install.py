@@ -19,8 +19,8 @@ COMPILE = """
 from convforge.backends.cuda.absent import why_no_compiler
 from convforge.backends.cuda.compiler import compile_kernel
 from convforge.backends.kernel import KernelSource
-from convforge.measure.copies import _Copy
-source = KernelSource("measure/copy.cu", "copy", (), _Copy, "Copy")
+from convforge.timing.copies import _Copy
+source = KernelSource("timing/copy.cu", "copy", (), _Copy, "Copy")
 print(why_no_compiler() or len(compile_kernel(source, "sm_90").code))
 """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.gpu.present import gpu, need_gpu
 
-from convforge.measure.copies import Copies
-from convforge.measure.gpu import copy_bandwidth
-from convforge.measure.ring import last_level_cache
-from convforge.measure.stopping import StoppingRule
+from convforge.timing.copies import Copies
+from convforge.timing.gpu import copy_bandwidth
+from convforge.timing.ring import last_level_cache
+from convforge.timing.stopping import StoppingRule
 
 need_gpu()
 

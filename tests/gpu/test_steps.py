@@ -10,9 +10,9 @@ from convforge.bench.material import Material, checker
 from convforge.bench.row import Rig
 from convforge.bench.steps import measure_steps
 from convforge.bench.suites import Case
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import measure
 from convforge.problem import parse_problem
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import measure
 
 need_gpu()
 

@@ -203,7 +203,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9
     The whole model is timed by PyTorch as it was, folded, in channels_last, and by convforge.
     """
     from convforge.integrations import torch_replace, torch_whole
-    from convforge.measure import Timing
+    from convforge.timing import Timing
 
     def of(pairs: Any) -> Any:
         def compared(calls: Any, device: Any) -> list[Timing]:
@@ -290,7 +290,7 @@ def test_a_fold_by_pytorch_is_listed_as_such_when_replaced_again(monkeypatch: py
 
 def test_rivals_are_timed_in_turns() -> None:
     from convforge.integrations.torch_timing import ROUNDS, compared, told
-    from convforge.measure import Timing
+    from convforge.timing import Timing
 
     order: list[int] = []
     first, second = compared([lambda: order.append(0), lambda: order.append(1)], torch.device("cpu"))

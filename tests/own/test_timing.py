@@ -10,11 +10,11 @@ from tests.backends.emulated import needs_emulator
 from tests.own.kernels import NAIVE, PLANTED, planted
 
 from convforge.backends.emulator import emulator_runtime
-from convforge.measure import StoppingRule
 from convforge.own import Report, timing
 from convforge.own.judge import CaseResult
 from convforge.own.report import Time
 from convforge.own.source import read_kernel
+from convforge.timing import StoppingRule
 
 PROBLEM = "n1c1h6w7_k1r3s3_st1_p1_f32_nchw"
 

@@ -27,12 +27,12 @@ from convforge.bench.suites import Case
 from convforge.bench.tables import tables_of
 from convforge.bench.way_notes import way_notes
 from convforge.errors import UnsupportedProblem
-from convforge.measure.ring import ring_limit, ring_size
-from convforge.measure.stopping import StoppingRule
 from convforge.peers import cudnn as cudnn_peer
 from convforge.peers import short_list
 from convforge.peers.short_list import gib, random_array, workspace_limit
 from convforge.problem import parse_problem
+from convforge.timing.ring import ring_limit, ring_size
+from convforge.timing.stopping import StoppingRule
 from convforge.tuning.heuristic import fit
 
 PROBLEM = parse_problem(TEXTS["conv2d"])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.report import runs
 
-from convforge.measure.ceilings import Ceilings
 from convforge.report.records import load, roof, view
+from convforge.timing.ceilings import Ceilings
 
 
 def test_a_run_is_read_and_its_families_found(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from tests.algorithms.compiling import H200
 from tests.bench import fakes
 
 from convforge.bench.records import Error, Result, Run, StepTime
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
 from convforge.studies import Finding, find_study
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 # Samples around a time: still ones have a spread of 1 %, loud ones of 50 %.
 STILL = (0.99, 0.99, 1.0, 1.01, 1.01)

@@ -9,9 +9,9 @@ import pytest
 from tests.studies.made_up import error, found, one, result, rgb, run, sentence, steps, timing
 
 from convforge.bench.records import Result, Run
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
 from convforge.studies import timer
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 # The matrix product.
 

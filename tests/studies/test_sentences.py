@@ -14,10 +14,10 @@ from tests.studies.made_up import result, rgb, run
 from convforge.bench.records import Result, Run
 from convforge.bench.verdicts import judge
 from convforge.language import in_language
-from convforge.measure.ranking import LEVEL, order
-from convforge.measure.timer import Timing
 from convforge.studies import Finding, find_study
 from convforge.studies.words import MOST_NAMES
+from convforge.timing.ranking import LEVEL, order
+from convforge.timing.timer import Timing
 
 # Study -> the rules that say who is faster.
 RULES = {

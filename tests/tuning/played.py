@@ -16,7 +16,7 @@ from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.cuda.compiler import Compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 from convforge.tuning.choices import Bucket, Remembered, Tried
 from convforge.tuning.search import Candidate
 

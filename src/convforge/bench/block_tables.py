@@ -12,7 +12,7 @@ from typing import Literal
 from convforge.bench.cells import Cell, Table, best_of, markdown, natural, seconds, some, timed
 from convforge.bench.config_tables import changes_of
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import order, rank
+from convforge.timing.ranking import order, rank
 
 Kind = Literal["threads", "tile"]
 LEGEND = (

@@ -12,8 +12,8 @@ from typing import Literal
 
 from convforge.backends.facts import cores_in_words
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import rank
 from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
+from convforge.timing.ranking import rank
 
 Mark = Literal["", "ours", "peer"]
 

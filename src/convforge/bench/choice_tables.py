@@ -10,8 +10,8 @@ from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.cells import Cell, Table, markdown
 from convforge.bench.records import Result, Run
-from convforge.measure.timer import Timing
 from convforge.problem import Problem, parse_problem
+from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.heuristic import preferred
 from convforge.tuning.search import EFFORTS, Candidate, candidates_for, methods_for, search

@@ -8,8 +8,8 @@ from dataclasses import replace
 from convforge.bench.records import CopyTime
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
-from convforge.measure.copies import Copies
-from convforge.measure.stopping import StoppingRule
+from convforge.timing.copies import Copies
+from convforge.timing.stopping import StoppingRule
 
 # A copy is an easy thing to time: what is noisy after this long stays so.
 PATIENCE_S = 0.1

@@ -12,8 +12,8 @@ from convforge.bench.material import Material
 from convforge.bench.records import Finalist, Finalists, Result
 from convforge.bench.row import Rig, Row
 from convforge.bench.suites import Case
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import interleave
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import interleave
 
 # A method this much slower than the fastest needs no second look.
 CLOSE = 1.5

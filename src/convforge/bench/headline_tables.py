@@ -14,8 +14,8 @@ from pathlib import Path
 
 from convforge.bench.cells import escaped, markdown_line, three
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import order, rank
-from convforge.measure.timer import Timing
+from convforge.timing.ranking import order, rank
+from convforge.timing.timer import Timing
 
 COLUMNS = ("work", "convforge", "fastest other", "times as fast")
 LEGEND = (

@@ -13,9 +13,9 @@ from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
 from convforge.check.bits import same
 from convforge.check.rooms import Rooms
-from convforge.measure.ring import Ring, last_level_cache
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
 from convforge.problem.types import is_integer
+from convforge.timing.ring import Ring, last_level_cache
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
 TWO_SETS_FLOPS = 2 * 10**9

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convforge.bench.digests import current_digest
-from convforge.measure.ceilings import Ceilings, moved
-from convforge.measure.timer import Timing
 from convforge.problem import PRECISIONS
+from convforge.timing.ceilings import Ceilings, moved
+from convforge.timing.timer import Timing
 
 Status = Literal["ok", "refused", "failed", "skipped", "error"]
 # The timings that a result may have.

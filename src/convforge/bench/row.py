@@ -19,10 +19,10 @@ from convforge.bench.steps import measure_steps
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
 from convforge.errors import UnsupportedProblem
-from convforge.measure.ring import Cycle, RingSize, ring_limit, ring_size
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import Timing, measure
 from convforge.problem import Problem
+from convforge.timing.ring import Cycle, RingSize, ring_limit, ring_size
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import Timing, measure
 
 AnyAlgorithm = Algorithm[Any, Any]
 # Of a row's budget, for calling it on every slot of the ring before it is timed.

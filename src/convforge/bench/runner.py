@@ -34,12 +34,12 @@ from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
 from convforge.errors import UnsupportedProblem
-from convforge.measure.ceilings import Ceilings, measure_ceilings
-from convforge.measure.copies import Copies
-from convforge.measure.machine import device_slug, machine_table, repository, versions
-from convforge.measure.ring import Ring, output_form
-from convforge.measure.stopping import StoppingRule
 from convforge.problem import Problem
+from convforge.timing.ceilings import Ceilings, measure_ceilings
+from convforge.timing.copies import Copies
+from convforge.timing.machine import device_slug, machine_table, repository, versions
+from convforge.timing.ring import Ring, output_form
+from convforge.timing.stopping import StoppingRule
 
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.05)
 Watch = Callable[[int, int, str], None]

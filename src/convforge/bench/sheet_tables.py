@@ -11,8 +11,8 @@ from typing import Any
 from convforge.bench.cells import Cell, Table, markdown, some, three
 from convforge.bench.digests import current_digest
 from convforge.bench.sheets import KINDS, Sheet
-from convforge.measure.ranking import order
-from convforge.measure.timer import Timing
+from convforge.timing.ranking import order
+from convforge.timing.timer import Timing
 
 # What is aimed at: seconds of a warm call on a device; of a first call on a new problem, and of one whose kernels are
 # on the disk; times over the best, and the share of cases that keep to it; times over PyTorch of a whole model.

@@ -18,7 +18,7 @@ from typing import Any
 from convforge.backends.cache import write_whole
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
-from convforge.measure import device_slug, machine_table, repository, versions
+from convforge.timing import device_slug, machine_table, repository, versions
 
 SCHEMA = 1
 KINDS = ("host", "first", "choices", "models", "examples")

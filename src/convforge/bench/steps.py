@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from convforge.algorithms.contract import Child, Chunks, Frame, Launch, Step
 from convforge.bench.records import StepTime
-from convforge.measure.ring import COLD_FACTOR, Cycle, last_level_cache
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import measure
+from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import measure
 
 if TYPE_CHECKING:
     from convforge.bench.row import Rig

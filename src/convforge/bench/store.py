@@ -19,7 +19,7 @@ from typing import Any
 
 from convforge.bench.records import CopyTime, Finalists, Profile, Result, Run
 from convforge.bench.suites import suite_weights
-from convforge.measure.ceilings import Ceilings
+from convforge.timing.ceilings import Ceilings
 
 SCHEMA = 1
 

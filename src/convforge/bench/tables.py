@@ -19,8 +19,8 @@ from convforge.bench.records import Result, Run
 from convforge.bench.step_tables import step_notes
 from convforge.bench.verdicts import TERMS, Verdict, judge
 from convforge.bench.way_notes import way_notes
-from convforge.measure.timer import Timing
 from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
+from convforge.timing.timer import Timing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

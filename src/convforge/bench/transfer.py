@@ -16,9 +16,9 @@ import numpy as np
 from convforge.algorithms.contract import Plan
 from convforge.bench.material import Material
 from convforge.execution import execute
-from convforge.measure.ring import Cycle, output_form, poison_of
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import HOST_CLOCK, Timing, measure
+from convforge.timing.ring import Cycle, output_form, poison_of
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import HOST_CLOCK, Timing, measure
 
 # Copies over a bus repeat well: fewer samples than a kernel takes.
 SAMPLES = 7

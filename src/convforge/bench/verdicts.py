@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import LEVEL, Order, order, rank
-from convforge.measure.timer import Timing
 from convforge.problem import parse_problem
+from convforge.timing.ranking import LEVEL, Order, order, rank
+from convforge.timing.timer import Timing
 
 TERMS = (
     f"Tie: medians within {100 * LEVEL:.0f} % of each other and closer than their spreads. Too noisy to rank: spreads "

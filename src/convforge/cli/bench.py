@@ -99,7 +99,7 @@ def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, res
     """A new run's file, or that of the run to go on with."""
     from convforge.bench.runner import begin
     from convforge.bench.store import Store, unfinished
-    from convforge.measure.machine import device_slug
+    from convforge.timing.machine import device_slug
 
     if not resume:
         return begin(folder, suite, runtime, settings)

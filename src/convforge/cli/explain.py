@@ -54,7 +54,7 @@ def explain(
     run: Run | None = None
     roof: Limit | None = None
     if time and runtime.facts.backend != "emulator":  # whose times say nothing about a GPU
-        from convforge.measure.ceilings import measure_ceilings
+        from convforge.timing.ceilings import measure_ceilings
 
         with progress() as watch:
             watch(0, len(entries), "ceilings")

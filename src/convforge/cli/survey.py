@@ -12,8 +12,8 @@ from convforge.algorithms import AnyAlgorithm, refusal
 from convforge.algorithms.contract import Plan
 from convforge.algorithms.pieces import pieces
 from convforge.backends.runtime import Runtime
-from convforge.measure.ceilings import Ceilings
 from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.timing.ceilings import Ceilings
 
 if TYPE_CHECKING:
     from convforge.bench.records import Run

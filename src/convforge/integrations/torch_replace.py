@@ -15,7 +15,7 @@ from convforge.integrations.torch_layers import Conv2d
 from convforge.integrations.torch_pairs import fold_of, folds
 from convforge.integrations.torch_timing import compared, told
 from convforge.integrations.torch_whole import check_whole
-from convforge.measure import Order, order
+from convforge.timing import Order, order
 
 # How a sentence about two times ends, by their order.
 ENDS: dict[Order, str] = {

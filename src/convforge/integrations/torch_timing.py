@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from convforge.measure import Timing
+from convforge.timing import Timing
 
 # Rounds in which all rivals are timed, one after the other, and the seconds that a rival gets in a round.
 ROUNDS = 7

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from convforge.integrations.torch_timing import compared, told
-from convforge.measure import Timing, order
+from convforge.timing import Timing, order
 
 Kept = Literal["convforge", "folded", "PyTorch"]
 _NAMES = {

@@ -12,7 +12,6 @@ from typing import Any
 from convforge.bench.block_tables import shape_of
 from convforge.lab.book import Book, Chapter
 from convforge.language import gettext
-from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.headline import largest_case
 from convforge.report.palette import looks, named_looks
@@ -44,6 +43,7 @@ from convforge.studies.readings import Reading, Series, by_case, device_backend,
 from convforge.studies.timer import MISTAKEN
 from convforge.studies.tried import alike
 from convforge.studies.words import clock_name, workload_words
+from convforge.timing.timer import Timing
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
 MOST_PANELS = 6

@@ -8,10 +8,10 @@ from itertools import combinations
 from typing import Any
 
 from convforge.bench.records import Result
-from convforge.measure.ranking import order
 from convforge.report.records import Entry
 from convforge.studies import Datum, Finding
 from convforge.studies.words import render
+from convforge.timing.ranking import order
 
 RULE = "order-here"
 ENGLISH = {

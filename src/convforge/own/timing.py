@@ -11,11 +11,11 @@ from convforge.backends.cuda.absent import why_absent
 from convforge.check import Judge, make_inputs
 from convforge.errors import UnsupportedProblem
 from convforge.execution import find_plan, runtime_of
-from convforge.measure import StoppingRule, measure
 from convforge.own.calls import Call, launcher
 from convforge.own.cases import plain_problem
 from convforge.own.report import Time
 from convforge.own.source import OwnKernel
+from convforge.timing import StoppingRule, measure
 
 # What stands beside it, by backend.
 LADDER = {"cuda": ("direct_naive", "direct_shared", "direct_tiled", "cudnn"), "cpu": ("direct_naive", "direct_rows")}

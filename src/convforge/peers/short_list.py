@@ -157,9 +157,9 @@ def short_list(
     noun, exclusion : str
         For :class:`ShortList`.
     """
-    from convforge.measure.ring import Cycle
-    from convforge.measure.stopping import StoppingRule
-    from convforge.measure.timer import interleave, measure
+    from convforge.timing.ring import Cycle
+    from convforge.timing.stopping import StoppingRule
+    from convforge.timing.timer import interleave, measure
 
     limit, slots = workspace_limit(runtime.facts), _slots(problem, runtime)
     ways, needs = list[Way](), dict[int, int]()
@@ -216,7 +216,7 @@ def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int
 
 def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any]]:
     """x, w and output of so many calls that none finds them in the cache."""
-    from convforge.measure.ring import ring_limit, ring_size
+    from convforge.timing.ring import ring_limit, ring_size
 
     new = partial(random_array, runtime=runtime)
     x, w = new(problem.x_shape, problem.x_dtype, seed=0), new(problem.w_shape, problem.w_dtype, seed=1)

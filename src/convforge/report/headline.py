@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from convforge.language import gettext
-from convforge.measure.ranking import LEVEL, order
 from convforge.problem import parse_problem
 from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.report.summary import Duel, Group, Tone, arithmetic, counts, duels, every_duel, kinds, weight
 from convforge.studies.readings import allowed
+from convforge.timing.ranking import LEVEL, order
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from convforge.bench.records import Result, Run
 from convforge.bench.store import load_runs
 from convforge.bench.verdicts import Verdict, judge
 from convforge.language import gettext, ngettext
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import SHORT_NAMES
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 # From so many sizes on a family is drawn as lines.
 SERIES = 3

@@ -17,11 +17,11 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
-from convforge.measure.ranking import Order
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
+from convforge.timing.ranking import Order
 
 Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
@@ -42,7 +42,7 @@ class Duel:
     ratio : float
         Time of the peer over ours: above 1, ours is ahead.
     tone : {"ahead", "level", "behind", "unsure"}
-        "level" is a tie, "unsure" too noisy to rank; see :mod:`convforge.measure.ranking`.
+        "level" is a tie, "unsure" too noisy to rank; see :mod:`convforge.timing.ranking`.
     """
 
     ours: Entry

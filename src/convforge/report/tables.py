@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, language
 from convforge.language.stored import stored
-from convforge.measure.timer import Timing
 from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.report.summary import (
@@ -24,6 +23,7 @@ from convforge.report.summary import (
 from convforge.report.table import Cell, Column, Table, optional
 from convforge.studies.timer import MISTAKEN
 from convforge.studies.words import clock_name, weights_words
+from convforge.timing.timer import Timing
 
 MANY = 6
 # Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.

@@ -12,12 +12,12 @@ from convforge.bench.block_tables import shape_of
 from convforge.bench.records import Run
 from convforge.bench.row import Row
 from convforge.bench.suites import load, select
-from convforge.measure.ranking import order
 from convforge.studies import common, occupancy
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, decided, ranked
 from convforge.studies.study import Part, Study
 from convforge.studies.tried import alike, shape, tried
+from convforge.timing.ranking import order
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
 PRODUCTS = ("gemm_*",)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case
-from convforge.measure.ranking import LEVEL, WIDE
 from convforge.problem import Conv2dProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, Series, readings, series
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import LEVEL, WIDE
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "winograd*", "cudnn", "torch_conv2d")
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

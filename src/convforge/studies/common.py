@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import LEVEL, order
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, by_case, decided, ranked, stretches
+from convforge.timing.ranking import LEVEL, order
 
 # Below this share of the FMA peak, a product or a convolution leaves the machine mostly idle.
 LOW_SHARE = 0.10

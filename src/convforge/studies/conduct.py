@@ -15,8 +15,8 @@ from convforge.bench.row import AnyAlgorithm
 from convforge.bench.runner import Runner, Settings, Watch, begin
 from convforge.bench.store import Store, load_run
 from convforge.execution import runtime_of
-from convforge.measure.copies import Copies
 from convforge.studies.study import Part, Study
+from convforge.timing.copies import Copies
 
 
 def conduct(

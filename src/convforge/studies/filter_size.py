@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case
-from convforge.measure.ranking import order
 from convforge.problem import Conv2dProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, Series, readings, series
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
 
 METHODS = ("direct_*", "depthwise*", "fft*", "separable", "cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
 SIDES = (1, 3, 5, 7, 9, 11, 15, 21, 31, 47, 63)

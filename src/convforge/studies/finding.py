@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 
 @dataclass(frozen=True, slots=True)

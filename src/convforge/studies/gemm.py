@@ -9,12 +9,12 @@ from statistics import geometric_mean
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import Case, load, select
-from convforge.measure.ranking import order
 from convforge.problem import GemmProblem
 from convforge.studies import common
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, by_case, decided, device_backend, readings
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
 
 # The rungs in their order, by backend.
 RUNGS = {

@@ -11,10 +11,10 @@ from convforge.bench.block_tables import shape_of
 from convforge.bench.records import Run
 from convforge.bench.row import Row
 from convforge.bench.suites import load, select
-from convforge.measure.ranking import order
 from convforge.studies.finding import Finding
 from convforge.studies.readings import Reading, by_case, decided, device_backend, readings
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
 
 METHOD = "direct_naive"
 

@@ -22,8 +22,8 @@ def _call(runtime: Any, call: Mapping[str, Any]) -> None:
     from convforge.algorithms import find
     from convforge.check import make_inputs
     from convforge.check.plans import upload_inputs
-    from convforge.measure.ring import output_form
     from convforge.problem import parse_problem
+    from convforge.timing.ring import output_form
 
     problem = parse_problem(call["problem"])
     method = find(call["operation"], runtime.facts.backend, call["method"])

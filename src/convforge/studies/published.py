@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convforge.bench.records import Result, Run
-from convforge.measure.ceilings import Ceilings
-from convforge.measure.timer import Timing
 from convforge.problem import parse_problem
 from convforge.studies.finding import Finding
 from convforge.studies.study import Study
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
 
 # Rules about the fastest of all methods: they rest on every figure, and not on those of the fastest alone.
 OF_ALL = frozenset(

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from convforge.bench.records import Result, Run
-from convforge.measure.ranking import Ranking, order, rank
-from convforge.measure.timer import Timing
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.studies.finding import Datum
+from convforge.timing.ranking import Ranking, order, rank
+from convforge.timing.timer import Timing
 
 Place = TypeVar("Place")
 

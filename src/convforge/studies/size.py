@@ -10,12 +10,12 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
-from convforge.measure.ranking import order
 from convforge.problem import parse_problem
 from convforge.studies import common
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, decided, device_backend, readings, series
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CPU_SIZES = SIZES[:-2]

@@ -8,11 +8,11 @@ from typing import Any
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.suites import load, select
-from convforge.measure.ranking import order
 from convforge.studies import common
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, by_case, decided, ranked, readings, series
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
 

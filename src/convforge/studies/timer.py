@@ -20,14 +20,14 @@ from convforge.bench.row import Row
 from convforge.bench.runner import QUICK
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
-from convforge.measure.ranking import order
-from convforge.measure.ring import Cycle
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import Timing, measure
 from convforge.problem import Conv2dProblem
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, by_case, readings
 from convforge.studies.study import Part, Study
+from convforge.timing.ranking import order
+from convforge.timing.ring import Cycle
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import Timing, measure
 
 MISTAKEN = "mistaken"
 METHOD = {"cuda": "direct_tiled", "cpu": "direct_rows"}
@@ -69,7 +69,7 @@ class Impatient:
         self.runtime = runtime
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """See :class:`convforge.measure.timer.Clock`."""
+        """See :class:`convforge.timing.timer.Clock`."""
         self.runtime.synchronize()
         begin = time.perf_counter()
         for _ in range(repeats):
@@ -83,7 +83,7 @@ class Waiting(Impatient):
     """The host's clock, read once the device is done: right, but for what it costs the host to launch and to wait."""
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """See :class:`convforge.measure.timer.Clock`."""
+        """See :class:`convforge.timing.timer.Clock`."""
         self.runtime.synchronize()
         begin = time.perf_counter()
         for _ in range(repeats):

@@ -14,9 +14,9 @@ from typing import Protocol
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
-from convforge.measure.ranking import rank
-from convforge.measure.timer import Timing
 from convforge.problem import Problem
+from convforge.timing.ranking import rank
+from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
 

@@ -9,8 +9,8 @@ from typing import Any
 from convforge.algorithms.contract import Plan
 from convforge.backends.runtime import Runtime
 from convforge.check import Sample, make_inputs
-from convforge.measure import Cycle, Ring, StoppingRule, Timing, interleave, measure
 from convforge.problem import Problem
+from convforge.timing import Cycle, Ring, StoppingRule, Timing, interleave, measure
 from convforge.tuning.bfloat16 import Bfloat16Sample, in_other_type, is_in_bfloat16, numbers, words
 from convforge.tuning.choices import Tried
 from convforge.tuning.search import Candidate

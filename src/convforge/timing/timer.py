@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from convforge.measure.stopping import Decision, StoppingRule, median_uncertainty, spread
+from convforge.timing.stopping import Decision, StoppingRule, median_uncertainty, spread
 
 _MOST_CALLS = 1 << 16  # of one sample, should a clock stand still
 REST_S = 0.005  # before each sample of interleaved runs

@@ -151,7 +151,7 @@ class Ring:
 
 
 class Cycle:
-    """A call that takes the next of `count` slots each time: what :func:`convforge.measure.measure` is given.
+    """A call that takes the next of `count` slots each time: what :func:`convforge.timing.measure` is given.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Measuring: rings that exceed the cache, samples until the median is narrow, the machine's state and its ceilings."""
 
-from convforge.measure.ceilings import Ceilings, measure_ceilings, moved
-from convforge.measure.copies import Copies
-from convforge.measure.machine import device_slug, machine_table, repository, versions
-from convforge.measure.ranking import Order, Ranking, order, rank
-from convforge.measure.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
-from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
-from convforge.measure.timer import Timing, interleave, measure
+from convforge.timing.ceilings import Ceilings, measure_ceilings, moved
+from convforge.timing.copies import Copies
+from convforge.timing.machine import device_slug, machine_table, repository, versions
+from convforge.timing.ranking import Order, Ranking, order, rank
+from convforge.timing.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
+from convforge.timing.stopping import StoppingRule, median_uncertainty, spread
+from convforge.timing.timer import Timing, interleave, measure
 
 __all__ = [
     "Ceilings",

@@ -14,8 +14,8 @@ import pytest
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.facts import DeviceFacts
-from convforge.measure.ceilings import Ceilings, copy_bandwidth, fma_peak, moved
-from convforge.measure.machine import device_slug, machine_table, repository, versions
+from convforge.timing.ceilings import Ceilings, copy_bandwidth, fma_peak, moved
+from convforge.timing.machine import device_slug, machine_table, repository, versions
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_ceilings_are_work_over_time() -> None:
 
 
 def test_the_fma_loop_does_its_multiply_adds() -> None:
-    from convforge.measure import cpu
+    from convforge.timing import cpu
 
     values = np.arange(3 * cpu.FMA_VECTORS * 8, dtype=np.float32)
     expected = values.astype(np.float64)

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Generic, Literal, TypeVar
 
-from convforge.measure.timer import Timing
+from convforge.timing.timer import Timing
 
 # "unsure": too noisy to rank.
 Order = Literal["faster", "slower", "level", "unsure"]
 ORDERS: tuple[Order, ...] = ("faster", "slower", "level", "unsure")
 
 # Medians further apart than this are not level, whatever their spreads: half of what the ceilings of a run may move by
-# before it is thrown away (measure.ceilings.MOVED), as two rows of one run may differ by that much for no reason of
+# before it is thrown away (timing.ceilings.MOVED), as two rows of one run may differ by that much for no reason of
 # theirs.
 LEVEL = 0.05
 # Two spreads that together exceed this leave open a difference that matters: no tie can be seen through them.

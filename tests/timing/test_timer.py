@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import Timing, interleave, measure
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import Timing, interleave, measure
 
 
 class FakeClock:

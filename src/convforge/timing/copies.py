@@ -16,9 +16,9 @@ import numpy as np
 
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.measure.ring import COLD_FACTOR, Cycle, last_level_cache, poison_of, ring_limit, ring_size
-from convforge.measure.stopping import StoppingRule
-from convforge.measure.timer import Timing, measure
+from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache, poison_of, ring_limit, ring_size
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import Timing, measure
 
 UNIT = 16  # bytes that a thread of copy.cu moves
 GPU_THREADS = 256
@@ -43,14 +43,14 @@ def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
         Contiguous, of the same size; on GPUs a multiple of four, and aligned to 16 bytes.
     """
     if runtime.facts.backend == "cpu":
-        from convforge.measure import cpu
+        from convforge.timing import cpu
 
         items = -(-source.size // CPU_BLOCK)
         info = LaunchInfo("copy", (items,), (max(1, items // (8 * runtime.facts.cores)),))
         kernel, args = runtime.compile(cpu.copy), (source, target, CPU_BLOCK)
         return lambda: runtime.launch(kernel, info, args)
     count = source.size // 4
-    on_gpu = runtime.compile(KernelSource("measure/copy.cu", "copy", (), _Copy, "Copy"))
+    on_gpu = runtime.compile(KernelSource("timing/copy.cu", "copy", (), _Copy, "Copy"))
     grid, struct = LaunchInfo("copy", (-(-count // GPU_THREADS),), (GPU_THREADS,), early=True), _Copy(0, 0, count)
     struct.source, struct.target = _address(source), _address(target)
     return lambda: runtime.launch(on_gpu, grid, struct)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from convforge.measure.stopping import StoppingRule, median_uncertainty, spread
+from convforge.timing.stopping import StoppingRule, median_uncertainty, spread
 
 STEADY = [1.0, 1.001, 0.999] * 5
 WILD = [1.0, 2.0, 3.0] * 5

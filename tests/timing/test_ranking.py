@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convforge.measure.ranking import LEVEL, ORDERS, WIDE, order, rank
-from convforge.measure.timer import Timing
+from convforge.timing.ranking import LEVEL, ORDERS, WIDE, order, rank
+from convforge.timing.timer import Timing
 
 medians = st.floats(1e-6, 1.0)
 # Mostly narrow, as on a GPU left alone; some as wide as on a machine that others use.

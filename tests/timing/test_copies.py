@@ -11,10 +11,10 @@ import pytest
 from tests.backends.emulated import needs_emulator
 
 from convforge.backends.cpu import CpuRuntime, cpu_runtime
-from convforge.measure.copies import Copies, copying
-from convforge.measure.ring import MOST_SLOTS, Ring
-from convforge.measure.stopping import StoppingRule
 from convforge.problem import parse_problem
+from convforge.timing.copies import Copies, copying
+from convforge.timing.ring import MOST_SLOTS, Ring
+from convforge.timing.stopping import StoppingRule
 
 SMALL_CACHE = dataclasses.replace(cpu_runtime().facts, l1_bytes=1 << 10, l2_bytes=1 << 12, l3_bytes=1 << 16)
 RULE = StoppingRule(samples=5, sample_s=0.0)

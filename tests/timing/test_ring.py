@@ -10,8 +10,8 @@ import pytest
 from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import CpuRuntime, cpu_facts, cpu_runtime
 from convforge.check import Inputs
-from convforge.measure.ring import MOST_SLOTS, Cycle, Ring, poison_of, ring_size
 from convforge.problem import parse_problem
+from convforge.timing.ring import MOST_SLOTS, Cycle, Ring, poison_of, ring_size
 
 FACTS = dataclasses.replace(cpu_facts(), l1_bytes=1 << 10, l2_bytes=1 << 12, l3_bytes=1 << 20)
 

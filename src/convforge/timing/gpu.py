@@ -8,7 +8,7 @@ import numpy as np
 
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.measure.copies import copying
+from convforge.timing.copies import copying
 
 # Bytes of each array: the bandwidth of a GPU still rises at hundreds of MB.
 COPIED_BYTES = 1 << 30
@@ -39,7 +39,7 @@ def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
     """float32 operations per second of multiply-adds on all multiprocessors."""
     threads = runtime.facts.cores * runtime.facts.threads
     values = runtime.upload(np.ones(threads * CHAINS, np.float32))
-    kernel = runtime.compile(KernelSource("measure/multiply_add.cu", "multiply_add", (), _MultiplyAdd, "MultiplyAdd"))
+    kernel = runtime.compile(KernelSource("timing/multiply_add.cu", "multiply_add", (), _MultiplyAdd, "MultiplyAdd"))
     info = LaunchInfo("multiply_add", (threads // 256,), (256,))
     args = _MultiplyAdd(values.address, 0.999, 0.001, STEPS)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.measure.copies import CPU_BLOCK, copying
-from convforge.measure.ring import last_level_cache
+from convforge.timing.copies import CPU_BLOCK, copying
+from convforge.timing.ring import last_level_cache
 
 # Where the second measurement differs from the first by more than this share of it, the machine's state has changed.
 MOVED = 0.10
@@ -34,7 +34,7 @@ class Ceilings:
 def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
     """Measure a device's ceilings: the best of `repeats`, as a ceiling is what can be reached."""
     if runtime.facts.backend == "cuda":
-        from convforge.measure import gpu
+        from convforge.timing import gpu
 
         return Ceilings(gpu.copy_bandwidth(runtime, repeats), gpu.fma_peak(runtime, repeats))
     return Ceilings(copy_bandwidth(runtime, repeats), fma_peak(runtime, repeats))
@@ -55,7 +55,7 @@ def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
 def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
     """float32 operations per second of multiply-adds on all cores."""
     from convforge.backends.cpu.simd import VECTOR_BYTES
-    from convforge.measure import cpu
+    from convforge.timing import cpu
 
     items, steps, lanes = 4 * runtime.facts.cores, 500_000, VECTOR_BYTES // 4
     values, factors = np.ones(items * cpu.FMA_VECTORS * lanes, np.float32), np.array([0.999, 0.001], np.float32)
