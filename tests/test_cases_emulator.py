@@ -23,7 +23,7 @@ PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text
 TURNS = 8
 GENERAL = (
     "direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm",
-    "fft", "fft_fused", "separable",
+    "fft", "fft_fused", "separable", "depthwise_planes", "direct_boxes",
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_worked_values(algorithm: Any) -> None:
     check_worked_values(algorithm, emulator_runtime(), configs=1)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @needs_emulator
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ KERNELS: dict[str, tuple[NDArray[np.int64], int]] = {
 }
 
 # Of one pass by exact taps, and of two.
-FIRST = ("mean of 2x2", "mean of 15x15", "no factors")
+FIRST = ("mean of 15x15", "no factors")
 
 
 def quotients(image: NDArray[Any], whole: NDArray[np.int64], divisor: int) -> tuple[NDArray[np.int64], ...]:

@@ -143,7 +143,9 @@ def test_every_method(method: Any) -> None:
     assert accepted or not method.ours
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulator", marks=needs_emulator)])
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.thorough), pytest.param("emulator", marks=needs_emulator)]
+)
 @pytest.mark.parametrize(("x_dtype", "w_dtype", "result"), [
     ("float16", "float16", "float16"), ("float64", "float64", "float64"), ("uint8", "int8", "int32"),
     ("int16", "float32", "float32"),

@@ -40,6 +40,7 @@ def images(dtype: str, channels: int) -> Any:
     return np.broadcast_to(values[:, None, None, None], (len(PLANES), channels, 6, 6)).copy()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_conv2d(method: Any, form: str) -> None:
