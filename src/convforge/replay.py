@@ -3,22 +3,25 @@
 The first call of a kind goes the whole way: arguments are checked, a plan is found, structs are filled. What it
 launches is noted. All that a plan derives of its arrays, but for where they lie, follows from their shapes, strides and
 types, and from the last bits of their addresses, which decide what is aligned. So a call with the same of all these,
-and the same options, launches the same kernels with the same structs, but for the pointers in them, which are told by
-their type. On the CPU the plan looks at its arrays anew, and is all that is kept.
+and the same options, launches the same kernels with the same structs, but for the addresses in them and in the maps of
+arrays. Where these stand the type of a struct declares (:mod:`convforge.backends.structs`). On the CPU the plan looks
+at its arrays anew, and is all that is kept.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from convforge.arrays import Home, Seen, address, overlap, repeats, span
-from convforge.backends.maps import MAP_BYTES
+from convforge.backends.maps import MAP_BYTES, AnyMap
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
+from convforge.backends.structs import address_places
 from convforge.libraries import Library, replaying
 
 # Kinds of calls that are kept; plans, kernels and a few hundred bytes each.
@@ -27,28 +30,29 @@ CALLS_KEPT = 1024
 # What addresses are alike in where calls are: more than any kernel's loads, or a box's, are aligned to.
 ALIGNMENT = 256
 
+# Addresses for which a launch's maps are kept encoded.
+MAPS_KEPT = 64
+
 _POINTER = struct.Struct("P")
-_WIDE = (ctypes.c_longlong, ctypes.c_ulonglong)
-_NUMBERS = (ctypes.c_int, ctypes.c_uint, *_WIDE, ctypes.c_float, ctypes.c_double)
 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A launch made again: the struct as it was, and where pointers stand in it.
+    """A launch made again: the struct as it was, and where addresses and maps stand in it.
 
     Attributes
     ----------
     pointers : tuple of (int, int, int)
         Place in the struct; which array it points into; how far.
-    map_at : callable or None
-        Encodes the map of x with which the struct begins, for an address of x.
+    maps : tuple of (int, int, int, callable)
+        The same of a map, and what encodes it for an address.
     """
 
     run: Callable[[Any, int], None]
     copy: Callable[[Any], Any]
     template: Any
     pointers: tuple[tuple[int, int, int], ...]
-    map_at: Callable[[int], bytes] | None
+    maps: tuple[tuple[int, int, int, Callable[[int], bytes]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +118,10 @@ class Ready:
             return None
         for launch in self.launches:
             args = launch.copy(launch.template)
-            if launch.map_at is not None:
-                ctypes.memmove(ctypes.addressof(args), launch.map_at(places[1]), MAP_BYTES)
             for at, which, delta in launch.pointers:
                 _POINTER.pack_into(args, at, places[which] + delta)
+            for at, which, delta, encoded in launch.maps:
+                ctypes.memmove(ctypes.addressof(args) + at, encoded(places[which] + delta), MAP_BYTES)
             launch.run(args, stream)
         return out
 
@@ -263,7 +267,7 @@ def replay(
     home: Home, runtime: Runtime, tape: Tape, inputs: Sequence[Seen], out: Seen, dtype: str, held: Sequence[Seen] = (),
     *, given: bool = False,
 ) -> Ready | None:  # fmt: skip
-    """A call made ready to be made again; None where it did more than launch kernels, or its structs do not tell.
+    """A call made ready to be made again; None where it did more than launch kernels, or arrays share memory.
 
     Parameters
     ----------
@@ -281,13 +285,9 @@ def replay(
     spans = tuple((low - at, high - at) for at, low, high in pieces[: 1 + len(inputs)])
     moving = len(pieces)
     pieces += [(address(array), *span(array)) for array in held]
-    launches = []
-    for kernel, info, args, map_at in tape.launches:
-        pointers = _pointers(args, pieces, 0 if map_at is None else MAP_BYTES)
-        if pointers is None:
-            return None
-        moved = tuple(pointer for pointer in pointers if pointer[1] < moving)
-        launches.append(_Launch(runtime.launcher(kernel, info), type(args).from_buffer_copy, args, moved, map_at))
+    launches = [again for launch in tape.launches if (again := _again(runtime, launch, pieces, moving)) is not None]
+    if len(launches) < len(tape.launches):
+        return None
     takes = tuple(nbytes for _, nbytes in tape.taken)
     stream = tape.handle if held else None
     return Ready(
@@ -295,34 +295,47 @@ def replay(
     )  # fmt: skip
 
 
-def _pointers(args: Any, pieces: Sequence[tuple[int, int, int]], begin: int) -> tuple[tuple[int, int, int], ...] | None:
-    """Where pointers stand in a struct from a place on, and what they point into; None where that is not certain."""
-    found = []
-    for at, kind, value in _fields(type(args), args):
-        if at < begin:
+def _again(
+    runtime: Runtime, launch: tuple[Any, Any, Any, Any], pieces: Sequence[tuple[int, int, int]], moving: int
+) -> _Launch | None:
+    """A launch as it is made again; None where an address is in none of the pieces of memory, or in several.
+
+    Parameters
+    ----------
+    moving : int
+        The first so many pieces lie elsewhere in another call.
+    """
+    kernel, info, args, seen = launch
+    pointers, maps = [], []
+    kind: Any = type(args)
+    for at in address_places(kind):
+        (where,) = _POINTER.unpack_from(args, at)
+        if not where:
             continue
-        if kind not in _NUMBERS and kind is not ctypes.c_void_p:
-            return None  # such as the map of a box, in which an address is encoded
-        inside = [i for i, (_, low, high) in enumerate(pieces) if value is not None and low <= value < high]
-        if kind is ctypes.c_void_p:
-            if value is not None and len(inside) != 1:
-                return None
-            found += [(at, i, value - pieces[i][0]) for i in inside]
-        elif inside and kind in _WIDE:
-            return None  # a number that could be an address
-    return tuple(found)
+        if (found := _piece(where, pieces)) is None:
+            return None
+        pointers.append((at, *found))
+    for at, one in seen.items():
+        if (found := _piece(one.address, pieces)) is None:
+            return None
+        maps.append((at, *found, _encoder(runtime, one)))
+    return _Launch(
+        runtime.launcher(kernel, info), type(args).from_buffer_copy, args,
+        tuple(one for one in pointers if one[1] < moving), tuple(one for one in maps if one[1] < moving),
+    )  # fmt: skip
 
 
-def _fields(kind: Any, value: Any, start: int = 0) -> Iterator[tuple[int, Any, Any]]:
-    """Place, type and value of every field, those of inner structs and arrays of numbers included."""
-    for name, inner, *_ in kind._fields_:
-        if name.startswith("_"):  # padding
-            continue
-        at, held = start + getattr(kind, name).offset, getattr(value, name)
-        if issubclass(inner, ctypes.Structure):
-            yield from _fields(inner, held, at)
-        elif issubclass(inner, ctypes.Array) and inner._type_ in _NUMBERS:
-            size = ctypes.sizeof(inner._type_)
-            yield from ((at + i * size, inner._type_, number) for i, number in enumerate(held))
-        else:
-            yield at, inner, held
+def _piece(address: int, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int] | None:
+    """Which piece of memory an address points into, and how far; None where that is not certain."""
+    inside = [(i, address - start) for i, (start, low, high) in enumerate(pieces) if low <= address < high]
+    return inside[0] if len(inside) == 1 else None
+
+
+def _encoder(runtime: Any, seen: AnyMap) -> Callable[[int], bytes]:
+    """What encodes a map for another address."""
+
+    @lru_cache(maxsize=MAPS_KEPT)
+    def encoded(address: int) -> bytes:
+        return runtime.tensor_map(replace(seen, address=address))  # type: ignore[no-any-return]
+
+    return encoded

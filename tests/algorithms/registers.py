@@ -17,6 +17,7 @@ from tests.algorithms import nvrtc12
 from tests.algorithms.compiling import H200, Compiling
 
 from convforge.algorithms import ON_DEVICE, refusal
+from convforge.backends.architecture import Architecture
 from convforge.backends.cuda import compiler
 from convforge.backends.cuda.compiler import Compiled
 from convforge.backends.facts import DeviceFacts
@@ -279,7 +280,7 @@ def methods() -> list[Any]:
 
 def is_for(method: str, architecture: str) -> bool:
     """Whether an architecture has what a method needs."""
-    return int(architecture.removeprefix("sm_")) >= FIRST_ARCHITECTURE.get(method, 0)
+    return Architecture.parse(architecture).number >= FIRST_ARCHITECTURE.get(method, 0)
 
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from tests.backends.emulated import ORDERS, Args, needs_emulator, run, source
 
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
-from convforge.backends.maps import BoxMap
+from convforge.backends.maps import TiledMap
 from convforge.backends.runtime import LaunchInfo
 
 pytestmark = needs_emulator
@@ -148,7 +148,7 @@ def run_boxes(folder: Path, body: str, runtime: EmulatorRuntime) -> NDArray[np.f
     path.write_text(text)
     kernel = runtime.compile(KernelSource(str(path), "tried", (), BoxArgs, "Args"))
     out, args = np.zeros(64, np.float32), BoxArgs()
-    seen = runtime.tensor_map(BoxMap(X.ctypes.data, 4, (64, 64, 1), (256, 16384), (4, 2, 1)))
+    seen = runtime.tensor_map(TiledMap(X.ctypes.data, "u32", (64, 64, 1), (256, 16384), (4, 2, 1)))
     ctypes.memmove(ctypes.addressof(args), seen, len(seen))
     args.out = out.ctypes.data
     runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), 128), args)
@@ -191,16 +191,18 @@ def test_a_box_lands_when_somebody_waits_for_it(order: tuple[str, int], tmp_path
     ("change", "message"),
     [
         ({"address": 8}, "the address 0x8 is no multiple of 16"),
-        ({"strides": (248, 16384)}, "a stride of 248 bytes along y"),
-        ({"strides": (256, -16384)}, "a stride of -16384 bytes along z"),
+        ({"strides": (248, 16384)}, "a stride of 248 bytes along axis 1"),
+        ({"strides": (256, -16384)}, "a stride of -16384 bytes along axis 2"),
         ({"box": (3, 2, 1)}, "a row of a box is a multiple of 16 bytes; got 12"),
-        ({"box": (260, 2, 1)}, "a box has 1 to 256 units along x; got 260"),
-        ({"sizes": (64, 0, 1)}, "1 to 2.32 units along y; got 0"),
-        ({"unit": 3}, "a unit has 1, 2, 4 or 8 bytes; got 3"),
+        ({"box": (260, 2, 1)}, "a box has 1 to 256 elements along axis 0; got 260"),
+        ({"sizes": (64, 0, 1)}, "1 to 2.32 - 1 elements along axis 1; got 0"),
+        ({"element": "u24"}, "element='u24' is unknown; choose one of u8, "),
+        ({"swizzle": 32}, "plain boxes of three axes alone"),
+        ({"steps": (1, 2, 1)}, "plain boxes of three axes alone"),
     ],
 )
 def test_maps_that_no_gpu_takes(change: dict[str, Any], message: str) -> None:
-    seen = BoxMap(1024, 4, (64, 64, 1), (256, 16384), (4, 2, 1))
+    seen = TiledMap(1024, "u32", (64, 64, 1), (256, 16384), (4, 2, 1))
     assert seen.refusal() is None
     with pytest.raises(EmulatorError, match=message):
         EmulatorRuntime().tensor_map(dataclasses.replace(seen, **change))

@@ -1,56 +1,238 @@
-"""Arrays as the tensor memory accelerator sees them: three axes, of which a kernel brings boxes to shared memory."""
+"""Arrays as the tensor memory accelerator sees them, which brings boxes of them to shared memory, or rows of pixels.
+
+Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# Bytes of the map that a kernel is handed (struct Map of bulk.cuh).
-MAP_BYTES = 128
+# Bytes of the map that a kernel is handed (struct Map of bulk.cuh), and of which its place in a struct is a multiple.
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
-# Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many units along an axis.
+# Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many elements along an axis.
 ALIGNMENT, MOST_UNITS = 16, 256
+
+# Elements: name -> bytes. Those named by bits are copied as they are; "tf32" drops the bits that TF32 has not.
+ELEMENTS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "f64": 8}
+
+# Bytes of a row of a box in shared memory within which 16-byte pieces change places, so that columns meet all banks.
+SWIZZLES = (0, 32, 64, 128)
+
+# Pixels that one copy brings in im2col mode; element strides; corners of the window, by their number of axes.
+MOST_PIXELS, MOST_STRIDE = 1024, 8
+MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 
 @dataclass(frozen=True, slots=True)
-class BoxMap:
-    """An array of three axes, x fastest, in memory of the device.
+class TiledMap:
+    """An array of one to five axes in memory of the device, of which one copy brings a box.
+
+    What of a box lies outside of the array is zero.
 
     Attributes
     ----------
     address : int
-    unit : int
-        Bytes that sizes, boxes and coordinates are counted in: 1, 2, 4 or 8.
-    sizes : three int
-        Along x, y and z.
-    strides : two int
-        Bytes from one y, and from one z, to the next.
-    box : three int
-        Units along x, y and z that one copy brings.
+    element : str
+        A key of :data:`ELEMENTS`.
+    sizes : one to five int
+        Elements along each axis.
+    strides : int each
+        Bytes from one element to the next along each axis but the first, whose elements lie side by side.
+    box : int each
+        Elements along each axis that one copy brings, before `steps`.
+    steps : int each
+        Along each axis every so-manieth element of the box is brought.
+    swizzle : {0, 32, 64, 128}
+        See :data:`SWIZZLES`.
+
+    Examples
+    --------
+    >>> TiledMap(1 << 20, "f32", (64, 48), (256,), (32, 8), swizzle=128).refusal() is None
+    True
+    >>> TiledMap(1 << 20, "f32", (64, 48), (250,), (32, 8)).refusal()
+    'a stride of 250 bytes along axis 1: it must be a positive multiple of 16 below 2^40'
     """
 
     address: int
-    unit: int
-    sizes: tuple[int, int, int]
-    strides: tuple[int, int]
-    box: tuple[int, int, int]
+    element: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+    swizzle: int = 0
+
+    def __post_init__(self) -> None:
+        _fill_steps(self, self.steps, len(self.sizes))
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to behind the last."""
+        return _span(self.element, self.sizes, self.strides)
 
     def refusal(self) -> str | None:
-        """Why the accelerator cannot see it so; None if it can.
+        """Why the accelerator cannot see it so, in words; None if it can."""
+        return next(self._faults(), None)
 
-        Limits: CUDA driver API, cuTensorMapEncodeTiled.
-        """
-        if self.unit not in (1, 2, 4, 8):
-            return f"a unit has 1, 2, 4 or 8 bytes; got {self.unit}"
-        if self.address % ALIGNMENT:
-            return f"the address {self.address:#x} is no multiple of {ALIGNMENT}"
-        for axis, stride in zip("yz", self.strides, strict=True):
-            if stride % ALIGNMENT or not 0 < stride < 2**40:
-                return f"a stride of {stride} bytes along {axis}: it must be a positive multiple of {ALIGNMENT}"
-        for axis, size, box in zip("xyz", self.sizes, self.box, strict=True):
-            if not 1 <= size < 2**32:
-                return f"an array has 1 to 2^32 units along {axis}; got {size}"
+    def _faults(self) -> Iterator[str]:
+        axes = len(self.sizes)
+        if not 1 <= axes <= 5:
+            yield f"an array has one to five axes; got {axes}"
+            return
+        yield from _common_faults(self.address, self.element, self.sizes, self.strides, self.steps, self.swizzle)
+        if len(self.box) != axes:
+            yield f"a box has as many axes as its array, {axes}; got {len(self.box)}"
+            return
+        for axis, box in enumerate(self.box):
             if not 1 <= box <= MOST_UNITS:
-                return f"a box has 1 to {MOST_UNITS} units along {axis}; got {box}"
-        if self.box[0] * self.unit % ALIGNMENT:
-            return f"a row of a box is a multiple of {ALIGNMENT} bytes; got {self.box[0] * self.unit}"
-        return None
+                yield f"a box has 1 to {MOST_UNITS} elements along axis {axis}; got {box}"
+        yield from _row_faults(-(-self.box[0] // self.steps[0]) * ELEMENTS[self.element], self.swizzle)
+
+
+@dataclass(frozen=True, slots=True)
+class Im2colMap:
+    """A picture of three to five axes (channels, then W, then H, ..., then pictures): one copy brings rows of pixels.
+
+    The accelerator goes from pixel to pixel through all positions that a window's first tap takes, across the ends of
+    rows and of pictures; a copy names the first position and how far the tap lies from the window's first. What lies
+    outside of the picture is zero.
+
+    Attributes
+    ----------
+    address : int
+    element : str
+        A key of :data:`ELEMENTS`.
+    sizes, strides : three to five int, and one less
+        As of :class:`TiledMap`.
+    lower, upper : one to three int
+        Along W, H, ...: where the first position lies from the first pixel, and the last from the last pixel.
+    channels, pixels : int
+        That one copy brings.
+    steps : int each
+        Along each axis: from one position to the next, the convolution's stride; 1 along channels and pictures.
+    swizzle : {0, 32, 64, 128}
+        See :data:`SWIZZLES`.
+
+    Examples
+    --------
+    A filter of 3 x 3 with a padding of 1:
+
+    >>> sizes, padding = (64, 56, 56, 32), ((1, 1), (1, 1))
+    >>> seen = im2col_of(1 << 20, "f16", sizes, padding=padding, taps=(3, 3), channels=64, pixels=128)
+    >>> seen.lower, seen.upper, seen.refusal()
+    ((-1, -1), (-1, -1), None)
+    """
+
+    address: int
+    element: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+    steps: tuple[int, ...] = ()
+    swizzle: int = 0
+
+    def __post_init__(self) -> None:
+        _fill_steps(self, self.steps, len(self.sizes))
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to behind the last."""
+        return _span(self.element, self.sizes, self.strides)
+
+    def refusal(self) -> str | None:
+        """Why the accelerator cannot see it so, in words; None if it can."""
+        return next(self._faults(), None)
+
+    def _faults(self) -> Iterator[str]:
+        axes = len(self.sizes)
+        if not 3 <= axes <= 5:
+            yield f"a picture has three to five axes in im2col mode; got {axes}"
+            return
+        yield from _common_faults(self.address, self.element, self.sizes, self.strides, self.steps, self.swizzle)
+        for name, corner in (("lower", self.lower), ("upper", self.upper)):
+            if len(corner) != axes - 2:
+                yield f"{name} has one number for each axis of pixels, {axes - 2}; got {len(corner)}"
+            elif any(not -MOST_CORNER[axes - 2] <= at < MOST_CORNER[axes - 2] for at in corner):
+                most = MOST_CORNER[axes - 2]
+                yield f"{name} = {', '.join(map(str, corner))}: a corner lies from {-most} to {most - 1}"
+        if not 1 <= self.channels <= MOST_UNITS:
+            yield f"a copy brings 1 to {MOST_UNITS} channels; got {self.channels}"
+        if not 1 <= self.pixels <= MOST_PIXELS:
+            yield f"a copy brings 1 to {MOST_PIXELS} pixels; got {self.pixels}"
+        yield from _row_faults(self.channels * ELEMENTS[self.element], self.swizzle)
+
+
+AnyMap = TiledMap | Im2colMap
+
+
+def im2col_of(
+    address: int, element: str, sizes: Sequence[int], *, padding: Sequence[tuple[int, int]], taps: Sequence[int],
+    channels: int, pixels: int, stride: Sequence[int] = (), dilation: Sequence[int] = (), swizzle: int = 0,
+) -> Im2colMap:  # fmt: skip
+    """The map of a dense picture for a forward convolution.
+
+    Parameters
+    ----------
+    sizes : three to five int
+        C, W, H, ..., N.
+    padding : pair of int each
+        Before and after, along W, H, ...
+    taps, stride, dilation : int each
+        Along W, H, ...; the last two are 1 where they are not given.
+    """
+    axes = len(taps)
+    stride, dilation = tuple(stride) or (1,) * axes, tuple(dilation) or (1,) * axes
+    strides = tuple(ELEMENTS[element] * math.prod(sizes[: i + 1]) for i in range(len(sizes) - 1))
+    lower = tuple(-before for before, _ in padding)
+    upper = tuple(
+        after - (count - 1) * apart for (_, after), count, apart in zip(padding, taps, dilation, strict=True)
+    )  # fmt: skip
+    return Im2colMap(
+        address, element, tuple(sizes), strides, lower, upper, channels, pixels, (1, *stride, 1), swizzle
+    )  # fmt: skip
+
+
+def _fill_steps(seen: AnyMap, steps: tuple[int, ...], axes: int) -> None:
+    if not steps:
+        object.__setattr__(seen, "steps", (1,) * axes)
+
+
+def _span(element: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    size = ELEMENTS[element]
+    return sum((count - 1) * step for count, step in zip(sizes, (size, *strides), strict=True)) + size
+
+
+def _common_faults(
+    address: int, element: str, sizes: tuple[int, ...], strides: tuple[int, ...], steps: tuple[int, ...], swizzle: int
+) -> Iterator[str]:
+    if element not in ELEMENTS:
+        yield f"element={element!r} is unknown; choose one of {', '.join(ELEMENTS)}"
+        return
+    if address % ALIGNMENT:
+        yield f"the address {address:#x} is no multiple of {ALIGNMENT}"
+    if len(strides) != len(sizes) - 1:
+        yield f"strides are one fewer than axes, {len(sizes) - 1}; got {len(strides)}"
+    for axis, stride in enumerate(strides, 1):
+        if stride % ALIGNMENT or not 0 < stride < 2**40:
+            rule = f"it must be a positive multiple of {ALIGNMENT} below 2^40"
+            yield f"a stride of {stride} bytes along axis {axis}: {rule}"
+    for axis, size in enumerate(sizes):
+        if not 1 <= size < 2**32:
+            yield f"an array has 1 to 2^32 - 1 elements along axis {axis}; got {size}"
+    if len(steps) != len(sizes) or any(not 1 <= step <= MOST_STRIDE for step in steps):
+        yield f"steps are one number from 1 to {MOST_STRIDE} for each axis; got {', '.join(map(str, steps))}"
+    if swizzle not in SWIZZLES:
+        yield f"swizzle={swizzle} must be one of {', '.join(map(str, SWIZZLES))}"
+
+
+def _row_faults(nbytes: int, swizzle: int) -> Iterator[str]:
+    """Of a row in shared memory: whole pieces of 16 bytes, no more than the pieces change places within."""
+    if nbytes % ALIGNMENT:
+        yield f"a row of a box is a multiple of {ALIGNMENT} bytes; got {nbytes}"
+    if swizzle and nbytes > swizzle:
+        yield f"a row of a box has at most the {swizzle} bytes of its swizzle; got {nbytes}"

@@ -37,6 +37,9 @@ class LaunchInfo:
     early : bool
         The kernel waits for earlier launches itself (wait_for_earlier of device.cuh), so that a GPU may begin it before
         they have ended.
+    cluster : tuple of int
+        Blocks that run at once and reach each other's shared memory, of GPUs from sm_90 on; () where each stands alone.
+        The grid is a multiple of it.
     """
 
     kernel: str
@@ -48,6 +51,7 @@ class LaunchInfo:
     occupancy: float | None = None
     static_bytes: int = 0
     early: bool = False
+    cluster: tuple[int, ...] = ()
 
 
 class Runtime(Protocol):

@@ -35,8 +35,7 @@ class Tape(CallerStream):
     Attributes
     ----------
     launches : list
-        Of kernel, launch, a copy of the struct that the kernel was handed, and what encodes the map at its beginning
-        for another address of x, where it has one.
+        Of kernel, launch, a copy of the struct that the kernel was handed, and the maps in it by their place.
     taken : list of (int, int)
         Address and bytes of each piece of memory.
     launches_alone : bool
@@ -61,8 +60,7 @@ class Tape(CallerStream):
 
     def launched(self, kernel: Any, info: Any, args: Any) -> int:
         """Note a launch, which is about to go to the handle that this returns."""
-        map_at = getattr(args, "map_at", None)
-        self.launches.append((kernel, info, type(args).from_buffer_copy(args), map_at))
+        self.launches.append((kernel, info, type(args).from_buffer_copy(args), dict(getattr(args, "seen", {}))))
         return self._stream.handle
 
     def _take(self, nbytes: int) -> tuple[int, Any]:

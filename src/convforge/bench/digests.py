@@ -124,7 +124,10 @@ def _of_plan(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: Devic
     plan, recording = recorded(algorithm, problem, config, facts)
     parts = sorted({kernel.code_digest() for kernel in recording.kernels})
     parts += sorted({repr(astuple(fft)) for fft in recording.transforms})
-    parts += [f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" for info in plan.launches]
+    parts += [
+        f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" + (f" {info.cluster}" if info.cluster else "")
+        for info in plan.launches
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

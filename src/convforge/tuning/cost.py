@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from convforge.algorithms import AnyAlgorithm
 from convforge.algorithms.contract import Plan
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 from convforge.problem.types import itemsize
 
 # Multiply-adds that a multiprocessor begins in a clock: 64 on these architectures, 128 on all others.
-HALF_WIDTH = ("sm_60", "sm_70", "sm_75", "sm_80")
+HALF_WIDTH = (60, 70, 75, 80)
 WIDTH = 128
 # Of what the driver states, this much is reached; where it states nothing, these figures of a recent card stand in.
 REACHED = 0.9
@@ -120,7 +121,7 @@ def rates_of(facts: DeviceFacts) -> Rates:
         lanes = max(facts.vector_bytes // 4, 4)
         copied = min(facts.cores * CPU_BYTES_PER_S, MOST_CPU_BYTES_PER_S)
         return Rates(facts.cores * lanes * 4 * CPU_CLOCK_HZ, copied, launch_s)
-    width = WIDTH // 2 if facts.architecture in HALF_WIDTH else WIDTH
+    width = WIDTH // 2 if Architecture.parse(facts.architecture).number in HALF_WIDTH else WIDTH
     flops = REACHED * 2 * width * facts.cores * (facts.clock_hz or CLOCK_HZ)
     moved = REACHED * facts.memory_bytes_per_s if facts.memory_bytes_per_s else flops / FLOPS_PER_BYTE
     return Rates(flops, moved, launch_s)

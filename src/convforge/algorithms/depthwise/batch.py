@@ -15,6 +15,7 @@ from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, 
 from convforge.algorithms.include.plane_tiles import window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -87,7 +88,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 

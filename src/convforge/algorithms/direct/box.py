@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.algorithms.contract import Config
-from convforge.backends.maps import MOST_UNITS, BoxMap
+from convforge.backends.maps import MOST_UNITS, TiledMap
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -132,7 +132,7 @@ def tiles_of(problem: Conv2dProblem, config: BoxesConfig) -> int:
     return planes * across * down
 
 
-def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ...]) -> BoxMap | None:
+def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ...]) -> TiledMap | None:
     """How the accelerator sees a picture at an address; None if it cannot.
 
     Parameters
@@ -154,5 +154,6 @@ def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ..
         return None
     step_h = step_h if problem.h > 1 else row  # a stride along an axis of one element says nothing
     step_z = step_z if planes > 1 else VECTOR_BYTES
-    found = BoxMap(where, box.unit, (row // box.unit, problem.h, planes), (step_h, step_z), box.units)
+    sizes = (row // box.unit, problem.h, planes)
+    found = TiledMap(where, f"u{8 * box.unit}", sizes, (step_h, step_z), box.units)
     return found if found.refusal() is None else None

@@ -25,15 +25,17 @@ from convforge.algorithms.direct.box import (
 )
 from convforge.algorithms.direct.fallback import tiled_instead
 from convforge.algorithms.direct.tiled import MOST_REGISTERS
-from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, struct_of
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.maps import MAP_BYTES, MOST_UNITS, BoxMap
+from convforge.backends.maps import MOST_UNITS, AnyMap, TiledMap
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.structs import MapField, struct_with_maps
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -103,15 +105,9 @@ KEPT_MAPS = 64
 class _WithMaps(Runtime, Protocol):
     """A runtime whose device brings boxes to shared memory."""
 
-    def tensor_map(self, box_map: BoxMap) -> bytes:
+    def tensor_map(self, seen: AnyMap) -> bytes:
         """What a kernel is handed so that it can bring boxes of an array."""
         ...
-
-
-class _Map(ctypes.Structure):
-    """struct Map of bulk.cuh."""
-
-    _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
 
 
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
@@ -128,7 +124,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return (
                 f"{facts.name} is {facts.architecture}; the tensor memory accelerator came with sm_{FIRST_ARCHITECTURE}"
             )
@@ -182,22 +178,19 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         fallback = tiled_instead(self.backend, problem, runtime)
 
         @lru_cache(maxsize=KEPT_MAPS)
-        def map_of(where: int, strides: tuple[int, ...]) -> bytes | None:
-            seen = box_map(problem, box, where, strides)
-            return None if seen is None else cast(_WithMaps, runtime).tensor_map(seen)
+        def map_of(where: int, strides: tuple[int, ...]) -> TiledMap | None:
+            return box_map(problem, box, where, strides)
 
         def run(frame: Frame) -> None:
             if not tiles:
                 return
-            strides = tuple(frame.x.strides)
-            encoded = map_of(address(frame.x), strides)
-            if encoded is None:
+            seen = map_of(address(frame.x), tuple(frame.x.strides))
+            if seen is None:
                 fallback().execute(frame)
                 return
             args = struct()
             conv = args.conv
-            args.map_at = lambda where: map_of(where, strides)  # for who makes the call again with another x
-            ctypes.memmove(ctypes.addressof(args), encoded, MAP_BYTES)
+            args.put_map("map", seen, cast(_WithMaps, runtime).tensor_map(seen))
             fill(conv, problem, frame)
             args.filter = weights.filter(frame.prepared)
             args.tiles, args.across, args.down = tiles, *divisors
@@ -280,18 +273,10 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
     return kernel, blocks
 
 
-def _padded(conv: Any) -> Any:
-    """struct Boxes: C++ rounds its size up to the map's alignment, which ctypes knows nothing of."""
-    fields = [("map", _Map), *((name, kind) for name, kind, *_ in conv._fields_)]
-    plain = type("Plain", (ctypes.Structure,), {"_fields_": fields})
-    if padding := -ctypes.sizeof(plain) % 64:
-        fields.append(("_padding", ctypes.c_ubyte * padding))
-    return type("Boxes", (ctypes.Structure,), {"_fields_": fields})
-
-
 def _struct(problem: Conv2dProblem) -> Any:
     rest = {"tiles": ctypes.c_int, "across": Divisor, "down": Divisor, "aligned_out": ctypes.c_int}
-    return _padded(with_conv("Boxes", problem, filter=Filter, **rest))
+    fields = {"map": MapField, "conv": struct_of(problem), "filter": Filter, **rest}
+    return struct_with_maps("Boxes", fields.items())
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:

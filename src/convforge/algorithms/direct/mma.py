@@ -15,6 +15,7 @@ from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -91,7 +92,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
-        if int(facts.architecture.removeprefix("sm_")) < FIRST_ARCHITECTURE:
+        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return f"{facts.name} is {facts.architecture}; products of 32 bytes a row came with sm_{FIRST_ARCHITECTURE}"
         reason = super().refuses(problem, facts) or _problem_refusal(problem)
         return reason or config_refusal(problem, default_config(problem, facts), facts)

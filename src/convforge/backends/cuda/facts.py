@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.absent import CudaUnavailable, why_absent
 from convforge.backends.cuda.fft import why_no_fft
 from convforge.backends.facts import DeviceFacts
@@ -41,7 +42,7 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
         l3_bytes=0,
         memory_bytes=int(memory),
         vector_bytes=16,
-        architecture=f"sm_{capability.major}{capability.minor}",
+        architecture=str(Architecture(10 * capability.major + capability.minor)),
         block_shared_bytes=facts.max_shared_memory_per_block_optin,
         shared_bytes=facts.max_shared_memory_per_multiprocessor,
         registers=facts.max_registers_per_multiprocessor,

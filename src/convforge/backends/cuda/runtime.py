@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.cuda.driver import CudaError, checked, while_capturing
@@ -24,7 +25,7 @@ from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
-from convforge.backends.maps import BoxMap
+from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.streams import CallerStream, Tape
 
@@ -37,8 +38,8 @@ FIRST_EARLY = 90
 # Bytes between rows that the driver copies together.
 MOST_PITCH = 2**31 - 1
 
-# Grids of such launches that a thread keeps what the driver wants for.
-MOST_EARLY = 256
+# Grids of launches with attributes that a thread keeps what the driver wants for.
+MOST_CONFIGS = 256
 
 
 class CudaKernel:
@@ -87,8 +88,8 @@ class CudaKernel:
         return float(blocks * -(-threads // 32) * 32)
 
 
-class _EarlyLaunches(threading.local):
-    """What the driver is told of launches that may begin early, made once for each grid: to make it takes microseconds.
+class _Configs(threading.local):
+    """What the driver is told of launches with attributes, made once for each shape: to make it takes microseconds.
 
     A thread has its own, as the stream is written into it.
     """
@@ -96,27 +97,38 @@ class _EarlyLaunches(threading.local):
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], Any] = {}
 
-    def config(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, stream: int) -> Any:
-        key = (grid, block, shared_bytes)
-        if (found := self._made.get(key)) is None:
-            if len(self._made) >= MOST_EARLY:
+    def of(self, shape: tuple[Any, ...], stream: int) -> Any:
+        """For a grid, a block, bytes of shared memory, a cluster and whether it begins early; on a stream."""
+        if (found := self._made.get(shape)) is None:
+            if len(self._made) >= MOST_CONFIGS:
                 self._made.clear()
-            found = self._made[key] = _early_config(grid, block, shared_bytes)
+            found = self._made[shape] = _config(*shape)
         found.hStream = stream
         return found
 
 
-def _early_config(grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> Any:
+def _config(
+    grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, cluster: tuple[int, ...], early: bool
+) -> Any:
     from cuda.bindings import driver
 
-    early = driver.CUlaunchAttribute()
-    early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    early.value.programmaticStreamSerializationAllowed = 1
+    attributes = []
+    if early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    if cluster:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = cluster
+        attributes.append(attribute)
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
     config.sharedMemBytes = shared_bytes
-    config.attrs, config.numAttrs = [early], 1
+    config.attrs, config.numAttrs = attributes, len(attributes)
     return config
 
 
@@ -139,8 +151,8 @@ class CudaRuntime:
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
-        self._early = _EarlyLaunches()
-        self._starts_early = int(self.facts.architecture.removeprefix("sm_")) >= FIRST_EARLY
+        self._configs = _Configs()
+        self._starts_early = Architecture.parse(self.facts.architecture).number >= FIRST_EARLY
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -180,9 +192,9 @@ class CudaRuntime:
         """Address and bytes of a ``__constant__`` array of the kernel's module; all its launches read the same."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, box_map: BoxMap) -> bytes:
-        """What a kernel is handed so that it can bring boxes of an array; see :class:`BoxMap`."""
-        return encoded(box_map)
+    def tensor_map(self, seen: AnyMap) -> bytes:
+        """What a kernel is handed so that it can bring parts of an array; see :mod:`convforge.backends.maps`."""
+        return encoded(seen)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """A launch with the registers, spills and occupancy that it has on this GPU, and whether it begins early."""
@@ -209,14 +221,16 @@ class CudaRuntime:
         kernel.allow_shared(info.scratch_bytes)
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
         shape, shared, function = (*grid, *block), info.scratch_bytes, kernel.handle
-        early, config = info.early and self._starts_early, self._early.config
+        cluster = (*info.cluster, 1, 1)[:3] if info.cluster else ()
+        early, config_of = info.early and self._starts_early, self._configs.of
+        attributes = (grid, block, shared, cluster, early) if early or cluster else None
         plain, extended, success = driver.cuLaunchKernel, driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         void_p, address_of = ctypes.c_void_p, ctypes.addressof
 
         def launch(args: ctypes.Structure, stream: int) -> None:
             pointer = void_p(address_of(args))
-            if early:
-                (status,) = extended(config(grid, block, shared, stream), function, address_of(pointer), 0)
+            if attributes is not None:
+                (status,) = extended(config_of(attributes, stream), function, address_of(pointer), 0)
             else:
                 (status,) = plain(function, *shape, shared, stream, address_of(pointer), 0)
             if status != success:

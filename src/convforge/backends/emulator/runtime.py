@@ -33,7 +33,7 @@ from convforge.backends.emulator.library import (
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
-from convforge.backends.maps import MAP_BYTES, BoxMap
+from convforge.backends.maps import ELEMENTS, MAP_BYTES, AnyMap, TiledMap
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.streams import CallerStream, Tape
 
@@ -181,6 +181,8 @@ class EmulatorRuntime:
                 f"{static} bytes of static and {info.scratch_bytes} of dynamic shared memory; "
                 f"a block has at most {facts.block_shared_bytes} together",
             )
+        if info.cluster:
+            raise EmulatorError(name, f"clusters of {info.cluster} blocks: the emulator runs each block by itself")
         if ctypes.sizeof(args) != (nbytes := ctypes.sizeof(kernel.source.arguments)):
             raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
 
@@ -196,18 +198,20 @@ class EmulatorRuntime:
         """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, box_map: BoxMap) -> bytes:
-        """What a kernel is handed so that it can bring boxes of an array; see :class:`BoxMap`.
+    def tensor_map(self, seen: AnyMap) -> bytes:
+        """What a kernel is handed so that it can bring boxes of an array; see :class:`TiledMap`.
 
         Raises
         ------
         EmulatorError
-            No GPU could see the array so.
+            No GPU could see the array so, or the emulator has no such boxes.
         """
-        if (reason := box_map.refusal()) is not None:
+        if (reason := seen.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        seen = TensorMap(box_map.address, box_map.sizes, box_map.strides, box_map.box, box_map.unit)
-        return bytes(seen).ljust(MAP_BYTES, b"\0")
+        if not isinstance(seen, TiledMap) or len(seen.sizes) != 3 or seen.swizzle or seen.steps != (1, 1, 1):
+            raise EmulatorError("tensor_map", f"the emulator brings plain boxes of three axes alone; asked for {seen}")
+        known = TensorMap(seen.address, seen.sizes, seen.strides, seen.box, ELEMENTS[seen.element])
+        return bytes(known).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""

@@ -1,0 +1,92 @@
+"""Structs that kernels are handed: where the addresses of arrays stand in them, and maps of arrays.
+
+An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; nothing else holds either. So
+whoever launches a kernel again knows what to write anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap
+
+
+class MapField(ctypes.Structure):
+    """struct Map of bulk.cuh: how an array lies in memory, for the tensor memory accelerator."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
+
+
+class WithMaps(ctypes.Structure):
+    """A struct with maps in it.
+
+    Attributes
+    ----------
+    seen : dict of int to map
+        Place in the struct -> the map that stands there.
+    """
+
+    seen: dict[int, AnyMap]
+
+    def put_map(self, name: str, seen: AnyMap, encoded: bytes) -> None:
+        """Write a map into a field."""
+        at = getattr(type(self), name).offset
+        ctypes.memmove(ctypes.addressof(self) + at, encoded, MAP_BYTES)
+        self.__dict__.setdefault("seen", {})[at] = seen
+
+
+def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithMaps]:
+    """A struct of these fields: maps stand at multiples of 64 bytes, as in C++, and the struct is a multiple of that.
+
+    Examples
+    --------
+    >>> kind = struct_with_maps("Arguments", [("count", ctypes.c_int), ("x", MapField), ("w", MapField)])
+    >>> kind.x.offset, kind.w.offset, ctypes.sizeof(kind)
+    (64, 192, 320)
+    """
+    padded: list[tuple[str, Any]] = []
+    end = 0
+    for field, kind in fields:
+        if kind is MapField and (gap := -end % MAP_ALIGNMENT):
+            padded.append((f"_before_{field}", ctypes.c_ubyte * gap))
+        padded.append((field, kind))
+        end = _size(padded)
+    if gap := -end % MAP_ALIGNMENT:
+        padded.append(("_padding", ctypes.c_ubyte * gap))
+    return type(name, (WithMaps,), {"_fields_": padded})
+
+
+@cache
+def address_places(kind: Any) -> tuple[int, ...]:
+    """Where addresses of arrays stand in a struct.
+
+    Examples
+    --------
+    >>> class Pair(ctypes.Structure):
+    ...     _fields_ = (("n", ctypes.c_int), ("x", ctypes.c_void_p), ("out", ctypes.c_void_p * 2))
+    >>> address_places(Pair)
+    (8, 16, 24)
+    """
+    return tuple(_places(kind, 0))
+
+
+def _places(kind: Any, start: int) -> Iterator[int]:
+    if kind is ctypes.c_void_p:
+        yield start
+    elif issubclass(kind, ctypes.Array):
+        size = ctypes.sizeof(kind._type_)
+        for i in range(kind._length_):
+            yield from _places(kind._type_, start + i * size)
+    elif issubclass(kind, ctypes.Structure):
+        for name, inner, *_ in kind._fields_:
+            yield from _places(inner, start + getattr(kind, name).offset)
+
+
+def _size(fields: list[tuple[str, Any]]) -> int:
+    """Bytes of a struct, without what a larger alignment adds behind it."""
+    plain: Any = type("Plain", (ctypes.Structure,), {"_fields_": fields})
+    last, kind = fields[-1]
+    return int(getattr(plain, last).offset) + ctypes.sizeof(kind)

@@ -1,0 +1,129 @@
+"""Maps of arrays in both modes, as the tensor memory accelerator reads them: several in a struct, swizzled, tiny."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu.present import gpu, need_gpu
+
+from convforge.backends.architecture import Architecture
+from convforge.backends.kernel import KernelSource
+from convforge.backends.maps import AnyMap, TiledMap, im2col_of
+from convforge.backends.runtime import LaunchInfo
+from convforge.backends.structs import MapField, struct_with_maps
+
+need_gpu()
+if Architecture.parse(gpu().facts.architecture).number < 90:
+    pytest.skip("the tensor memory accelerator came with sm_90", allow_module_level=True)
+
+KERNEL = """
+#include "bulk.cuh"
+struct Bring {
+    int c, w, h, n, off_w, off_h, bytes;
+    Map other;
+    Map map;
+    unsigned char *out;
+};
+extern "C" __global__ void bring(const __grid_constant__ Bring args) {
+    DYNAMIC_SHARED(unsigned char, room);
+    __shared__ unsigned long long bar;
+    unsigned char *const tile = room + (1024 - shared_address(room) % 1024) % 1024;
+    if (threadIdx.x == 0) {
+        init_barrier(&bar);
+        barriers_are_there();
+        expect_bytes(&bar, args.bytes);
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.MODE.mbarrier::complete_tx::bytes [%0], "
+            "[%1, {%2, %3, %4, %5}], [%6]OFFSETS;" ::"r"(shared_address(tile)), "l"(&args.map), "r"(args.c),
+            "r"(args.w), "r"(args.h), "r"(args.n), "r"(shared_address(&bar)), "h"(static_cast<short>(args.off_w)),
+            "h"(static_cast<short>(args.off_h)) : "memory");
+    }
+    __syncthreads();
+    await_bytes(&bar, 0);
+    for (int i = threadIdx.x; i < args.bytes; i += blockDim.x) args.out[i] = tile[i];
+}
+"""
+STRUCT: Any = struct_with_maps("Bring", [
+    *((name, ctypes.c_int) for name in ("c", "w", "h", "n", "off_w", "off_h", "bytes")),
+    ("other", MapField), ("map", MapField), ("out", ctypes.c_void_p),
+])  # fmt: skip
+PAGE = {"float16": "f16", "float32": "f32", "uint8": "u8"}
+
+
+def brought(seen: AnyMap, rows: int, row_bytes: int, at: tuple[int, ...], offsets: tuple[int, int], tmp: Path) -> Any:
+    """The bytes that one copy brings, (rows, bytes of a row), where a swizzle put them back in order."""
+    mode = ("tile", "") if isinstance(seen, TiledMap) else ("im2col", ", {%7, %8}")
+    path = tmp / "bring.cu"
+    path.write_text(KERNEL.replace("MODE", mode[0]).replace("OFFSETS", mode[1]), encoding="utf-8")
+    runtime = gpu()
+    kernel = runtime.compile(KernelSource(str(path), "bring", (), STRUCT, "Bring"))
+    nbytes = rows * row_bytes
+    out = runtime.empty((nbytes,), np.uint8)
+    args = STRUCT(*at, *offsets, nbytes)
+    assert seen.refusal() is None
+    args.put_map("map", seen, runtime.tensor_map(seen))
+    args.out = out.address
+    runtime.launch(kernel, LaunchInfo("bring", (1,), (128,), nbytes + 1024), args)
+    runtime.synchronize()
+    found = runtime.download(out).reshape(rows, row_bytes // 16, 16)
+    pieces = seen.swizzle // 16
+    if pieces:  # piece i of row r lies at i ^ (r * row_bytes / 128) within the swizzle (PTX ISA, Swizzling modes)
+        line = np.arange(rows) * row_bytes // 128 % 8
+        mask = line if pieces == 8 else line >> 1 if pieces == 4 else line >> 2
+        found = np.stack([row[np.arange(len(row)) ^ (m & (pieces - 1))] for row, m in zip(found, mask, strict=True)])
+    return found.reshape(rows, row_bytes)
+
+
+def picture(n: int, h: int, w: int, c: int, dtype: str) -> Any:
+    return np.random.default_rng(3).integers(1, 100, (n, h, w, c)).astype(dtype)
+
+
+@pytest.mark.parametrize("swizzle", [0, 128])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "uint8"])
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 3, 5), (2, 40, 41)])
+def test_tiles_of_four_axes(size: tuple[int, int, int], dtype: str, swizzle: int, tmp_path: Path) -> None:
+    n, h, w = size
+    c = 128 // np.dtype(dtype).itemsize
+    x = picture(n, h, w, c, dtype)
+    there = gpu().upload(x)
+    strides = tuple(x.strides[axis] for axis in (2, 1, 0))
+    seen = TiledMap(there.address, PAGE[dtype], (c, w, h, n), strides, (c, 8, 4, 1), swizzle=swizzle)
+    for at in ((0, 0, 0, 0), (0, -2, -1, n - 1), (0, w - 1, h - 2, 0)):
+        found = brought(seen, 32, 128, at, (0, 0), tmp_path).reshape(4, 8, 128).view(dtype)
+        padded = np.pad(x[at[3]], ((8, 8), (16, 16), (0, 0)))
+        np.testing.assert_array_equal(found, padded[8 + at[2] :][:4, 16 + at[1] :][:, :8], str(at))
+
+
+@pytest.mark.parametrize("swizzle", [0, 64, 128])
+@pytest.mark.parametrize(("stride", "dilation"), [((1, 1), (1, 1)), ((2, 1), (1, 2)), ((2, 2), (1, 1))])
+@pytest.mark.parametrize("size", [(1, 3, 3), (2, 5, 4), (3, 20, 31)])
+def test_im2col_goes_across_rows_and_pictures(
+    size: tuple[int, int, int], stride: tuple[int, int], dilation: tuple[int, int], swizzle: int, tmp_path: Path
+) -> None:
+    """Every tap of a 3 x 3 filter, from the first output on and from one in the middle; W before H."""
+    n, h, w = size
+    c = 32 if swizzle == 64 else 64
+    x = picture(n, h, w, c, "float16")
+    there = gpu().upload(x)
+    padding = ((1, 1), (dilation[1], dilation[1]))
+    seen = im2col_of(there.address, "f16", (c, w, h, n), padding=padding, taps=(3, 3), channels=c, pixels=64,
+                     stride=stride, dilation=dilation, swizzle=swizzle)  # fmt: skip
+    q = (w + 2 - 2 * dilation[0] - 1) // stride[0] + 1
+    p = (h + 2 * padding[1][0] - 2 * dilation[1] - 1) // stride[1] + 1
+    outputs = list(itertools.product(range(n), range(p), range(q)))
+    padded = np.pad(x, ((0, 0), (8, 8), (8, 8), (0, 0)))
+    for first in (0, len(outputs) // 2):
+        for r, s in ((0, 0), (1, 2), (2, 1), (2, 2)):
+            image, row, column = outputs[first]
+            at = (0, column * stride[0] - 1, row * stride[1] - padding[1][0], image)
+            found = brought(seen, 64, 2 * c, at, (s * dilation[0], r * dilation[1]), tmp_path).view("float16")
+            expected = np.zeros((64, c), "float16")
+            for i, (image, row, column) in enumerate(outputs[first:][:64]):
+                y, z = row * stride[1] - padding[1][0] + r * dilation[1], column * stride[0] - 1 + s * dilation[0]
+                expected[i] = padded[image, 8 + y, 8 + z]
+            np.testing.assert_array_equal(found, expected, f"from output {first}, tap {r}, {s}")
