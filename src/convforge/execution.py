@@ -17,7 +17,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
 from convforge.errors import UnsupportedProblem
-from convforge.problem import Conv2dProblem, Problem
+from convforge.problem import Problem
 from convforge.replay import HostReady, Ready, replay
 from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measure, with_peers
 from convforge.tuning import tune as measure_bucket
@@ -131,8 +131,8 @@ def _planned(
             raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is {algorithm!r}")
         return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
     method = find(problem.operation, runtime.facts.backend, algorithm)
-    if isinstance(problem, Conv2dProblem) and method.precision != "strict":
-        problem = problem.replace(precision=method.precision)  # asked for by name, so its arithmetic is too
+    if method.precision != "strict":
+        problem = problem.allowing(method.precision)  # asked for by name, so its arithmetic is too
     reason = refusal(method, problem, runtime.facts)
     if reason is not None:
         raise UnsupportedProblem(str(problem), {method.name: reason})
@@ -190,7 +190,7 @@ def run(
     keep : callable or None
         What keeps the call, where it can be made again on other arrays.
     """
-    shape, dtype = _result(plan.problem)
+    shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
     inputs = tuple(array for array in (x, w, operands.bias) if array is not None)
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
@@ -236,15 +236,6 @@ def _prepared(
         plan(x, prepared, operands, out)
 
     return compute
-
-
-def _result(problem: Any) -> tuple[tuple[int, ...], str]:
-    """Shape and element type of what a problem asks for."""
-    if problem.operation == "gemm":
-        return (problem.m, problem.n), problem.dtype
-    if problem.operation == "relu":
-        return (problem.size,), problem.dtype
-    return problem.out_shape, problem.out_dtype if problem.operation == "conv2d" else problem.dtype
 
 
 def execute(

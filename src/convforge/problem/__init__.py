@@ -8,6 +8,7 @@ from convforge.problem.gemm import GemmProblem
 from convforge.problem.keys import compile_key, is_small_plane, parse_problem, result_key, tuning_key
 from convforge.problem.partition import Tile
 from convforge.problem.pool2d import Pool2dProblem
+from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import DTYPES, PRECISIONS
 
 Problem = Conv2dProblem | Pool2dProblem | GemmProblem | ElementwiseProblem
@@ -22,8 +23,10 @@ __all__ = [
     "ElementwiseProblem",
     "Epilogue",
     "GemmProblem",
+    "Operand",
     "Pool2dProblem",
     "Problem",
+    "ProblemBase",
     "Tile",
     "border_indices",
     "compile_key",

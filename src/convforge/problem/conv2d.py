@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from convforge.problem.borders import PADDING_MODES
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.partition import Tile, split
+from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import (
     PRECISIONS,
     WIDE,
@@ -27,9 +28,45 @@ MODES = ("cross-correlation", "convolution")
 LAYOUTS = ("NCHW", "NHWC")
 FILTER_LAYOUTS = ("KCRS", "KRSC")
 
+# Field -> the words that it may be.
+WORDS: dict[str, tuple[str, ...]] = {
+    "padding_mode": tuple(PADDING_MODES),
+    "mode": MODES,
+    "direction": ("fprop",),
+    "x_layout": LAYOUTS,
+    "out_layout": LAYOUTS,
+    "w_layout": FILTER_LAYOUTS,
+    "precision": tuple(PRECISIONS),
+}
+
+# Most pixels of a stride, a dilation, a padding and a side of the padded picture.
+LARGEST = 2**31 - 1
+
+
+class Geometry(ProblemBase):
+    """The sizes that follow from the fields of a convolution, which describes them."""
+
+    __slots__ = (
+        "c_per_group", "extent_h", "extent_w", "k_per_group", "needs_wide_index", "p", "padded_h", "padded_w", "q",
+        "w_shape", "x_shape",
+    )  # fmt: skip
+
+    extent_h: int
+    extent_w: int
+    padded_h: int
+    padded_w: int
+    p: int
+    q: int
+    c_per_group: int
+    k_per_group: int
+    x_shape: tuple[int, int, int, int]
+    w_shape: tuple[int, int, int, int]
+    out_shape: tuple[int, int, int, int]
+    needs_wide_index: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv2dProblem:
+class Conv2dProblem(Geometry):
     """One 2D convolution, validated when it is made.
 
     It computes::
@@ -76,9 +113,27 @@ class Conv2dProblem:
     >>> problem = Conv2dProblem(n=1, c=3, h=1024, w=1024, k=3, r=3, s=3, padding=(1, 1, 1, 1))
     >>> str(problem), problem.p, problem.q
     ('n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw', 1024, 1024)
+
+    Attributes
+    ----------
+    extent_h, extent_w : int
+        Height and width of the filter in pixels of x, dilation included.
+    padded_h, padded_w : int
+        Height and width of the padded picture.
+    p, q : int
+        Height and width of the output.
+    c_per_group, k_per_group : int
+        Channels of one filter; output channels of one group.
+    x_shape, out_shape : four int
+        Shapes in the order of `x_layout` and `out_layout`.
+    w_shape : four int
+        Shape of the filter as users give it: always (K, C / groups, R, S).
+    needs_wide_index : bool
+        A place in x, w or the output may exceed 32 bits.
     """
 
     operation: ClassVar[str] = "conv2d"
+    multiplies: ClassVar[bool] = True
 
     n: int
     c: int
@@ -108,45 +163,70 @@ class Conv2dProblem:
     def __post_init__(self) -> None:
         self._fill_defaults()
         self._check_sizes()
+        self._derive_sizes()
+        self._check_extents()
         self._check_words()
         self._check_types()
+        self._derive_bytes()
 
     def _fill_defaults(self) -> None:
         w_dtype = self.w_dtype or self.x_dtype
-        defaults = {
-            "w_dtype": w_dtype,
-            "out_dtype": self.out_dtype or output_dtype(self.x_dtype, w_dtype),
-            "acc_dtype": self.acc_dtype or accumulation_dtype(self.x_dtype, w_dtype),
-            "out_layout": self.out_layout or self.x_layout,
-        }
-        for name, value in defaults.items():
-            object.__setattr__(self, name, value)
+        self._derive(
+            w_dtype=w_dtype,
+            out_dtype=self.out_dtype or output_dtype(self.x_dtype, w_dtype),
+            acc_dtype=self.acc_dtype or accumulation_dtype(self.x_dtype, w_dtype),
+            out_layout=self.out_layout or self.x_layout,
+        )
 
     def _check_sizes(self) -> None:
         if self.n < 0:
             raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
         for name in ("c", "h", "w", "k", "r", "s", "groups"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("stride", "dilation"):
-            if min(getattr(self, name)) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
-        limit = 2**31 - 1
+            if (size := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+        for name, pair in (("stride", self.stride), ("dilation", self.dilation)):
+            if min(pair) < 1:
+                raise ValueError(f"{name}={pair} must be at least 1 on both axes")
         for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
-            if max(values) > limit:
-                raise ValueError(f"{name}={values} must be at most {limit}")
+            if max(values) > LARGEST:
+                raise ValueError(f"{name}={values} must be at most {LARGEST}")
         if min(self.padding) < 0:
             raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
         if self.c % self.groups or self.k % self.groups:
             raise ValueError(
                 f"groups={self.groups} must divide the {self.c} channels of x and the {self.k} output channels"
             )
+
+    def _derive_sizes(self) -> None:
+        n, c, h, w, k = self.n, self.c, self.h, self.w, self.k
+        (top, bottom, left, right), (stride_h, stride_w) = self.padding, self.stride
+        extent_h, extent_w = self.dilation[0] * (self.r - 1) + 1, self.dilation[1] * (self.s - 1) + 1
+        padded_h, padded_w = h + top + bottom, w + left + right
+        p, q = (padded_h - extent_h) // stride_h + 1, (padded_w - extent_w) // stride_w + 1
+        c_per_group = c // self.groups
+        taps, outputs = c_per_group * self.r * self.s, n * k * p * q
+        self._derive(
+            extent_h=extent_h, extent_w=extent_w, padded_h=padded_h, padded_w=padded_w, p=p, q=q,
+            c_per_group=c_per_group, k_per_group=k // self.groups, taps=taps, outputs=outputs,
+            flops=2 * outputs * taps,
+            x_shape=(n, c, h, w) if self.x_layout == "NCHW" else (n, h, w, c),
+            w_shape=(k, c_per_group, self.r, self.s),
+            out_shape=(n, k, p, q) if self.out_layout == "NCHW" else (n, p, q, k),
+            needs_wide_index=max(n * c * h * w, k * taps, outputs) > WIDE,
+        )  # fmt: skip
+
+    def _derive_bytes(self) -> None:
+        x = self.n * self.c * self.h * self.w * itemsize(self.x_dtype)
+        w = self.k * self.taps * itemsize(self.w_dtype)
+        self._derive(least_bytes=x + w + self.outputs * itemsize(self.out_dtype))
+
+    def _check_extents(self) -> None:
         for axis, size, filter_size in (
             ("height", self.padded_h, self.extent_h),
             ("width", self.padded_w, self.extent_w),
         ):
-            if size > limit:
-                raise ValueError(f"the padded picture's {axis} of {size} pixels must be at most {limit}")
+            if size > LARGEST:
+                raise ValueError(f"the padded picture's {axis} of {size} pixels must be at most {LARGEST}")
             if filter_size > size:
                 raise ValueError(
                     f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's "
@@ -154,16 +234,7 @@ class Conv2dProblem:
                 )
 
     def _check_words(self) -> None:
-        choices: dict[str, tuple[str, ...]] = {
-            "padding_mode": tuple(PADDING_MODES),
-            "mode": MODES,
-            "direction": ("fprop",),
-            "x_layout": LAYOUTS,
-            "out_layout": LAYOUTS,
-            "w_layout": FILTER_LAYOUTS,
-            "precision": tuple(PRECISIONS),
-        }
-        for name, allowed in choices.items():
+        for name, allowed in WORDS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
         if self.padding_mode != "constant" and self.padding_value != 0:
@@ -199,75 +270,38 @@ class Conv2dProblem:
         if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
             raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")
 
-    # Sizes that follow from the fields.
+    def _derive_all(self) -> None:
+        self._derive_sizes()
+        self._derive_bytes()
+
+    __setstate__ = ProblemBase.__setstate__
 
     @property
-    def extent_h(self) -> int:
-        """Height of the filter in pixels of x, dilation included."""
-        return self.dilation[0] * (self.r - 1) + 1
+    def operands(self) -> tuple[Operand, ...]:
+        """x, the filter, and those tensors that the epilogue takes."""
+        ends, dtype = self.epilogue, self.operand_dtype
+        found = [
+            Operand("x", "input", self.x_shape, self.x_dtype, self.x_layout),
+            Operand("w", "weights", self.w_shape, self.w_dtype, self.w_layout),
+        ]
+        if ends.scale != "none":
+            found.append(Operand("scale", "epilogue", () if ends.scale == "tensor" else (self.k,), dtype, ""))
+        if ends.bias:
+            found.append(Operand("bias", "epilogue", (self.k,), dtype, ""))
+        if ends.residual:
+            found.append(Operand("residual", "epilogue", self.out_shape, self.out_dtype, self.out_layout))
+        return tuple(found)
 
     @property
-    def extent_w(self) -> int:
-        """Width of the filter in pixels of x, dilation included."""
-        return self.dilation[1] * (self.s - 1) + 1
-
-    @property
-    def padded_h(self) -> int:
-        """Height of the padded picture."""
-        return self.h + self.padding[0] + self.padding[1]
-
-    @property
-    def padded_w(self) -> int:
-        """Width of the padded picture."""
-        return self.w + self.padding[2] + self.padding[3]
-
-    @property
-    def p(self) -> int:
-        """Height of the output."""
-        return (self.padded_h - self.extent_h) // self.stride[0] + 1
-
-    @property
-    def q(self) -> int:
-        """Width of the output."""
-        return (self.padded_w - self.extent_w) // self.stride[1] + 1
-
-    @property
-    def c_per_group(self) -> int:
-        """Channels of one filter."""
-        return self.c // self.groups
-
-    @property
-    def k_per_group(self) -> int:
-        """Output channels of one group."""
-        return self.k // self.groups
-
-    @property
-    def taps(self) -> int:
-        """Products in one output."""
-        return self.c_per_group * self.r * self.s
+    def results(self) -> tuple[Operand, ...]:
+        """The output."""
+        return (Operand("out", "output", self.out_shape, self.out_dtype, self.out_layout),)
 
     @property
     def largest_sum(self) -> int:
         """Bound of the absolute value of an integer sum."""
         x = magnitude(self.x_dtype) + abs(self.epilogue.x_zero_point)
         return self.taps * x * magnitude(self.w_dtype)
-
-    @property
-    def x_shape(self) -> tuple[int, int, int, int]:
-        """Shape of x in the order of `x_layout`."""
-        n, c, h, w = self.n, self.c, self.h, self.w
-        return (n, c, h, w) if self.x_layout == "NCHW" else (n, h, w, c)
-
-    @property
-    def w_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the filter as users give it: always (K, C / groups, R, S)."""
-        return (self.k, self.c_per_group, self.r, self.s)
-
-    @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the output in the order of `out_layout`."""
-        n, k, p, q = self.n, self.k, self.p, self.q
-        return (n, k, p, q) if self.out_layout == "NCHW" else (n, p, q, k)
 
     @property
     def outside(self) -> float:
@@ -283,24 +317,6 @@ class Conv2dProblem:
         has_any = self.epilogue.bias or self.epilogue.scale != "none"
         return "float64" if (has_any and is_integer(self.acc_dtype)) or self.acc_dtype == "float64" else "float32"
 
-    @property
-    def flops(self) -> int:
-        """Nominal floating-point operations: two a product, as the direct method does them."""
-        return 2 * self.n * self.k * self.p * self.q * self.taps
-
-    @property
-    def least_bytes(self) -> int:
-        """Bytes of x, w and the output, each moved once."""
-        x = self.n * self.c * self.h * self.w * itemsize(self.x_dtype)
-        w = self.k * self.taps * itemsize(self.w_dtype)
-        return x + w + self.n * self.k * self.p * self.q * itemsize(self.out_dtype)
-
-    @property
-    def needs_wide_index(self) -> bool:
-        """Whether a place in x, w or the output may exceed 32 bits."""
-        x, w, out = self.n * self.c * self.h * self.w, self.k * self.taps, self.n * self.k * self.p * self.q
-        return max(x, w, out) > WIDE
-
     def split(self, tile_p: int, tile_q: int | None = None) -> Iterator[Tile]:
         """Cut the output into tiles of at most `tile_p` by `tile_q` pixels; see :class:`convforge.problem.Tile`."""
         return split(self, tile_p, self.q if tile_q is None else tile_q)
@@ -309,7 +325,6 @@ class Conv2dProblem:
         """The same problem with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
-    def __str__(self) -> str:
-        from convforge.problem.keys import result_key
-
-        return result_key(self)
+    def allowing(self, precision: str) -> Conv2dProblem:
+        """The same problem with this arithmetic allowed."""
+        return self.replace(precision=precision)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import check_dtype, itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementwiseProblem:
+class ElementwiseProblem(ProblemBase):
     """out = max(x, 0) over `size` elements; NaN stays NaN.
 
     Examples
@@ -27,18 +28,22 @@ class ElementwiseProblem:
         if self.size < 0:
             raise ValueError(f"size={self.size}: an array has 0 or more elements")
         check_dtype(self.dtype, "dtype")
+        self._derive_all()
+
+    def _derive_all(self) -> None:
+        self._derive(
+            direction="fprop", precision="strict", acc_dtype=self.dtype, out_dtype=self.dtype, out_shape=(self.size,),
+            outputs=self.size, taps=1, flops=self.size, least_bytes=2 * self.size * itemsize(self.dtype),
+        )  # fmt: skip
+
+    __setstate__ = ProblemBase.__setstate__
 
     @property
-    def flops(self) -> int:
-        """One comparison an element."""
-        return self.size
+    def operands(self) -> tuple[Operand, ...]:
+        """x, flat."""
+        return (Operand("x", "input", (self.size,), self.dtype, ""),)
 
     @property
-    def least_bytes(self) -> int:
-        """Bytes read and written."""
-        return 2 * self.size * itemsize(self.dtype)
-
-    def __str__(self) -> str:
-        from convforge.problem.keys import result_key
-
-        return result_key(self)
+    def results(self) -> tuple[Operand, ...]:
+        """The output, flat."""
+        return (Operand("out", "output", (self.size,), self.dtype, ""),)

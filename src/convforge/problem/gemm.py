@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import PRECISIONS, itemsize
 
 # Element types of matrices.
@@ -12,7 +13,7 @@ DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmProblem:
+class GemmProblem(ProblemBase):
     """C = op(A) op(B), with op(A) of shape (M, K), op(B) of shape (K, N) and C of shape (M, N), all row-major.
 
     Parameters
@@ -33,6 +34,7 @@ class GemmProblem:
     """
 
     operation: ClassVar[str] = "gemm"
+    multiplies: ClassVar[bool] = True
 
     m: int
     n: int
@@ -50,18 +52,29 @@ class GemmProblem:
             raise ValueError(f"dtype={self.dtype}: the matrix product takes float32 or float64; cast the matrices")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        self._derive_all()
+
+    def _derive_all(self) -> None:
+        m, n, k = self.m, self.n, self.k
+        self._derive(
+            direction="fprop", acc_dtype=self.dtype, out_dtype=self.dtype, out_shape=(m, n), outputs=m * n, taps=k,
+            flops=2 * m * n * k, least_bytes=(m * k + k * n + m * n) * itemsize(self.dtype),
+        )  # fmt: skip
+
+    __setstate__ = ProblemBase.__setstate__
 
     @property
-    def flops(self) -> int:
-        """Two for each product."""
-        return 2 * self.m * self.n * self.k
+    def operands(self) -> tuple[Operand, ...]:
+        """A and B as they are stored."""
+        m, n, k = self.m, self.n, self.k
+        a = ((k, m), "KM") if self.transpose_a else ((m, k), "MK")
+        b = ((n, k), "NK") if self.transpose_b else ((k, n), "KN")
+        return (
+            Operand("a", "input", a[0], self.dtype, a[1]),
+            Operand("b", "weights", b[0], self.dtype, b[1]),
+        )
 
     @property
-    def least_bytes(self) -> int:
-        """Bytes of A, B and C, each moved once."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * itemsize(self.dtype)
-
-    def __str__(self) -> str:
-        from convforge.problem.keys import result_key
-
-        return result_key(self)
+    def results(self) -> tuple[Operand, ...]:
+        """C."""
+        return (Operand("c", "output", self.out_shape, self.dtype, "MN"),)

@@ -6,11 +6,26 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
+from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import WIDE, check_dtype, itemsize
 
 
+class Geometry(ProblemBase):
+    """The sizes that follow from the fields of a pooling problem, which describes them."""
+
+    __slots__ = ("extent_h", "extent_w", "needs_wide_index", "p", "q", "x_shape")
+
+    extent_h: int
+    extent_w: int
+    p: int
+    q: int
+    x_shape: tuple[int, int, int, int]
+    out_shape: tuple[int, int, int, int]
+    needs_wide_index: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool2dProblem:
+class Pool2dProblem(Geometry):
     """out[n,c,p,q] = the largest of x over an r by s window; what lies outside the picture never wins.
 
     Parameters
@@ -34,6 +49,17 @@ class Pool2dProblem:
     >>> problem = Pool2dProblem(n=1, c=64, h=112, w=112, r=3, s=3, stride=(2, 2), padding=(1, 1, 1, 1))
     >>> str(problem), problem.p
     ('max_n1c64h112w112_r3s3_st2_p1_f32_nchw', 56)
+
+    Attributes
+    ----------
+    extent_h, extent_w : int
+        Height and width of the window in pixels, dilation included.
+    p, q : int
+        Height and width of the output.
+    x_shape : four int
+        Shape of x in the order of `layout`.
+    needs_wide_index : bool
+        A place in x or the output may exceed 32 bits.
     """
 
     operation: ClassVar[str] = "max_pool2d"
@@ -69,6 +95,7 @@ class Pool2dProblem:
         if self.layout not in ("NCHW", "NHWC"):
             raise ValueError(f"layout={self.layout!r} is unknown; choose NCHW or NHWC")
         check_dtype(self.dtype, "dtype")
+        self._derive_all()
         for axis, extent, pads in (
             ("height", self.extent_h, self.padding[:2]),
             ("width", self.extent_w, self.padding[2:]),
@@ -96,25 +123,20 @@ class Pool2dProblem:
                     f"padding={self.padding}"
                 )
 
-    @property
-    def extent_h(self) -> int:
-        """Height of the window in pixels, dilation included."""
-        return self.dilation[0] * (self.r - 1) + 1
-
-    @property
-    def extent_w(self) -> int:
-        """Width of the window in pixels, dilation included."""
-        return self.dilation[1] * (self.s - 1) + 1
-
-    @property
-    def p(self) -> int:
-        """Height of the output."""
-        return self._outputs(self.h, self.padding[0], self.padding[1], self.extent_h, self.stride[0])
-
-    @property
-    def q(self) -> int:
-        """Width of the output."""
-        return self._outputs(self.w, self.padding[2], self.padding[3], self.extent_w, self.stride[1])
+    def _derive_all(self) -> None:
+        n, c, h, w = self.n, self.c, self.h, self.w
+        extent_h = self.dilation[0] * (self.r - 1) + 1
+        extent_w = self.dilation[1] * (self.s - 1) + 1
+        p = self._outputs(h, self.padding[0], self.padding[1], extent_h, self.stride[0])
+        q = self._outputs(w, self.padding[2], self.padding[3], extent_w, self.stride[1])
+        x_shape, out_shape = ((n, c, h, w), (n, c, p, q)) if self.layout == "NCHW" else ((n, h, w, c), (n, p, q, c))
+        outputs, taps = n * c * p * q, self.r * self.s
+        self._derive(
+            extent_h=extent_h, extent_w=extent_w, p=p, q=q, x_shape=x_shape, out_shape=out_shape,
+            needs_wide_index=n * c * max(h * w, p * q) > WIDE, direction="fprop", precision="strict",
+            acc_dtype=self.dtype, out_dtype=self.dtype, outputs=outputs, taps=taps, flops=outputs * taps,
+            least_bytes=n * c * (h * w + p * q) * itemsize(self.dtype),
+        )  # fmt: skip
 
     def _outputs(self, size: int, before: int, after: int, extent: int, stride: int) -> int:
         free = size + before + after - extent
@@ -123,37 +145,17 @@ class Pool2dProblem:
         outputs = -(-free // stride) + 1
         return outputs - 1 if (outputs - 1) * stride >= size + before else outputs
 
-    @property
-    def x_shape(self) -> tuple[int, int, int, int]:
-        """Shape of x in the order of `layout`."""
-        n, c, h, w = self.n, self.c, self.h, self.w
-        return (n, c, h, w) if self.layout == "NCHW" else (n, h, w, c)
+    __setstate__ = ProblemBase.__setstate__
 
     @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the output in the order of `layout`."""
-        n, c, p, q = self.n, self.c, self.p, self.q
-        return (n, c, p, q) if self.layout == "NCHW" else (n, p, q, c)
+    def operands(self) -> tuple[Operand, ...]:
+        """x."""
+        return (Operand("x", "input", self.x_shape, self.dtype, self.layout),)
 
     @property
-    def needs_wide_index(self) -> bool:
-        """Whether a place in x or the output may exceed 32 bits."""
-        return self.n * self.c * max(self.h * self.w, self.p * self.q) > WIDE
-
-    @property
-    def flops(self) -> int:
-        """One comparison a tap."""
-        return self.n * self.c * self.p * self.q * self.r * self.s
-
-    @property
-    def least_bytes(self) -> int:
-        """Bytes of x and the output, each moved once."""
-        return self.n * self.c * (self.h * self.w + self.p * self.q) * itemsize(self.dtype)
-
-    def __str__(self) -> str:
-        from convforge.problem.keys import result_key
-
-        return result_key(self)
+    def results(self) -> tuple[Operand, ...]:
+        """The output."""
+        return (Operand("out", "output", self.out_shape, self.dtype, self.layout),)
 
 
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ def is_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
 
+@cache
 def itemsize(dtype: str) -> int:
     """Bytes of one element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
