@@ -178,9 +178,10 @@ def room(tmp_path: Path) -> Path:
         "algorithms/contract.py": "class Algorithm: ...\n",
         "algorithms/method.py": (
             "from convforge.algorithms.contract import Algorithm\nfrom convforge.problem import parse\nLIMIT = 8\n\n"
-            'class Method(Algorithm):\n    """Adds."""\n\n    summary = "adds"\n\n    def configs(self):\n'
-            "        return [1]\n\n    def plan(self):\n        from convforge.algorithms import cpu\n\n"
-            "        return cpu.add, parse(LIMIT)\n\nclass Other(Algorithm):\n    wide = 3\n"
+            'class Method(Algorithm):\n    """Adds."""\n\n    summary = "adds"\n    cost = Figures(0.5)\n\n'
+            "    def configs(self):\n        return [1]\n\n    def plan(self):\n"
+            "        from convforge.algorithms import cpu\n\n        return cpu.add, parse(LIMIT)\n\n"
+            "class Other(Algorithm):\n    wide = 3\n"
         ),
         "algorithms/cpu.py": (
             "import numpy as np\nfrom convforge.backends.cpu.jit import jit\n"
@@ -243,6 +244,7 @@ def test_a_changed_helper_constant_or_option_changes_the_closure(
         ("algorithms/rows.py", "def load(a):\n    pass", "def load(a):\n    return a"),
         ("algorithms/method.py", "Adds.", "Adds two."),
         ("algorithms/method.py", "return [1]", "return [2, 1]"),
+        ("algorithms/method.py", "Figures(0.5)", "Figures(0.6)"),
         ("algorithms/method.py", "wide = 3", "wide = 4"),
         ("algorithms/contract.py", "...", "x = 1"),
         ("problem/__init__.py", "return n", "return n + 1"),

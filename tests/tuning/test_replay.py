@@ -17,7 +17,7 @@ from convforge.bench.records import Run
 from convforge.bench.store import load_runs
 from convforge.problem import parse_problem
 from convforge.tuning import choose, decide, tune
-from convforge.tuning.cost import ON_CPU, ON_GPU, predicted_s, rates_of
+from convforge.tuning.cost import predicted_s, rates_of
 from convforge.tuning.search import methods_for
 
 H200 = RESULTS / "nvidia-h200-132sm"
@@ -117,11 +117,14 @@ def test_the_first_stored_config_counts_as_the_default_whatever_that_is_now() ->
 # The cost model.
 
 
-def test_the_model_names_no_method_that_is_not_there() -> None:
+def test_every_convolution_and_product_of_ours_states_its_cost() -> None:
     from convforge.algorithms import algorithms
+    from convforge.algorithms.contract import Algorithm
 
-    for names, backend in ((ON_CPU, "cpu"), (ON_GPU, "cuda")):
-        assert set(names) <= {a.name for a in algorithms() if a.ours and a.backend == backend}
+    ours = [a for a in algorithms() if a.ours and a.operation in ("conv2d", "gemm")]
+    assert [a.key for a in ours if a.cost is Algorithm.cost] == []
+    assert all(a.cost.outputs == 1 for a in ours if a.backend == "cpu")
+    assert all(0 < share <= 2 for a in ours for share in (a.cost.arithmetic, a.cost.memory))
 
 
 def test_the_best_stored_is_among_the_few_that_the_model_puts_first() -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -364,6 +365,8 @@ class Algorithm(ABC, Generic[P, C]):
         False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
     reads : {"any", "forward"}
         Strides of the arrays that it takes: any, or of whole elements and not negative.
+    cost : MethodCost
+        Figures for the cost model.
     """
 
     name: ClassVar[str]
@@ -375,6 +378,7 @@ class Algorithm(ABC, Generic[P, C]):
     nan_spread: ClassVar[str] = "exact"
     ours: ClassVar[bool] = True
     reads: ClassVar[str] = "any"
+    cost: ClassVar[MethodCost] = MethodCost()
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -392,6 +396,10 @@ class Algorithm(ABC, Generic[P, C]):
     @abstractmethod
     def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:
         """Make a config ready: kernels compiled, workspace known."""
+
+    def work_for(self, problem: P) -> Work:
+        """FLOPs and bytes that a call takes: by default every product, and everything read and written once."""
+        return Work(problem.flops, problem.least_bytes)
 
     def versions(self) -> dict[str, str]:
         """Versions of the libraries that do the work, by name: stored with every result."""

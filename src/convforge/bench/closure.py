@@ -20,9 +20,9 @@ ROOMS = ("convforge.algorithms.", "convforge.peers.", "convforge.backends.cpu.")
 LEFT_OUT = ("convforge.algorithms.contract",)
 # Decorators of kernels: of how they compile and keep code only the options count, constants that they name.
 DECORATORS = ("convforge.backends.cpu.jit",)
-# Members of a class that choose among configs or speak to readers: a config, once chosen, runs the same without them.
-# `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
-SAID = ("refuses", "configs", "summary", "since", "reads", "sources")
+# Members of a class that choose among methods and configs or speak to readers: a config, once chosen, runs the same
+# without them. `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
+SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for")
 
 Name = tuple[str, str]
 

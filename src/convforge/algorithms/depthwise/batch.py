@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
 from convforge.algorithms.depthwise.mma import BANKS, COLUMNS, DEPTH, FIRST_ARCHITECTURE, ROWS, VECTOR, halves_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -85,6 +86,16 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     name = "depthwise_batch"
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
     since = "depthwise_mma"
+    cost = MethodCost(2.0, 0.9, 2048, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. A product takes 16 windows of a row, of several pictures: fewer leave gaps."""
+        windows = max(1, -(-problem.q // 8))
+        span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
+        full = max(1.0, 16 / (max(problem.n, 1) * windows))
+        products = problem.p * windows * 8 * problem.r * -(-span // 16) * 16 * full
+        idle = idle_for_planes(problem)
+        return Work(problem.n * problem.c * 2 * products * idle, problem.least_bytes * idle)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -12,6 +12,9 @@ from convforge.problem import Conv2dProblem
 
 C = TypeVar("C", bound=Config)
 
+# Planes that keep a GPU busy where a block has whole ones.
+BUSY_PLANES = 512
+
 
 class DepthwiseConvolution(DeviceConvolution[C]):
     """A convolution whose groups are its channels, on a device."""
@@ -32,3 +35,8 @@ def whole_planes_refusal(problem: Conv2dProblem) -> str | None:
     if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
         return f"{planes} planes are more than a launch counts"
     return None
+
+
+def idle_for_planes(problem: Conv2dProblem) -> float:
+    """How much longer a call takes where blocks have whole planes and there are too few for all SMs."""
+    return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))

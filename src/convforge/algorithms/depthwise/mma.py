@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.plane_tiles import whole_vectors, window
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -51,6 +52,9 @@ REGISTERS, REGISTERS_OF_TILE = 40, 8
 
 # How many configs are worth trying.
 MOST_CONFIGS = 8
+
+# Operations of tensor cores that would take as long as beginning a plane.
+PLANE_FLOPS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,15 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     name = "depthwise_mma"
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
     since = "depthwise_rows"
+    cost = MethodCost(1.7, 0.9, 2048, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. Eight outputs take a product of 16 or more pixels with each row of the filter."""
+        planes = problem.n * problem.c
+        window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
+        products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
+        idle = idle_for_planes(problem)
+        return Work(planes * (2 * products + PLANE_FLOPS) * idle, problem.least_bytes * idle)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -23,6 +23,7 @@ from convforge.algorithms.include.plane_tiles import (
 )
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -135,6 +136,12 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
     since = "direct_shared"
+    cost = MethodCost(0.50, 0.9, 2048, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
+        interleaved = problem.x_layout == "NHWC" and problem.c > 1
+        return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

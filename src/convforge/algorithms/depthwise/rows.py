@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, whole_planes_refusal
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import odd_vectors, tile_height, whole_vectors, window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -105,6 +106,13 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     name = "depthwise_rows"
     summary = "depthwise: whole planes in shared memory, a row of pixels in registers for a row of outputs"
     since = "depthwise_planes"
+    cost = MethodCost(0.55, 0.9, 2048, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. Products with a border of zeros are left out: of a filter at most a plane's size."""
+        taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
+        idle = idle_for_planes(problem)
+        return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

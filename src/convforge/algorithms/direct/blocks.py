@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convforge.algorithms.include.conv import MOST_BLOCKS
+from convforge.algorithms.traits import Work
 from convforge.problem import Conv2dProblem
 
 
@@ -30,3 +31,25 @@ def even_share(total: int, most: int) -> int:
     """
     parts = -(-total // max(most, 1))
     return -(-total // parts)
+
+
+def plane_work(problem: Conv2dProblem) -> Work:
+    """Work of a method whose blocks take outputs of one plane.
+
+    In NHWC a plane's pixels lie among those of others, of which up to eight are loaded along.
+    """
+    work = box_work(problem)
+    if problem.groups == problem.c > 1 and problem.x_layout == "NHWC":
+        return Work(work.flops, work.moved * min(problem.c, 8))
+    return work
+
+
+def box_work(problem: Conv2dProblem) -> Work:
+    """Work of a method that loads the pixels of all channels in one box.
+
+    Where every filter sees one channel, a block takes 16 x 128 outputs of a plane: small planes leave threads idle.
+    """
+    if problem.groups != problem.c or problem.c == 1:
+        return Work(problem.flops, problem.least_bytes)
+    idle = -(-problem.p // 16) * 16 * -(-problem.q // 128) * 128 / max(problem.p * problem.q, 1)
+    return Work(problem.flops * idle, problem.least_bytes)

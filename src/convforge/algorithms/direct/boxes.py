@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Protocol, cast
 
 from convforge.algorithms.contract import Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.direct.blocks import box_work, even_share
 from convforge.algorithms.direct.box import (
     Box,
     BoxesConfig,
@@ -30,6 +30,7 @@ from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -121,6 +122,11 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     name = "direct_boxes"
     summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
     since = "direct_tiled"
+    cost = MethodCost(0.50, 0.9, 2048, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return box_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

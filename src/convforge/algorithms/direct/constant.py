@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, grid
+from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -43,6 +44,11 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
     name = "direct_constant"
     summary = "one thread an output, the filter in constant memory"
     since = "direct_naive"
+    cost = MethodCost(0.11, 0.45, 1024, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

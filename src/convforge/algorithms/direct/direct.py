@@ -14,6 +14,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.traits import MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -27,6 +28,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     name = "direct_naive"
     summary = "seven loops, one output at a time"
     operation = "conv2d"
+    cost = MethodCost(0.004, 0.03, 1, 1)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -84,6 +86,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     summary = "strips of rows from a cached tile, vectorised along the row, threads"
     operation = "conv2d"
     since = "direct_naive"
+    cost = MethodCost(0.30, 0.4, 1, 1)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,6 +15,7 @@ from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -89,6 +90,11 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     name = "direct_mma"
     summary = "filters of bytes as products of matrices, on tensor cores; sm_80 and later"
     since = "direct_boxes"
+    cost = MethodCost(1.0, 0.8, 4096, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. A row of the filter, however long, takes as many operations as ten taps."""
+        return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

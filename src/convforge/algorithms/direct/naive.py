@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, grid
+from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -61,6 +62,11 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
 
     name = "direct_naive"
     summary = "one thread an output, all from global memory"
+    cost = MethodCost(0.10, 0.4, 1024, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return plane_work(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
         """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share, grid
+from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -65,6 +66,11 @@ class DirectShared(DeviceConvolution[SharedConfig]):
     name = "direct_shared"
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
     since = "direct_constant"
+    cost = MethodCost(0.28, 0.6, 1024, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

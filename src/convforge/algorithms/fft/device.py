@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.fft.tiling import Tiling, sizes, tiling
+from convforge.algorithms.fft.tiling import Tiling, sizes, tiling, transform_work
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -68,6 +69,11 @@ class Fft(DeviceConvolution[FftConfig]):
     since = "depthwise_planes"
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
+    cost = MethodCost(0.30, 0.7, 4096, 5)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.fft.tiling import transform_work
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -66,6 +68,11 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     since = "direct_rows"
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
+    cost = MethodCost(0.10, 0.4, 1, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

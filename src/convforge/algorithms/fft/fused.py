@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.fft.tiling import Tiling
+from convforge.algorithms.fft.tiling import Tiling, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -49,6 +50,11 @@ class FftFused(DeviceConvolution[FusedConfig]):
     since = "fft"
     precision = "fft"
     nan_spread = "picture"  # its tile and the one that it is paired with
+    cost = MethodCost(0.30, 0.7, 4096, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return transform_work(problem, 0)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
+from convforge.algorithms.traits import Work
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -180,3 +181,12 @@ def next_fast(size: int) -> int:
     if size <= MOST:
         return FAST[bisect.bisect_left(FAST, size)]
     return 2 * next_fast(-(-size // 2))
+
+
+def transform_work(problem: Conv2dProblem, passes: int) -> Work:
+    """2.5 N log2 N operations a real transform, of tiles that overlap by half; `passes` over the spectra in memory."""
+    points = 2.0 * problem.n * problem.padded_h * problem.padded_w
+    extent = max(problem.extent_h, problem.extent_w, 2)
+    transforms = 2.5 * 2 * math.log2(4 * extent) * points * (problem.c + problem.k)
+    products = 4.0 * points * problem.k * problem.c_per_group
+    return Work(transforms + products, problem.least_bytes + 4.0 * passes * points * (problem.c + problem.k))

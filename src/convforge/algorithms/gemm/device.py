@@ -14,6 +14,7 @@ from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.traits import MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem, GemmProblem
@@ -101,6 +102,7 @@ class GemmNaive(GemmStep[BlockConfig]):
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
     path = "algorithms/gemm/naive.cu"
+    cost = MethodCost(0.09, 0.4, 1024, 1)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
@@ -133,6 +135,7 @@ class GemmShared(GemmStep[SquareConfig]):
     summary = "one thread an element of C, square tiles of A and B in shared memory"
     since = "gemm_naive"
     path = "algorithms/gemm/shared.cu"
+    cost = MethodCost(0.10, 0.4, 1024, 1)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
         """See :class:`GemmStep`."""
@@ -240,6 +243,7 @@ class GemmTile1d(_Tiled):
     path = "algorithms/gemm/tile_1d.cu"
     parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
+    cost = MethodCost(0.35, 0.5, 4096, 1)
 
 
 class GemmTile2d(_Tiled):
@@ -250,6 +254,7 @@ class GemmTile2d(_Tiled):
     since = "gemm_tile_1d"
     path = "algorithms/gemm/tile_2d.cu"
     tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
+    cost = MethodCost(0.48, 0.5, 8192, 1)
 
 
 class GemmVectorised(_Tiled):
@@ -264,6 +269,7 @@ class GemmVectorised(_Tiled):
         TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
         TileConfig(64, 64, 16, 8, 4), TileConfig(32, 32, 16, 4, 4),
     )  # fmt: skip
+    cost = MethodCost(0.70, 0.6, 8192, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +362,7 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"
     path = "algorithms/gemm/warp_tiled.cu"
+    cost = MethodCost(0.77, 0.6, 8192, 1)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""

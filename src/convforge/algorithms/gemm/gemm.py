@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.traits import MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -32,6 +33,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     name = "gemm_loops"
     summary = "three loops, a row of C at a time"
     operation = "gemm"
+    cost = MethodCost(0.02, 0.1, 1, 1)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -76,6 +78,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     summary = "blocks of B packed in the cache, vectorised along the row, threads"
     operation = "gemm"
     since = "gemm_loops"
+    cost = MethodCost(0.30, 0.4, 1, 1)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -112,6 +115,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     summary = "NumPy's BLAS"
     operation = "gemm"
     since = "gemm_blocked"
+    cost = MethodCost(0.78, 0.5, 1, 1)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -24,6 +24,8 @@ from convforge.problem.types import VECTOR_BYTES, WIDE, itemsize
 MOST_TILES = 2**31 - 1
 # Columns of a product whose output is a convolution's: they are counted in 32 bits.
 MOST_COLUMNS = 1 << 30
+# Filters of a block of a product that the cost model reckons with.
+BLOCK_FILTERS = 32
 
 
 class Operand(ctypes.Structure):
@@ -214,3 +216,9 @@ def strides_of(array: Any) -> tuple[int, ...]:
     """Strides in elements; those of axes with one element say nothing and are 0."""
     steps = zip(array.strides, array.shape, strict=True)
     return tuple(step // array.itemsize if length > 1 else 0 for step, length in steps)
+
+
+def blocked_flops(problem: Conv2dProblem) -> float:
+    """FLOPs of a convolution as a product in blocks of filters, which are computed whole."""
+    k = problem.k_per_group
+    return problem.flops * -(-k // BLOCK_FILTERS) * BLOCK_FILTERS / max(k, 1)

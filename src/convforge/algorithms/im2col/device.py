@@ -11,9 +11,10 @@ import numpy as np
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.gemm.device import LADDER
-from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, operand
+from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -65,6 +66,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     name = "im2col"
     summary = "expanded in chunks, then a product of the GEMM ladder that writes the output through the epilogue"
     since = "gemm_warp_tiled"
+    cost = MethodCost(0.55, 0.8, 2048, 3)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
@@ -119,6 +121,11 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         prepare = WeightPacker(problem, runtime, "CRSK" if pixels_near else "RSCK")
         nbytes = widest * problem.c * problem.r * problem.s * size + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. The matrix of windows is written and read besides."""
+        windows = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q * itemsize(problem.acc_dtype)
+        return Work(blocked_flops(problem), problem.least_bytes + 2 * windows)
 
 
 def _chunk(total: int, columns: int) -> int:

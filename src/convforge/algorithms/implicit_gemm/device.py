@@ -11,9 +11,10 @@ import numpy as np
 
 from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
-from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, operand
+from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
@@ -43,6 +44,11 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
     since = "im2col"
+    cost = MethodCost(0.62, 0.8, 8192, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return Work(blocked_flops(problem), problem.least_bytes)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
         """See :class:`Algorithm`. Those that waste least of the device first."""

@@ -18,6 +18,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
+from convforge.algorithms.traits import MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -94,6 +95,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"
     operation = "conv2d"
     since = "im2col"
+    cost = MethodCost(0.60, 0.4, 1, 2)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -14,6 +14,8 @@ from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
+from convforge.algorithms.separable.factors import two_passes
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -104,6 +106,11 @@ class Separable(DeviceConvolution[FusedConfig]):
     summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"
     since = "direct_shared"
     precision = "separable"
+    cost = MethodCost(0.40, 0.6, 2048, 2)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return two_passes(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

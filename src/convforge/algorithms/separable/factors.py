@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from convforge.algorithms.traits import Work
+from convforge.problem import Conv2dProblem
+
 # Singular values whose root of squares is below this many roundings of the filter's norm are rounding noise of the
 # filter itself: a filter that was made as a product has two or three roundings in every element.
 ROUNDINGS = 4
@@ -150,3 +153,8 @@ def _rounded(
     back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), seen)
     norms = np.linalg.norm(w, axis=(-2, -1))
     return down, along, np.linalg.norm(back - w, axis=(-2, -1)) / np.where(norms == 0, 1.0, norms)
+
+
+def two_passes(problem: Conv2dProblem) -> Work:
+    """Work of a filter of rank one, the least that there can be."""
+    return Work(problem.flops * (problem.r + problem.s) / max(problem.r * problem.s, 1), problem.least_bytes)

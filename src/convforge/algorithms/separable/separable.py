@@ -14,7 +14,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
-from convforge.algorithms.separable.factors import factor
+from convforge.algorithms.separable.factors import factor, two_passes
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -91,6 +92,11 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     operation = "conv2d"
     since = "direct_rows"
     precision = "separable"
+    cost = MethodCost(0.25, 0.4, 1, 1)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return two_passes(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

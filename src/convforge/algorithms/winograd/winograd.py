@@ -15,6 +15,7 @@ from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal
 from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.traits import MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -95,6 +96,11 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     nan_spread = "tile"
 
     m: ClassVar[int]
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. (m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
+        grown = ((self.m + 2) / self.m) ** 2
+        return Work(problem.flops * grown / 9, (1 + 2 * grown) * problem.least_bytes)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -222,6 +228,7 @@ class WinogradF2(_Winograd):
     name = "winograd_f2"
     summary = "F(2x2, 3x3): 2.25 times fewer products"
     m = 2
+    cost = MethodCost(0.27, 0.4, 1, 2)
 
 
 class WinogradF4(_Winograd):
@@ -231,3 +238,4 @@ class WinogradF4(_Winograd):
     summary = "F(4x4, 3x3): 4 times fewer products"
     since = "winograd_f2"
     m = 4
+    cost = MethodCost(0.27, 0.4, 1, 2)
