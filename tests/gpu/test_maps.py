@@ -72,10 +72,9 @@ def brought(seen: AnyMap, rows: int, row_bytes: int, at: tuple[int, ...], offset
     runtime.synchronize()
     found = runtime.download(out).reshape(rows, row_bytes // 16, 16)
     pieces = seen.swizzle // 16
-    if pieces:  # piece i of row r lies at i ^ (r * row_bytes / 128) within the swizzle (PTX ISA, Swizzling modes)
-        line = np.arange(rows) * row_bytes // 128 % 8
-        mask = line if pieces == 8 else line >> 1 if pieces == 4 else line >> 2
-        found = np.stack([row[np.arange(len(row)) ^ (m & (pieces - 1))] for row, m in zip(found, mask, strict=True)])
+    if pieces:  # a piece's place is turned by the number of its line of 128 bytes (PTX ISA, Swizzling modes)
+        lines = np.arange(rows) * row_bytes // 128
+        found = np.stack([row[np.arange(len(row)) ^ (line % pieces)] for row, line in zip(found, lines, strict=True)])
     return found.reshape(rows, row_bytes)
 
 
