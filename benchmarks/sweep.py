@@ -31,6 +31,7 @@ from convforge.bench.records import Result
 from convforge.bench.row import Row, measure_row
 from convforge.bench.suites import Case, load
 from convforge.execution import runtime_of
+from convforge.peers import every_algorithm
 from convforge.timing.stopping import StoppingRule
 
 Config = Any
@@ -91,7 +92,7 @@ def main(
     runtime, changes, console = runtime_of(device), grid(grid_), Console(highlight=False)
     jobs = []
     for case in load(targets)[1]:
-        found = find(case.problem.operation, runtime.facts.backend, method)
+        found = find(case.problem.operation, runtime.facts.backend, method, every_algorithm())
         if (reason := refusal(found, case.problem, runtime.facts)) is not None:
             console.print(f"{case.name}: refused: {reason}")
             continue

@@ -25,7 +25,7 @@ from rich.table import Table
 
 import convforge
 from convforge import conv2d
-from convforge.algorithms import algorithms, refusal
+from convforge.algorithms import refusal
 from convforge.algorithms.contract import Operands, Plan
 from convforge.backends import cuda
 from convforge.backends.cpu import cpu_runtime
@@ -39,6 +39,7 @@ from convforge.images.convert import to_dtype
 from convforge.images.files import Picture, write_picture
 from convforge.images.kernels import named_kernel
 from convforge.images.photographs import photograph
+from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem
 
 SIZES = "32,64,128,256,512,1024,2048"
@@ -51,7 +52,7 @@ def devices() -> list[str]:
 
 def methods(device: str = "cpu") -> list[Any]:
     """Every method of a device that convolves."""
-    return [a for a in algorithms() if a.operation == "conv2d" and a.backend == device]
+    return [a for a in every_algorithm() if a.operation == "conv2d" and a.backend == device]
 
 
 # A filter of every kind that "auto" tells apart: few taps, two passes, a mean that is exact.

@@ -18,7 +18,7 @@ from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
-METHODS = [a for a in algorithms() if a.backend == "cpu" and a.ours]
+METHODS = [a for a in algorithms() if a.backend == "cpu"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 STRICT = [a for a in CONVOLUTIONS if a.precision == "strict"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from convforge.algorithms import algorithms as every_algorithm
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Config, Operands, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
+from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.replay import Calls, kinds

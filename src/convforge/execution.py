@@ -17,6 +17,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
 from convforge.errors import UnsupportedProblem
+from convforge.peers import every_algorithm
 from convforge.problem import Problem
 from convforge.replay import HostReady, Ready, replay
 from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measure, with_peers
@@ -130,7 +131,7 @@ def _planned(
         if config is not None:
             raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is {algorithm!r}")
         return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
-    method = find(problem.operation, runtime.facts.backend, algorithm)
+    method = find(problem.operation, runtime.facts.backend, algorithm, every_algorithm())
     if method.precision != "strict":
         problem = problem.allowing(method.precision)  # asked for by name, so its arithmetic is too
     reason = refusal(method, problem, runtime.facts)

@@ -9,7 +9,6 @@ from typing import Any, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Operands, Plan, PreparedFilter
 from convforge.arguments import IntPair, check_word, pair, refuse_others
 from convforge.arrays import dtype_name, home_of
@@ -19,6 +18,7 @@ from convforge.execution import at_home, execute, find_plan
 from convforge.images.axes import Axes
 from convforge.images.rational import over_a_divisor
 from convforge.libraries import is_masked
+from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
 from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
 
@@ -317,7 +317,7 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 def _rounds(algorithm: str) -> bool:
     """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
     exact = ("strict", "separable")
-    named = () if algorithm == "auto" else algorithms()
+    named = () if algorithm == "auto" else every_algorithm()
     return any(a.name == algorithm and a.precision not in exact for a in named if a.operation == "conv2d")
 
 

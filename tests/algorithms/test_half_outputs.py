@@ -22,9 +22,7 @@ LONG = ("direct_rows", "depthwise", "im2col", "implicit_gemm", "fft", "gemm_1x1"
 
 def methods(text: str) -> Any:
     """All of ours that keep every sum of the problem."""
-    strict = [
-        a for a in algorithms() if a.operation == "conv2d" and a.ours and a.backend == "cpu" and a.precision == "strict"
-    ]
+    strict = [a for a in algorithms() if a.operation == "conv2d" and a.backend == "cpu" and a.precision == "strict"]
     able = [a for a in strict if refusal(a, parse_problem(text), cpu_facts()) is None]
     return pytest.mark.parametrize(
         "algorithm", [pytest.param(a, id=a.name, marks=[pytest.mark.thorough] if a.name in LONG else []) for a in able]

@@ -22,7 +22,7 @@ TRANSFORMED = {("cpu", "fft"), ("cpu", "winograd_f2"), ("cpu", "winograd_f4"), (
 METHODS = [
     pytest.param(a, marks=[needs_emulator] if a.backend == "emulator" else [], id=f"{a.backend}-{a.name}")
     for a in algorithms()
-    if a.operation == "conv2d" and a.backend in ("cpu", "emulator") and a.ours
+    if a.operation == "conv2d" and a.backend in ("cpu", "emulator")
 ]
 # One side, two, all; strides, dilation past the image on its way, windows that step over the image, layouts, epilogues.
 PROBLEMS = (

@@ -11,8 +11,8 @@ from tests.api.definition import Array
 from tests.backends.emulated import needs_emulator
 
 from convforge import Filter, conv2d, filter, filter_many, max_pool2d, relu  # noqa: A004
-from convforge.algorithms import algorithms
 from convforge.errors import UnsupportedProblem
+from convforge.peers import every_algorithm
 
 BIAS = np.array([-2, -1, 0, 7], np.float32)
 # On the emulator one method reads the weights as they lie and one packs them; the others go their way.
@@ -27,7 +27,7 @@ def marks_of(method: Any) -> list[pytest.MarkDecorator]:
 
 METHODS = [
     pytest.param(a, marks=marks_of(a), id=f"{a.backend}-{a.name}")
-    for a in algorithms()
+    for a in every_algorithm()
     if a.operation == "conv2d" and a.backend in ("cpu", "emulator")
 ]
 # Shapes of x and w, and options: what PyTorch computes.

@@ -10,15 +10,15 @@ import pytest
 from tests.backends.emulated import needs_emulator
 
 from convforge import Filter, conv2d, filter, filter_many, gemm, max_pool2d, relu  # noqa: A004
-from convforge.algorithms import algorithms
 from convforge.errors import UnsupportedProblem
+from convforge.peers import every_algorithm
 
 HUGE, TINY = 3e38, 1e-40
 # Of each picture what stands in it, and its only possible sum in the middle under a 3x3 filter of ones.
 PLANES = [(HUGE, np.inf), (-HUGE, -np.inf), (np.inf, np.inf), (np.nan, np.nan), (TINY, None)]
 METHODS = [
     pytest.param(a, marks=[needs_emulator] if a.backend == "emulator" else [], id=f"{a.backend}-{a.name}")
-    for a in algorithms()
+    for a in every_algorithm()
     if a.operation == "conv2d" and a.backend in ("cpu", "emulator")
 ]
 FORMS = {"dense": (2, 3, 3, 1, 1), "depthwise": (2, 2, 3, 2, 1), "pointwise": (2, 3, 1, 1, 0)}
@@ -111,7 +111,7 @@ def test_the_other_entry_points() -> None:
     assert np.isnan(same_as_unwatched(lambda: max_pool2d(x, 2))[3]).all()
     assert same_as_unwatched(lambda: relu(x))[:3, 0, 0, 0].tolist() == [np.float32(HUGE), 0, np.inf]
     a = np.full((4, 4), HUGE, np.float32)
-    for name in (m.name for m in algorithms() if m.operation == "gemm" and m.backend == "cpu" and m.ours):
+    for name in (m.name for m in every_algorithm() if m.operation == "gemm" and m.backend == "cpu" and m.ours):
         assert np.isposinf(same_as_unwatched(lambda n=name: gemm(a, a, algorithm=n))).all()
     with np.errstate(all="raise"):
         (found,) = filter_many([np.full((6, 6), HUGE, np.float32)], np.ones((3, 3)))

@@ -12,13 +12,14 @@ import pytest
 from tests.algorithms.compiling import H200
 from tests.bench.fakes import result, run
 
-from convforge.algorithms import ON_DEVICE, algorithms, find, refusal
+from convforge.algorithms import ON_DEVICE, find, refusal
 from convforge.backends import kernel
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, compiled_part
 from convforge.bench import digests
 from convforge.bench.closure import closure
 from convforge.bench.digests import compiles, current_digest, digest, recorded
+from convforge.peers import every_algorithm
 from convforge.problem import parse_problem
 
 PACKAGE = Path(kernel.__file__).parents[1]
@@ -266,7 +267,7 @@ def test_kernels_of_the_cpu_stand_on_their_shared_rows_and_vectors() -> None:
 
 
 def test_every_method_in_python_has_a_digest_and_methods_of_one_file_have_their_own() -> None:
-    methods = [a for a in algorithms() if not compiles(a)]
+    methods = [a for a in every_algorithm() if not compiles(a)]
     found = {a.key: digests._of_code(type(a)) for a in methods}
     assert "" not in found.values()
     assert len(set(found.values())) == len({type(a) for a in methods})
@@ -318,4 +319,4 @@ def test_a_refused_problem_has_no_digest() -> None:
 
 
 def test_no_method_declares_what_it_depends_on() -> None:
-    assert [a for a in algorithms() if hasattr(a, "sources")] == []
+    assert [a for a in every_algorithm() if hasattr(a, "sources")] == []

@@ -13,8 +13,8 @@ from tests.bench import fakes
 from tests.bench.scripts import SCRIPTS, script_named
 from typer.testing import CliRunner
 
-from convforge.algorithms import algorithms
 from convforge.bench import suites
+from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, GemmProblem
 
 
@@ -49,7 +49,7 @@ def test_every_part_selects_cases_and_methods(script: ModuleType, kind: str) -> 
         sizes = [int(size) for size in part.sizes.split(",") if size]
         kept = suites.select(cases, sizes=sizes, heavy=part.heavy)
         operations = {case.problem.operation for case in kept}
-        names = [a.name for a in algorithms() if a.backend == kind and a.operation in operations]
+        names = [a.name for a in every_algorithm() if a.backend == kind and a.operation in operations]
         assert all(fnmatch.filter(names, word) for word in (part.methods or "*").split(",")), suite
 
 
@@ -90,7 +90,7 @@ def test_the_gpus_layers_are_resnets_in_both_layouts_by_every_rival(script: Modu
     found = {(c.problem.h, c.problem.c, c.problem.x_layout, c.problem.out_layout)
              for c in cases if isinstance(c.problem, Conv2dProblem) and c.problem.n == 32}  # fmt: skip
     assert found >= {(h, c, layout, layout) for h, c in ((56, 64), (14, 256)) for layout in ("NCHW", "NHWC")}
-    names = {a.name for a in algorithms() if a.backend == "cuda" and a.operation == "conv2d"}
+    names = {a.name for a in every_algorithm() if a.backend == "cuda" and a.operation == "conv2d"}
     asked = script.PARTS["cuda"]["layers-b32"].methods.split(",")
     assert set(asked) <= names
     assert {"implicit_gemm", "im2col", "cudnn", "torch_conv2d"} <= set(asked)

@@ -59,7 +59,7 @@ def data() -> Iterator[tuple[str, Text]]:
     families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
     yield from (("studies/filter_size.py", word) for word in sorted(families))
     yield from (("studies/partition.py", word) for word in PARTITIONS)
-    yield from (("algorithms/__init__.py", method.summary) for method in algorithms() if method.ours)
+    yield from (("algorithms/__init__.py", method.summary) for method in algorithms())
     yield from (("problem/types.py", words) for words in PRECISIONS.values())
     yield from (("language/stored.py", phrase) for phrase in PHRASES)
 

@@ -19,8 +19,8 @@ from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.check import Judge, check_plan, make_inputs
+from convforge.peers import PEERS, cudnn_library, libraries
 from convforge.peers import cublas as cublas_peer
-from convforge.peers import cudnn_library, libraries
 from convforge.peers import npp as npp_peer
 from convforge.problem import parse_problem
 
@@ -341,7 +341,7 @@ def asked(text: str, peer: Any) -> Any:
 
 
 def peer_of(operation: str, name: str) -> Any:
-    return find(operation, "cuda", name)
+    return find(operation, "cuda", name, PEERS)
 
 
 def checked(peer: Any, problem: Any, config: Any = None, kind: str = "normal", runtime: Any = None) -> None:

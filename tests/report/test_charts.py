@@ -131,10 +131,10 @@ def test_a_method_looks_the_same_whoever_stands_beside_it() -> None:
 
 
 def test_every_method_of_the_list_has_a_look_of_its_own_per_operation() -> None:
-    from convforge.algorithms import algorithms
+    from convforge.peers import every_algorithm
 
-    for operation in {a.operation for a in algorithms()}:
-        found = looks([(a.name, a.ours) for a in algorithms() if a.operation == operation])
+    for operation in {a.operation for a in every_algorithm()}:
+        found = looks([(a.name, a.ours) for a in every_algorithm() if a.operation == operation])
         signs = [(look.light, look.shape, look.dash) for look in found.values()]
         assert len(set(signs)) == len(signs), operation
         assert all(bool(look.dash) is not look.ours for look in found.values())
@@ -169,9 +169,9 @@ def test_ticks_are_few_round_and_inside(domain: tuple[float, float]) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_no_two_methods_of_a_device_look_the_same(backend: str) -> None:
     """Products and convolutions stand in one roofline and in one chart of errors."""
-    from convforge.algorithms import algorithms
+    from convforge.peers import every_algorithm
 
-    found = looks([(a.name, a.ours) for a in algorithms() if a.backend == backend])
+    found = looks([(a.name, a.ours) for a in every_algorithm() if a.backend == backend])
     assert len(set(found.values())) == len(found)
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.cli.commands import Ran
 from tests.studies.made_up import result, rgb, run
 
-from convforge.algorithms import algorithms
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Run
 from convforge.bench.store import Store, load_run, load_runs
+from convforge.peers import every_algorithm
 from convforge.studies import STUDIES, find_study
 from convforge.studies.conduct import HostRows, conduct
 from convforge.studies.published import TABLES
@@ -45,7 +45,7 @@ def test_parts_have_cases_and_methods(name: str, facts: DeviceFacts, quick: bool
 def test_every_pattern_of_a_part_matches_a_method_of_some_backend() -> None:
     from fnmatch import fnmatchcase
 
-    known = {a.name for a in algorithms()}
+    known = {a.name for a in every_algorithm()}
     patterns = {p for study in STUDIES.values() for facts in (cpu_facts(), GPU)
                 for part in study.parts(facts, False) for p in part.methods}  # fmt: skip
     assert [p for p in patterns if not any(fnmatchcase(name, p) for name in known)] == []

@@ -13,7 +13,7 @@ from convforge.algorithms import algorithms, make_config, refusal
 from convforge.backends.kernel import KernelSource
 from convforge.problem import Problem, compile_key, parse_problem, tuning_key
 
-METHODS = [a for a in algorithms() if a.backend == "cuda" and a.ours]
+METHODS = [a for a in algorithms() if a.backend == "cuda"]
 
 # Sizes from half of these on, and the whole, fall into one bucket, or a few. Layers, pictures, small planes.
 FAMILIES = (

@@ -1,14 +1,14 @@
-"""The one list of every method. Adding one is a folder or file here, and a line below.
+"""The list of our own methods. Adding one is a folder or file here, and a line below.
 
-Tests, bench, report, command line and tables take the methods from this list.
+Tests, bench, report, command line and tables take the methods from this list; :mod:`convforge.peers`
+adds those of other libraries.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, precision_refusal
@@ -71,23 +71,27 @@ ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
 )
 
 
-@cache
 def algorithms() -> tuple[AnyAlgorithm, ...]:
-    """Every method of every operation and backend: ours in the order of the ladder, then the peers."""
-    from convforge.peers import PEERS
-
-    return (*OURS, *ON_DEVICE, *PEERS)
+    """Our methods of every operation and backend, in the order of the ladder."""
+    return (*OURS, *ON_DEVICE)
 
 
-def find(operation: str, backend: str, name: str) -> AnyAlgorithm:
+def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] | None = None) -> AnyAlgorithm:
     """The method with this registry key.
+
+    Parameters
+    ----------
+    operation, backend, name : str
+    among : iterable of Algorithm, optional
+        Where to look; by default among our own.
 
     Raises
     ------
     ValueError
         There is none; the text names the nearest.
     """
-    known = {a.name: a for a in algorithms() if a.operation == operation and a.backend == backend}
+    methods = algorithms() if among is None else among
+    known = {a.name: a for a in methods if a.operation == operation and a.backend == backend}
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)

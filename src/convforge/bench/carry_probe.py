@@ -51,8 +51,10 @@ def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleT
 
 def _method(row: dict[str, str]) -> Any:
     from convforge.algorithms import find
+    from convforge.peers import PEERS
 
-    return find(row["operation"], row["backend"], row["name"])
+    key = (row["operation"], row["backend"], row["name"])
+    return next((peer for peer in PEERS if peer.key == key), None) or find(*key)
 
 
 def _digest(method: Any, row: dict[str, str], facts: dict[str, Any]) -> str | None:

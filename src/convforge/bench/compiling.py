@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from convforge.algorithms import find
 from convforge.execution import runtime_of
+from convforge.peers import every_algorithm
 from convforge.problem import parse_problem
 
 
@@ -26,7 +27,8 @@ def compile_job(job: Job, device: str) -> str | None:
     """Make a plan, so that its kernels lie in the cache; why not, where that fails."""
     runtime = runtime_of(device)
     try:
-        find(job.operation, runtime.facts.backend, job.method).plan(parse_problem(job.problem), job.config, runtime)
+        method = find(job.operation, runtime.facts.backend, job.method, every_algorithm())
+        method.plan(parse_problem(job.problem), job.config, runtime)
     except Exception as fault:  # told beside the config
         return " ".join(str(fault).split()) or type(fault).__name__
     return None

@@ -15,12 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from convforge.algorithms import algorithms, make_config, refusal
+from convforge.algorithms import make_config, refusal
 from convforge.algorithms.contract import Algorithm, Config, Plan
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.recording import Recording
 from convforge.bench.closure import closure
 from convforge.errors import UnsupportedProblem
+from convforge.peers import every_algorithm
 from convforge.problem import Problem, parse_problem
 
 PACKAGE = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def current_digest(
     facts : mapping
         Of the device that measured it, as stored.
     """
-    method = next((a for a in algorithms() if a.key == (operation, backend, name)), None)
+    method = next((a for a in every_algorithm() if a.key == (operation, backend, name)), None)
     if method is None:
         return None
     if not compiles(method):

@@ -57,9 +57,9 @@ def bench(
     limit = parse_bytes(workspace_limit) if workspace_limit else None
     suite, cases = suites.load(targets)
     cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
-    from convforge.algorithms import algorithms
     from convforge.bench.runner import Runner, Settings, choose
     from convforge.execution import runtime_of
+    from convforge.peers import every_algorithm
 
     runtime = runtime_of(device)
     if runtime.facts.backend == "emulator":
@@ -78,7 +78,9 @@ def bench(
         transfer=transfer,
         steps=steps,
     )
-    chosen = choose(settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, algorithms())
+    chosen = choose(
+        settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, every_algorithm()
+    )
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
         interrupted = False
         try:

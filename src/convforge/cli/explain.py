@@ -71,11 +71,11 @@ def explain(
 
 def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[list[AnyAlgorithm], list[str]]:
     """The methods that are listed, and the names of the peers that are left out."""
-    from convforge.algorithms import algorithms
     from convforge.bench.runner import choose
+    from convforge.peers import every_algorithm
 
     words = [word.strip() for word in patterns.split(",") if word.strip()]
-    found = choose(words, backend, {operation}, algorithms())
+    found = choose(words, backend, {operation}, every_algorithm())
     if words or peers:
         return found, []
     return [a for a in found if a.ours], [a.name for a in found if not a.ours]

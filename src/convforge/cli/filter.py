@@ -129,9 +129,10 @@ def _border(word: str) -> str:
 def _known_method(method: str, device: str) -> str:
     from convforge.algorithms import find
     from convforge.execution import runtime_of
+    from convforge.peers import every_algorithm
 
     backend = runtime_of(device).facts.backend
-    return method if method == "auto" else find("conv2d", backend, method).name
+    return method if method == "auto" else find("conv2d", backend, method, every_algorithm()).name
 
 
 def _stride(text: str) -> tuple[int, int]:

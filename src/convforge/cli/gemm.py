@@ -28,12 +28,12 @@ def gemm(
     save: Annotated[Path | None, typer.Option(help="Folder to write A.npy, B.npy and C.npy to.")] = None,
 ) -> None:
     """Check and time every rung of the GEMM ladder on one M, N, K."""
-    from convforge.algorithms import algorithms
     from convforge.bench.runner import Runner, Settings, begin, choose, rows_of
     from convforge.bench.store import load_run
     from convforge.bench.suites import Case
     from convforge.cli.bench import progress, seconds, show
     from convforge.execution import runtime_of
+    from convforge.peers import every_algorithm
     from convforge.problem import GemmProblem
 
     tiles = _tiles(block)
@@ -43,7 +43,7 @@ def gemm(
     runtime = runtime_of(device)
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     settings = Settings(methods=names, budget_s=seconds(budget))
-    chosen = choose(names, runtime.facts.backend, {"gemm"}, algorithms())
+    chosen = choose(names, runtime.facts.backend, {"gemm"}, every_algorithm())
     case = Case(str(problem), problem)
     rows = list(rows_of(case, chosen, runtime, settings))
     if tiles:

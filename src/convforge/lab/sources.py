@@ -48,7 +48,7 @@ def kernels(book: Book) -> list[Kernel]:
     found = []
     for method in algorithms():
         entries = timed.get((method.operation, method.name))
-        if method.ours and method.backend == backend and entries:
+        if method.backend == backend and entries:
             # The largest first.
             shown = sorted(entries, key=lambda e: (-e.result.least_bytes, -e.result.flops))[:MOST_CASES]
             table = _measured(book.whole, method.name, shown)

@@ -1,5 +1,6 @@
 """Other libraries under the same contract as our methods, marked not ours: what we measure ourselves against.
 
+:func:`every_algorithm` joins both lists, for the rooms that show or take methods of either.
 No library is imported before a plan of its is made; one that is absent refuses, with the line that installs it.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Algorithm
 from convforge.peers.contract import PeerPlan
 from convforge.peers.cublas import Cublas, CublasTf32
@@ -58,4 +60,9 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchReluCuda(),
 )
 
-__all__ = ["PEERS", "PeerPlan"]
+__all__ = ["PEERS", "PeerPlan", "every_algorithm"]
+
+
+def every_algorithm() -> tuple[Algorithm[Any, Any], ...]:
+    """Every method of every operation and backend: ours in the order of the ladder, then the peers."""
+    return (*algorithms(), *PEERS)

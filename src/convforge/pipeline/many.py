@@ -17,6 +17,7 @@ from convforge.backends.runtime import Runtime
 from convforge.execution import runtime_of
 from convforge.filtering import ELSEWHERE, filter_problem, kernel_array, result_shape
 from convforge.images.axes import Axes
+from convforge.peers import every_algorithm
 from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.flow import flow
@@ -132,7 +133,7 @@ def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> N
     """Refuse what no picture could be filtered with, before anything begins."""
     check_word(options["algorithm"], "algorithm")
     if options["algorithm"] != "auto":
-        find("conv2d", runtime.facts.backend, options["algorithm"])
+        find("conv2d", runtime.facts.backend, options["algorithm"], every_algorithm())
     filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
 
 

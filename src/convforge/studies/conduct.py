@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from convforge.algorithms import algorithms
 from convforge.backends.runtime import Runtime
 from convforge.bench.records import Run
 from convforge.bench.row import AnyAlgorithm
 from convforge.bench.runner import Runner, Settings, Watch, begin
 from convforge.bench.store import Store, load_run
 from convforge.execution import runtime_of
+from convforge.peers import every_algorithm
 from convforge.studies.study import Part, Study
 from convforge.timing.copies import Copies
 
@@ -92,6 +92,6 @@ def _methods(part: Part, backend: str) -> list[AnyAlgorithm]:
     """The methods of a part on a backend; a pattern without any is of another backend."""
     return [
         a
-        for a in algorithms()
+        for a in every_algorithm()
         if a.backend == backend and (not part.methods or any(fnmatch.fnmatchcase(a.name, p) for p in part.methods))
     ]

@@ -195,7 +195,7 @@ def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
 @cache
 def _methods(operation: str, backend: str) -> str:
     """A digest of the names of our methods of an operation, and of every file in which a method or a kernel stands."""
-    ours = [a.name for a in algorithms() if a.ours and (a.operation, a.backend) == (operation, backend)]
+    ours = [a.name for a in algorithms() if (a.operation, a.backend) == (operation, backend)]
     return hashlib.sha256(json.dumps([ours, _files_digest()]).encode()).hexdigest()[:16]
 
 

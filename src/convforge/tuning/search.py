@@ -14,6 +14,7 @@ from typing import Protocol
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
+from convforge.peers import every_algorithm
 from convforge.problem import Problem
 from convforge.timing.ranking import rank
 from convforge.timing.timer import Timing
@@ -85,8 +86,8 @@ def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) ->
     """
     able = [
         (a, predicted_s(a, problem, facts))
-        for a in algorithms()
-        if (a.ours or peers) and refusal(a, problem, facts) is None
+        for a in (every_algorithm() if peers else algorithms())
+        if refusal(a, problem, facts) is None
     ]
     return sorted(able, key=lambda found: found[1])
 
@@ -173,7 +174,7 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
         tied = _leaders(timings) or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
-    steps = {a.key: step for step, a in enumerate(algorithms())}  # the simpler ones come first
+    steps = {a.key: step for step, a in enumerate(every_algorithm())}  # the simpler ones come first
     order = list(found)
     tied.sort(key=lambda c: (results[c].workspace_bytes or 0, steps.get(c.algorithm.key, len(steps)), order.index(c)))
     rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)

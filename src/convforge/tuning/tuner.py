@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from convforge.algorithms import find, make_config, refusal
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
+from convforge.peers import every_algorithm
 from convforge.problem import PRECISIONS, Problem
 from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import Choice, choose
@@ -53,7 +54,7 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
     if not isinstance(algorithm, str):
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
-        find(operation, backend, algorithm)
+        find(operation, backend, algorithm, every_algorithm())
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     if tune is not None and not isinstance(tune, bool):
@@ -234,7 +235,7 @@ def _planned(
 ) -> Choice | None:
     """A remembered candidate made ready for a problem of the bucket; None where it does not take this very one."""
     try:
-        algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm)
+        algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
         if refusal(algorithm, problem, runtime.facts) is not None:
             return None
         config = make_config(algorithm, problem, runtime.facts, tried.config)
