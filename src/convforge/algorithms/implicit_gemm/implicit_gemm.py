@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,31 +104,29 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
         """See :class:`Algorithm`. The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
-
-        def cheapest(configs: list[ImplicitGemmConfig]) -> list[ImplicitGemmConfig]:
-            return sorted(configs, key=lambda config: modelled_steps(problem, config, facts.cores))
-
+        size = float_sums(problem).itemsize
         found = [
-            config for block_k in _blocks(problem) for config in cheapest(_fitting(problem, block_k, facts))[:_HEIGHTS]
+            modelled
+            for block_k in _blocks(size)
+            for modelled in sorted(_fitting(problem, block_k, size, facts), key=itemgetter(0))[:_HEIGHTS]
         ]
         if not found:
-            plane = strip(problem, 1, 1).plane * float_sums(problem).itemsize
+            plane = strip(problem, 1, 1).plane * size
             tile_c = max(1, min(problem.c_per_group, int(_L2_SHARE * facts.l2_bytes) // plane))
-            found = [
-                ImplicitGemmConfig(1, tile_c, block_k, _parts(problem, 1, block_k, facts))
-                for block_k in _blocks(problem)
-            ]
-        return cheapest(found)
+            for block_k in _blocks(size):
+                config = ImplicitGemmConfig(1, tile_c, block_k, _parts(problem, 1, block_k, facts))
+                found.append((modelled_steps(problem, config, facts.cores), config))
+        return [config for _, config in sorted(found, key=itemgetter(0))]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         from convforge.algorithms.implicit_gemm import cpu, cpu_outputs
 
-        if config.block_k not in _blocks(problem):
-            raise ValueError(f"block_k={config.block_k} must be one of {', '.join(map(str, _blocks(problem)))}")
         g, dtype = geometry(problem), float_sums(problem)
+        if config.block_k not in (known := _blocks(dtype.itemsize)):
+            raise ValueError(f"block_k={config.block_k} must be one of {', '.join(map(str, known))}")
         tile = strip(problem, config.tile_p, min(config.tile_c, problem.c_per_group))
-        block, offsets = _block(problem, tile, config), tap_offsets(problem, tile)
+        block, offsets = _block(problem, tile, config, dtype.itemsize), tap_offsets(problem, tile)
         values = np.empty(0, values_dtype(problem))
         items = problem.n * problem.groups * -(-problem.p // config.tile_p) * block.parts
         sums = block.kept * block.rows * block.segments * block.pitch
@@ -162,20 +161,22 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
 
 
-def _fitting(problem: Conv2dProblem, block_k: int, facts: DeviceFacts) -> list[ImplicitGemmConfig]:
-    """Strips of all channels whose tile and sums fit the share of L2."""
+def _fitting(
+    problem: Conv2dProblem, block_k: int, size: int, facts: DeviceFacts
+) -> list[tuple[float, ImplicitGemmConfig]]:
+    """Strips of all channels whose tile and sums fit the share of L2, each with its :func:`modelled_steps`."""
     found = []
     for tile_p in _heights(problem.p):
         config = ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, _parts(problem, tile_p, block_k, facts))
         tile = strip(problem, tile_p, problem.c_per_group)
-        block = _block(problem, tile, config)
+        block = _block(problem, tile, config, size)
         kept = block.kept * block.rows * block.segments * block.pitch
-        if (tile.plane * tile.tile_c + kept) * float_sums(problem).itemsize <= _L2_SHARE * facts.l2_bytes:
-            found.append(config)
+        if (tile.plane * tile.tile_c + kept) * size <= _L2_SHARE * facts.l2_bytes:
+            found.append((_steps(problem, tile, block, size, facts.cores), config))
     return found
 
 
-def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> Block:
+def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size: int) -> Block:
     """With vectors of pixels, one run for the whole strip where that wastes fewer sums than a run for each row."""
     blocks = -(-problem.k_per_group // config.block_k)
     parts = min(config.parts_k, blocks)
@@ -183,7 +184,7 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> B
     if config.block_k not in _VECTORS:
         pitch = -(-tile.tile_p * problem.q // _PIXELS) * _PIXELS
         return Block(config.block_k, _PIXELS, problem.groups, blocks, parts, kept, 1, pitch)
-    width = _VECTORS[config.block_k] * _VECTOR_BYTES // float_sums(problem).itemsize
+    width = _VECTORS[config.block_k] * _VECTOR_BYTES // size
     whole = -(-((tile.tile_p - 1) * tile.row_pitch + problem.q) // width) * width
     by_row = -(-problem.q // width) * width
     one_run = problem.stride == (1, 1) and whole < tile.tile_p * by_row
@@ -191,9 +192,9 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig) -> B
     return Block(config.block_k, width, problem.groups, blocks, parts, kept, segments, pitch)
 
 
-def _blocks(problem: Conv2dProblem) -> tuple[int, ...]:
-    """Outputs of the blocks of registers that there are for sums of this type."""
-    return (2 * _VECTOR_BYTES // float_sums(problem).itemsize, *_VECTORS)
+def _blocks(size: int) -> tuple[int, ...]:
+    """Outputs of the blocks of registers that there are for sums of so many bytes."""
+    return (2 * _VECTOR_BYTES // size, *_VECTORS)
 
 
 def _corners(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
@@ -227,10 +228,13 @@ def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: in
     >>> modelled_steps(problem, halves, cores=2) < modelled_steps(problem, uneven, cores=2)
     True
     """
-    tile = strip(problem, config.tile_p, problem.c_per_group)
-    block = _block(problem, tile, config)
+    tile, size = strip(problem, config.tile_p, problem.c_per_group), float_sums(problem).itemsize
+    return _steps(problem, tile, _block(problem, tile, config, size), size, cores)
+
+
+def _steps(problem: Conv2dProblem, tile: Strip, block: Block, size: int, cores: int) -> float:
     sums = -(-block.blocks // block.parts) * block.rows * block.segments * block.pitch
-    vectors = sums * float_sums(problem).itemsize / _VECTOR_BYTES
-    efficiency = _EFFICIENCY.get(config.block_k, 1.0)
+    vectors = sums * size / _VECTOR_BYTES
+    efficiency = _EFFICIENCY.get(block.rows, 1.0)
     each = vectors * problem.taps / efficiency + _GATHER * tile.plane * problem.c_per_group
-    return -(-_items(problem, config.tile_p) * block.parts // cores) * each
+    return -(-_items(problem, tile.tile_p) * block.parts // cores) * each
