@@ -148,10 +148,10 @@ def _luminance(colour: str) -> float:
 
 
 def test_every_colour_stands_out_from_its_page() -> None:
-    from convforge.report import palette
+    from convforge.peers import every_algorithm
     from convforge.report.theme import INKS
 
-    names = [(n, True) for n in palette._OURS] + [(n, False) for n in palette._PEERS]
+    names = [(a.name, a.ours) for a in every_algorithm()]
     names += [(f"new_{i}", ours) for i in range(4) for ours in (True, False)]
     for name, look in looks(names).items():
         for colour, paper in zip((look.light, look.dark), INKS["paper"], strict=True):
@@ -173,6 +173,15 @@ def test_no_two_methods_of_a_device_look_the_same(backend: str) -> None:
 
     found = looks([(a.name, a.ours) for a in every_algorithm() if a.backend == backend])
     assert len(set(found.values())) == len(found)
+
+
+def test_every_method_states_its_look_and_the_same_one_on_every_backend() -> None:
+    from convforge.peers import every_algorithm
+
+    assert [a.key for a in every_algorithm() if a.look is None] == []
+    stated = {(a.name, a.look) for a in every_algorithm()}
+    assert len(stated) == len({a.name for a in every_algorithm()})
+    assert all(bool(a.look and a.look.dash) is not a.ours for a in every_algorithm())
 
 
 def test_however_many_new_methods_there_are_none_looks_like_another() -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -367,6 +367,8 @@ class Algorithm(ABC, Generic[P, C]):
         Strides of the arrays that it takes: any, or of whole elements and not negative.
     cost : MethodCost
         Figures for the cost model.
+    look : Mark or None
+        How charts draw it, on every backend the same; None: as one of the looks that are left.
     """
 
     name: ClassVar[str]
@@ -379,6 +381,7 @@ class Algorithm(ABC, Generic[P, C]):
     ours: ClassVar[bool] = True
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()
+    look: ClassVar[Mark | None] = None
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -6,6 +6,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """How charts draw a method.
+
+    Attributes
+    ----------
+    hue : str
+        A name of :data:`convforge.report.palette.HUES`.
+    shape : str
+        One of :data:`convforge.report.palette.SHAPES`.
+    dash : tuple of int
+        Lengths of dashes and gaps in pixels: of peers. Lines of ours are solid.
+    """
+
+    hue: str
+    shape: str
+    dash: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ LEFT_OUT = ("convforge.algorithms.contract",)
 DECORATORS = ("convforge.backends.cpu.jit",)
 # Members of a class that choose among methods and configs or speak to readers: a config, once chosen, runs the same
 # without them. `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
-SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for")
+SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for", "look")
 
 Name = tuple[str, str]
 

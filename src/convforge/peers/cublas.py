@@ -24,6 +24,7 @@ from typing import Any
 from convforge.algorithms.contract import Algorithm, Config, Frame
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.conv import address
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import PeerPlan
@@ -136,6 +137,7 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
     operation = "gemm"
     backend = "cuda"
     ours = False
+    look = Mark("cublas", "circle", (6, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -181,6 +183,7 @@ class CublasTf32(Cublas):
     summary = "cuBLAS, factors rounded to TF32"
     since = "cublas"
     precision = "tf32"
+    look = Mark("cublas", "square", (6, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Plan, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -49,6 +50,7 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
+    look = Mark("cudnn", "square", (2, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -124,6 +126,7 @@ class CudnnTf32(Cudnn):
     name = "cudnn_tf32"
     summary = "cuDNN's graph API, the fastest of all its plans"
     precision = "tf32"
+    look = Mark("cudnn", "triangle-right", (2, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

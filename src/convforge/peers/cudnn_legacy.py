@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -57,6 +58,7 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
     algorithms: ClassVar[tuple[str, ...]] = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT")
     types: ClassVar[tuple[str, ...]] = ("float32", "float64", "float16")
     math: ClassVar[str] = "FMA"
+    look = Mark("cudnn", "triangle-up", (3, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -154,6 +156,7 @@ class CudnnLegacyTf32(CudnnLegacy):
     precision = "tf32"
     types = ("float32",)
     math = "DEFAULT"
+    look = Mark("cudnn", "cross", (3, 3))
 
 
 class CudnnLegacyWinograd(CudnnLegacy):
@@ -166,6 +169,7 @@ class CudnnLegacyWinograd(CudnnLegacy):
     nan_spread = "tile"
     algorithms = ("WINOGRAD", "WINOGRAD_NONFUSED")
     types = ("float32",)
+    look = Mark("cudnn", "diamond", (6, 2, 2, 2))
 
 
 class CudnnLegacyFft(CudnnLegacy):
@@ -178,3 +182,4 @@ class CudnnLegacyFft(CudnnLegacy):
     nan_spread = "picture"
     algorithms = ("FFT", "FFT_TILING")
     types = ("float32",)
+    look = Mark("cudnn", "triangle-down", (2, 2))

@@ -20,6 +20,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -79,6 +80,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     backend = "cuda"
     ours = False
+    look = Mark("npp", "triangle-right", (4, 2, 1, 2))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -146,6 +147,7 @@ class OpencvFilter2d(Opencv):
     summary = "OpenCV's filter2D, tap by tap"
     call = "cv2.filter2D"
     by_dft: ClassVar[bool] = False
+    look = Mark("opencv", "square", (2, 2))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -184,6 +186,7 @@ class OpencvFilter2dDft(OpencvFilter2d):
     precision = "fft"
     nan_spread = "picture"
     by_dft = True
+    look = Mark("opencv", "triangle-right", (6, 2, 2, 2))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
         """See :class:`PlaneFilter`."""
@@ -205,6 +208,7 @@ class OpencvSepFilter2d(Opencv):
     since = "opencv_filter2d"
     precision = "separable"
     call = "cv2.sepFilter2D"
+    look = Mark("opencv", "cross", (4, 4))
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         """See :class:`Algorithm`. Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.algorithms.traits import Mark
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.errors import UnsupportedProblem
 from convforge.peers.contract import absence, version
@@ -41,6 +42,7 @@ class ScipyNdimage(Scipy):
     summary = "SciPy's ndimage.correlate, one core"
     call = "scipy.ndimage.correlate"
     borders = tuple(mode for mode in PADDING_MODES if mode != "constant")
+    look = Mark("scipy", "diamond", (8, 3, 2, 3))
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
         """See :class:`PlaneFilter`. Zeros are skipped; those between dilated taps rightly."""
@@ -80,6 +82,7 @@ class ScipyOaconvolve(Scipy):
     call = "scipy.signal.oaconvolve"
     precision = "fft"
     nan_spread = "picture"
+    look = Mark("scipy", "triangle-down", (5, 3))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
         """See :class:`PlaneFilter`. The outputs that the window fills lie at the top left."""

@@ -18,6 +18,7 @@ from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilt
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -76,6 +77,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     ours = False
     channels_last: ClassVar[bool] = False
+    look = Mark("torch", "circle", (7, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -168,6 +170,7 @@ class TorchConv2dChannelsLast(TorchConv2d):
     summary = "PyTorch's conv2d in the channels_last memory format"
     since = "torch_conv2d"
     channels_last = True
+    look = Mark("torch", "diamond", (7, 3, 2, 3))
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
@@ -180,6 +183,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
     name = "torch_conv2d_packed"
     summary = "oneDNN with weights packed ahead, as torch.compile runs a frozen network"
     since = "torch_conv2d_channels_last"
+    look = Mark("torch", "triangle-up", (3, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, PreparedFilter
+from convforge.algorithms.traits import Mark
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -101,6 +102,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     ours = False
     reads = "forward"
     channels_last: ClassVar[bool] = False
+    look = Mark("torch", "circle", (7, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -180,6 +182,7 @@ class TorchConv2dCudaTf32(TorchConv2dCuda):
     summary = "PyTorch's conv2d, factors rounded to TF32"
     since = "torch_conv2d"
     precision = "tf32"
+    look = Mark("torch", "square", (7, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -197,6 +200,7 @@ class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
     summary = "PyTorch's conv2d in the channels_last memory format"
     since = "torch_conv2d"
     channels_last = True
+    look = Mark("torch", "diamond", (7, 3, 2, 3))
 
 
 class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
@@ -206,6 +210,7 @@ class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
     summary = "PyTorch's conv2d in the channels_last memory format, factors rounded to TF32"
     since = "torch_conv2d_channels_last"
     channels_last = True
+    look = Mark("torch", "cross", (7, 3, 2, 3))
 
 
 def compute_dtype(problem: Conv2dProblem) -> str:

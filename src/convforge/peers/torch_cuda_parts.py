@@ -7,6 +7,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Config, Frame
 from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
@@ -26,6 +27,7 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     backend = "cuda"
     ours = False
     reads = "forward"
+    look = Mark("torch", "triangle-left", (7, 3))
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -69,6 +71,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     backend = "cuda"
     ours = False
     reads = "forward"
+    look = Mark("torch", "triangle-right", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -111,6 +114,7 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
     summary = "PyTorch's matmul, factors rounded to TF32"
     since = "torch_matmul"
     precision = "tf32"
+    look = Mark("torch", "triangle-down", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -126,6 +130,7 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     backend = "cuda"
     ours = False
     reads = "forward"
+    look = Mark("torch", "triangle-left", (3, 3))
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

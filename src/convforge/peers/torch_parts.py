@@ -11,6 +11,7 @@ import numpy as np
 from convforge.algorithms.contract import Algorithm, Config, Frame
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.views import logical
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
@@ -26,6 +27,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     summary = "PyTorch's max_pool2d"
     operation = "max_pool2d"
     ours = False
+    look = Mark("torch", "triangle-left", (7, 3))
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -105,6 +107,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     summary = "PyTorch's matmul"
     operation = "gemm"
     ours = False
+    look = Mark("torch", "triangle-right", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -140,6 +143,7 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     summary = "PyTorch's clamp_min at 0"
     operation = "relu"
     ours = False
+    look = Mark("torch", "triangle-left", (3, 3))
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, 
 from convforge.algorithms.include.plane_tiles import window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -87,6 +87,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
     since = "depthwise_mma"
     cost = MethodCost(2.0, 0.9, 2048, 1)
+    look = Mark("olive", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. A product takes 16 windows of a row, of several pictures: fewer leave gaps."""

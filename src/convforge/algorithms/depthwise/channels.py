@@ -13,7 +13,7 @@ from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -98,6 +98,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"
     since = "direct_tiled"
     cost = MethodCost(0.17, 0.8, 2048, 1)
+    look = Mark("olive", "diamond")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -16,7 +16,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import View, view
 from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -82,6 +82,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     operation = "conv2d"
     since = "direct_rows"
     cost = MethodCost(0.40, 0.5, 1, 1)
+    look = Mark("olive", "circle")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.plane_tiles import whole_vectors, window
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -117,6 +117,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
     since = "depthwise_rows"
     cost = MethodCost(1.7, 0.9, 2048, 1)
+    look = Mark("olive", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Eight outputs take a product of 16 or more pixels with each row of the filter."""

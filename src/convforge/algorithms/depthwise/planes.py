@@ -23,7 +23,7 @@ from convforge.algorithms.include.plane_tiles import (
 )
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -137,6 +137,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
     since = "direct_shared"
     cost = MethodCost(0.50, 0.9, 2048, 1)
+    look = Mark("olive", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""

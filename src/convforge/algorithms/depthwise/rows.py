@@ -15,7 +15,7 @@ from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, 
 from convforge.algorithms.include.plane_tiles import odd_vectors, tile_height, whole_vectors, window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -107,6 +107,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     summary = "depthwise: whole planes in shared memory, a row of pixels in registers for a row of outputs"
     since = "depthwise_planes"
     cost = MethodCost(0.55, 0.9, 2048, 1)
+    look = Mark("olive", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Products with a border of zeros are left out: of a filter at most a plane's size."""

@@ -30,7 +30,7 @@ from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -123,6 +123,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
     since = "direct_tiled"
     cost = MethodCost(0.50, 0.9, 2048, 1)
+    look = Mark("crimson", "diamond")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -13,7 +13,7 @@ from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeigh
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -45,6 +45,7 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
     summary = "one thread an output, the filter in constant memory"
     since = "direct_naive"
     cost = MethodCost(0.11, 0.45, 1024, 2)
+    look = Mark("indigo", "circle")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

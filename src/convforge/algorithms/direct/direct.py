@@ -14,7 +14,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -29,6 +29,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     summary = "seven loops, one output at a time"
     operation = "conv2d"
     cost = MethodCost(0.004, 0.03, 1, 1)
+    look = Mark("sky", "square")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -87,6 +88,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     operation = "conv2d"
     since = "direct_naive"
     cost = MethodCost(0.30, 0.4, 1, 1)
+    look = Mark("blue", "circle")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

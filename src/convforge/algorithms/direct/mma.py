@@ -15,7 +15,7 @@ from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -91,6 +91,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     summary = "filters of bytes as products of matrices, on tensor cores; sm_80 and later"
     since = "direct_boxes"
     cost = MethodCost(1.0, 0.8, 4096, 1)
+    look = Mark("teal", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. A row of the filter, however long, takes as many operations as ten taps."""

@@ -12,7 +12,7 @@ from convforge.algorithms.include.constants import either_weights, fits_constant
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -67,6 +67,7 @@ class DirectShared(DeviceConvolution[SharedConfig]):
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
     since = "direct_constant"
     cost = MethodCost(0.28, 0.6, 1024, 2)
+    look = Mark("moss", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -12,7 +12,7 @@ from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill,
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -64,6 +64,7 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
     summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
     since = "direct_tiled"
     cost = MethodCost(0.05, 0.95, 256, 1)
+    look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Loads take a thread's time; output channels share a pixel for nothing."""

@@ -14,7 +14,7 @@ from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, 
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -112,6 +112,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     summary = "a tile of outputs a thread, rows of pixels in registers, 16-byte loads"
     since = "direct_shared"
     cost = MethodCost(0.42, 0.9, 2048, 1)
+    look = Mark("pink", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -13,7 +13,7 @@ from convforge.algorithms.fft.tiling import Tiling, sizes, tiling, transform_wor
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -70,6 +70,7 @@ class Fft(DeviceConvolution[FftConfig]):
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
     cost = MethodCost(0.30, 0.7, 4096, 5)
+    look = Mark("green", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

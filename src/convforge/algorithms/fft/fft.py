@@ -23,7 +23,7 @@ from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -69,6 +69,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     precision = "fft"
     nan_spread = "picture"  # its tile, which may be as large as that
     cost = MethodCost(0.10, 0.4, 1, 2)
+    look = Mark("green", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -51,6 +51,7 @@ class FftFused(DeviceConvolution[FusedConfig]):
     precision = "fft"
     nan_spread = "picture"  # its tile and the one that it is paired with
     cost = MethodCost(0.30, 0.7, 4096, 2)
+    look = Mark("green", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -14,7 +14,7 @@ from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem, GemmProblem
@@ -103,6 +103,7 @@ class GemmNaive(GemmStep[BlockConfig]):
     summary = "one thread an element of C, all from global memory"
     path = "algorithms/gemm/naive.cu"
     cost = MethodCost(0.09, 0.4, 1024, 1)
+    look = Mark("brown", "square")
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
@@ -136,6 +137,7 @@ class GemmShared(GemmStep[SquareConfig]):
     since = "gemm_naive"
     path = "algorithms/gemm/shared.cu"
     cost = MethodCost(0.10, 0.4, 1024, 1)
+    look = Mark("purple", "triangle-up")
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
         """See :class:`GemmStep`."""
@@ -244,6 +246,7 @@ class GemmTile1d(_Tiled):
     parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
     cost = MethodCost(0.35, 0.5, 4096, 1)
+    look = Mark("magenta", "triangle-left")
 
 
 class GemmTile2d(_Tiled):
@@ -255,6 +258,7 @@ class GemmTile2d(_Tiled):
     path = "algorithms/gemm/tile_2d.cu"
     tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
     cost = MethodCost(0.48, 0.5, 8192, 1)
+    look = Mark("vermillion", "triangle-down")
 
 
 class GemmVectorised(_Tiled):
@@ -270,6 +274,7 @@ class GemmVectorised(_Tiled):
         TileConfig(64, 64, 16, 8, 4), TileConfig(32, 32, 16, 4, 4),
     )  # fmt: skip
     cost = MethodCost(0.70, 0.6, 8192, 1)
+    look = Mark("sky", "circle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +368,7 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     since = "gemm_vectorised"
     path = "algorithms/gemm/warp_tiled.cu"
     cost = MethodCost(0.77, 0.6, 8192, 1)
+    look = Mark("green", "diamond")
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -34,6 +34,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     summary = "three loops, a row of C at a time"
     operation = "gemm"
     cost = MethodCost(0.02, 0.1, 1, 1)
+    look = Mark("purple", "square")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -79,6 +80,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     operation = "gemm"
     since = "gemm_loops"
     cost = MethodCost(0.30, 0.4, 1, 1)
+    look = Mark("amber", "triangle-up")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -116,6 +118,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     since = "gemm_blocked"
     cost = MethodCost(0.78, 0.5, 1, 1)
+    look = Mark("blue", "triangle-down")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

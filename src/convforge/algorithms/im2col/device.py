@@ -14,7 +14,7 @@ from convforge.algorithms.gemm.device import LADDER
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -67,6 +67,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     summary = "expanded in chunks, then a product of the GEMM ladder that writes the output through the epilogue"
     since = "gemm_warp_tiled"
     cost = MethodCost(0.55, 0.8, 2048, 3)
+    look = Mark("amber", "diamond")
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""

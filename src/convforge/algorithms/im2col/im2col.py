@@ -18,7 +18,7 @@ from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
 from convforge.algorithms.include.workspace import carve, nbytes
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -77,6 +77,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     operation = "conv2d"
     since = "gemm_blas"
     cost = MethodCost(0.50, 0.2, 1, 6)
+    look = Mark("amber", "diamond")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -14,7 +14,7 @@ from convforge.algorithms.gemm.device import WarpTile, modelled_time
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
@@ -45,6 +45,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
     since = "im2col"
     cost = MethodCost(0.62, 0.8, 8192, 2)
+    look = Mark("teal", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

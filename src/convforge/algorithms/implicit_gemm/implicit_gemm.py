@@ -19,7 +19,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
-from convforge.algorithms.traits import MethodCost
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -97,6 +97,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     operation = "conv2d"
     since = "im2col"
     cost = MethodCost(0.60, 0.4, 1, 2)
+    look = Mark("teal", "square")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -12,6 +12,7 @@ from typing import Any
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
 from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
+from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -61,6 +62,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     name = "max_pool"
     summary = "a tile of outputs a thread, each pixel under it read once, 16-byte loads"
     operation = "max_pool2d"
+    look = Mark("blue", "diamond")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, ti
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.algorithms.separable.factors import two_passes
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -107,6 +107,7 @@ class Separable(DeviceConvolution[FusedConfig]):
     since = "direct_shared"
     precision = "separable"
     cost = MethodCost(0.40, 0.6, 2048, 2)
+    look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.algorithms.separable.factors import factor, two_passes
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -93,6 +93,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     since = "direct_rows"
     precision = "separable"
     cost = MethodCost(0.25, 0.4, 1, 1)
+    look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal
 from convforge.algorithms.include.workspace import Part, carve, nbytes
-from convforge.algorithms.traits import MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -229,6 +229,7 @@ class WinogradF2(_Winograd):
     summary = "F(2x2, 3x3): 2.25 times fewer products"
     m = 2
     cost = MethodCost(0.27, 0.4, 1, 2)
+    look = Mark("magenta", "triangle-up")
 
 
 class WinogradF4(_Winograd):
@@ -239,3 +240,4 @@ class WinogradF4(_Winograd):
     since = "winograd_f2"
     m = 4
     cost = MethodCost(0.27, 0.4, 1, 2)
+    look = Mark("purple", "triangle-down")
