@@ -181,7 +181,8 @@ def room(tmp_path: Path) -> Path:
             "from convforge.algorithms.contract import Algorithm\nfrom convforge.problem import parse\nLIMIT = 8\n\n"
             'class Method(Algorithm):\n    """Adds."""\n\n    summary = "adds"\n    cost = Figures(0.5)\n\n'
             "    def configs(self):\n        return [1]\n\n    def plan(self):\n"
-            "        from convforge.algorithms import cpu\n\n        return cpu.add, parse(LIMIT)\n\n"
+            "        from convforge.algorithms import cpu\n        from convforge.timing import clock\n\n"
+            "        return cpu.add, clock, parse(LIMIT)\n\n"
             "class Other(Algorithm):\n    wide = 3\n"
         ),
         "algorithms/cpu.py": (
@@ -227,6 +228,7 @@ def test_a_closure_holds_what_is_named_and_no_more(room: Path) -> None:
         ("algorithms/cpu.py", "a + np.pi", "a - np.pi"),
         ("algorithms/cpu.py", "import store as", "import load as"),
         ("algorithms/method.py", "LIMIT = 8", "LIMIT = 9"),
+        ("algorithms/method.py", "from convforge.timing import clock", "from other import clock"),
         ("backends/cpu/jit.py", "{1}", "{2}"),
     ],
 )
@@ -249,6 +251,7 @@ def test_a_changed_helper_constant_or_option_changes_the_closure(
         ("algorithms/method.py", "wide = 3", "wide = 4"),
         ("algorithms/contract.py", "...", "x = 1"),
         ("problem/__init__.py", "return n", "return n + 1"),
+        ("algorithms/method.py", "from convforge.timing import clock", "from convforge.clocks.clock import clock"),
         ("backends/cpu/jit.py", "return compiled", "print(f)\n    return compiled"),
     ],
 )

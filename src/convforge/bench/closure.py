@@ -2,7 +2,8 @@
 
 Names are followed through imports, also those inside functions, into the rooms that compute. The contract of methods,
 problems and runtimes are left out: they say what is asked and who runs it, and each change of them would mark every
-result as stale although no method computes anything else.
+result as stale although no method computes anything else. Nor does the line count that imports from a room that is not
+followed: a room that gets another name computes nothing else.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
     for parent in ast.walk(node):
         if isinstance(parent, ast.FunctionDef | ast.ClassDef) and _is_docstring(parent.body[0]):
             dropped[id(parent.body[0])] = parent.body[0]
-    gone = {line for inner in dropped.values() for line in range(_first(inner), inner.end_lineno + 1)}  # type: ignore[attr-defined]
+    unsaid = [*dropped.values(), *(inner for inner in ast.walk(node) if _leads_out(tree, inner))]
+    gone = {line for inner in unsaid for line in range(_first(inner), inner.end_lineno + 1)}  # type: ignore[attr-defined]
     kept = [lines[i - 1] for i in range(_first(node), (node.end_lineno or node.lineno) + 1) if i not in gone]
     names, imports = set[str](), dict[str, Name]()
     waiting: list[ast.AST] = [node]
@@ -200,6 +202,12 @@ def _imports(tree: Tree, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[st
             module = f"{node.module}.{alias.name}"
             is_module = _file(tree, module) is not None
             yield alias.asname or alias.name, (module, "") if is_module else (str(node.module), alias.name)
+
+
+def _leads_out(tree: Tree, node: ast.AST) -> bool:
+    """Whether an import brings nothing that is followed."""
+    targets = [target for _, target in _imports(tree, node)] if isinstance(node, ast.Import | ast.ImportFrom) else []
+    return bool(targets) and not any(found for target in targets for found in _followed(target))
 
 
 def _bound(node: ast.stmt) -> set[str]:
