@@ -564,7 +564,7 @@ def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
         ("check/truth", "from convforge import timing", ["timing"]),
         ("timing/ring", "from convforge.algorithms.contract import Plan", ["contract"]),
         ("algorithms", "def f():\n    from convforge.peers import PEERS", ["peers"]),
-        ("api", "from convforge.cli.app import Failure", ["cli"]),
+        ("api", "from convforge.cli.failure import Failure", ["cli"]),
         ("bench/runner", "from convforge.report import page", ["report"]),
         ("bench/runner", "from convforge import check", []),
         ("peers/torch", "from convforge.algorithms.contract import Plan", []),

@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from convforge.cli.failure import Failure
+
 app = typer.Typer(
     name="convforge",
     help="2D convolution by every method the field knows, checked before it is timed.",
@@ -65,10 +67,6 @@ def _register() -> None:
     ):
         if name not in {known.name for known in app.registered_commands}:
             app.command(name)(command)
-
-
-class Failure(Exception):
-    """The work itself failed (exit code 1), in one line; a bad argument is a ``ValueError`` (exit code 2)."""
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
+from convforge.cli.failure import Failure
+
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
     from convforge.images.kernels import Kernel
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, reading: Reading) -> None:
     """Filter one picture and say what was done."""
-    from convforge.cli.app import Failure
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
     from convforge.images.files import not_kept
@@ -64,7 +65,6 @@ class _Done:
 
 def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
     """Filter the bands of every page; the sums are rounded once, to the type of the result."""
-    from convforge.cli.app import Failure
     from convforge.cli.filter_words import refusal_text
     from convforge.errors import UnsupportedProblem
     from convforge.execution import runtime_of
@@ -91,7 +91,6 @@ def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
 
 
 def _check_place(target: Path) -> None:
-    from convforge.cli.app import Failure
     from convforge.images.files import WRITABLE_SUFFIXES, PictureError, check_writable
 
     try:
@@ -110,7 +109,6 @@ def _check_holds(target: Path, picture: Picture, recipe: Recipe) -> None:
 
 
 def _read(source: Path, reading: Reading) -> Picture:
-    from convforge.cli.app import Failure
     from convforge.images.files import AxesError, PictureError
 
     try:
@@ -122,7 +120,6 @@ def _read(source: Path, reading: Reading) -> Picture:
 
 
 def _write(target: Path, picture: Picture) -> None:
-    from convforge.cli.app import Failure
     from convforge.images.files import PictureError, write_picture
 
     try:

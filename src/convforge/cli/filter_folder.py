@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from convforge.cli.failure import Failure
+
 if TYPE_CHECKING:
     from convforge.images.kernels import Kernel
     from convforge.pipeline.clock import Clock
@@ -45,7 +47,6 @@ def filter_folder(
     jobs: int,
 ) -> None:
     """Filter every picture of a folder; those that fail are named at the end, and the exit code is then 1."""
-    from convforge.cli.app import Failure
     from convforge.images.files import WRITABLE_SUFFIXES
     from convforge.pipeline.clock import Clock
     from convforge.pipeline.folder import list_folder
@@ -98,7 +99,6 @@ class _Tally:
 
 
 def _make(out: Path) -> None:
-    from convforge.cli.app import Failure
 
     try:
         out.mkdir(parents=True, exist_ok=True)
