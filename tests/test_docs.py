@@ -430,7 +430,8 @@ def test_the_examples_results_depend_on_its_files(example: Any) -> None:
 # Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py and traits.py, "kernel
 # pieces" what stands in algorithms/include, "list" is algorithms/__init__.py.
 _BACKENDS = {"backends", "backends.cpu", "backends.emulator"}
-_BELOW_USERS = {"errors", "problem", *_BACKENDS, "contract", "list", "peers", "tuning", "images"}
+# What plans are found and made with.
+_PLANS = {"contract", "list", "peers", "problem"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "images": set(),
@@ -472,30 +473,18 @@ LAYERS: dict[str, set[str]] = {
     },
     "lab": {"backends", "bench", "language", "list", "problem", "report", "studies", "timing"},
     "tracing": {"backends", "backends.emulator", "check", "contract", "list", "problem"},
-    "report": {
-        "backends",
-        "bench",
-        "check",
-        "contract",
-        "language",
-        "list",
-        "peers",
-        "problem",
-        "studies",
-        "timing",
-        "version",
-    },
+    "report": {"bench", "check", "language", "peers", "problem", "studies", "timing"},
     "libraries": {"backends", "problem"},
     "arrays": {"backends", "libraries", "problem"},
     "replay": {"arrays", "backends", "libraries"},
     "arguments": {"arrays", "contract", "problem"},
-    "execution": {*_BELOW_USERS, "arguments", "arrays", "replay"},
-    "filtering": {*_BELOW_USERS, "arguments", "arrays", "execution", "libraries"},
-    "api": {*_BELOW_USERS, "arguments", "arrays", "execution", "replay"},
+    "execution": {*_BACKENDS, *_PLANS, "arguments", "arrays", "errors", "replay", "tuning"},
+    "filtering": {*_PLANS, "arguments", "arrays", "backends", "execution", "images", "libraries"},
+    "api": {*_PLANS, "arguments", "arrays", "execution", "replay", "tuning"},
     "integrations": {"api", "replay", "timing", "tuning"},
     "torch": {"integrations"},
-    "pipeline": {*_BELOW_USERS, "arguments", "execution", "filtering"},
-    "own": {"backends", "check", "contract", "errors", "execution", "problem", "timing", *_BACKENDS},
+    "pipeline": {*_PLANS, "arguments", "backends", "execution", "filtering", "images"},
+    "own": {"backends", "backends.emulator", "check", "contract", "errors", "execution", "problem", "timing"},
     "version": {"api", "backends", "errors", "filtering", "pipeline", "problem", "torch"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
