@@ -186,6 +186,8 @@ class _Torch:
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._strided = torch.strided
+        self._devices: dict[str, Any] = {}
 
     def device(self, array: Any, name: str) -> str:
         return _torch_device(array.device, name)
@@ -226,7 +228,9 @@ class _Torch:
         return DeviceArray.over(array.data_ptr(), tuple(array.shape), steps, dtype, array)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
-        return self._torch.empty(shape, dtype=self._types[dtype], device=device)
+        if (place := self._devices.get(device)) is None:  # to read the text takes as long as to find the memory
+            place = self._devices[device] = self._torch.device(device)
+        return self._torch.empty(shape, dtype=self._types[dtype], device=place)
 
     def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         return self._torch.zeros(shape, dtype=self._types[dtype], device=device)
@@ -254,7 +258,7 @@ class _Torch:
         return array
 
     def signature(self, array: Any) -> tuple[Any, ...] | None:
-        if type(array) not in self._plain or array.layout is not self._torch.strided or self._wrapped(array):
+        if type(array) not in self._plain or array.layout is not self._strided or self._wrapped(array):
             return None
         if array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
             return None

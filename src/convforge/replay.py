@@ -190,6 +190,9 @@ def kinds(*options: Any) -> tuple[Any, ...]:
     >>> kinds(1, (1.0, True))
     (<class 'int'>, (<class 'float'>, <class 'bool'>))
     """
+    found = tuple(map(type, options))
+    if tuple not in found:
+        return found
     return tuple([kinds(*option) if type(option) is tuple else type(option) for option in options])
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 
@@ -23,6 +26,12 @@ def checked(result: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise CudaError(f"the CUDA driver says {status.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+@cache
+def library() -> Any:
+    """The driver's own functions, for calls that must take a microsecond, or that cuda.bindings has no room for."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 @contextmanager

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from convforge.backends.cuda.driver import CudaError
+from convforge.backends.cuda.driver import CudaError, library
 from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap, TiledMap
 
 # CUtensorMapDataType.
@@ -30,14 +29,9 @@ MAPS_KEPT = 256
 
 
 @cache
-def _driver() -> Any:
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
-@cache
 def _driver_version() -> int:
     version = ctypes.c_int()
-    if status := _driver().cuDriverGetVersion(ctypes.byref(version)):
+    if status := library().cuDriverGetVersion(ctypes.byref(version)):
         raise CudaError(f"the CUDA driver does not say its version: error {status}")
     return version.value
 
@@ -54,7 +48,7 @@ def encoded(seen: AnyMap) -> bytes:
     room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # which the driver wants aligned
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     function, middle = _tiled(seen) if isinstance(seen, TiledMap) else _im2col(seen)
-    status = getattr(_driver(), function)(
+    status = getattr(library(), function)(
         ctypes.c_void_p(ctypes.addressof(room) + start), _ELEMENTS[seen.element], len(seen.sizes),
         ctypes.c_void_p(seen.address), _numbers(ctypes.c_ulonglong, seen.sizes),
         _numbers(ctypes.c_ulonglong, seen.strides), *middle, _numbers(ctypes.c_uint, seen.steps), _INTERLEAVE,

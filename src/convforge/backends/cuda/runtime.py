@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from convforge.backends.cuda.compiler import Compiled, compile_kernel
 from convforge.backends.cuda.driver import CudaError, checked, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
+from convforge.backends.cuda.launching import Launcher
 from convforge.backends.cuda.maps import encoded
 from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
@@ -37,9 +38,6 @@ FIRST_EARLY = 90
 
 # Bytes between rows that the driver copies together.
 MOST_PITCH = 2**31 - 1
-
-# Grids of launches with attributes that a thread keeps what the driver wants for.
-MOST_CONFIGS = 256
 
 
 class CudaKernel:
@@ -88,50 +86,6 @@ class CudaKernel:
         return float(blocks * -(-threads // 32) * 32)
 
 
-class _Configs(threading.local):
-    """What the driver is told of launches with attributes, made once for each shape: to make it takes microseconds.
-
-    A thread has its own, as the stream is written into it.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], Any] = {}
-
-    def of(self, shape: tuple[Any, ...], stream: int) -> Any:
-        """For a grid, a block, bytes of shared memory, a cluster and whether it begins early; on a stream."""
-        if (found := self._made.get(shape)) is None:
-            if len(self._made) >= MOST_CONFIGS:
-                self._made.clear()
-            found = self._made[shape] = _config(*shape)
-        found.hStream = stream
-        return found
-
-
-def _config(
-    grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, cluster: tuple[int, ...], early: bool
-) -> Any:
-    from cuda.bindings import driver
-
-    attributes = []
-    if early:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        attributes.append(attribute)
-    if cluster:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        size = attribute.value.clusterDim
-        size.x, size.y, size.z = cluster
-        attributes.append(attribute)
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.sharedMemBytes = shared_bytes
-    config.attrs, config.numAttrs = attributes, len(attributes)
-    return config
-
-
 class CudaRuntime:
     """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
 
@@ -151,7 +105,6 @@ class CudaRuntime:
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
-        self._configs = _Configs()
         self._starts_early = Architecture.parse(self.facts.architecture).number >= FIRST_EARLY
 
     @contextmanager
@@ -201,7 +154,7 @@ class CudaRuntime:
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
         warps = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
-        return dataclasses.replace(
+        return replace(
             info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=warps,
             static_bytes=kernel.about.shared_bytes, early=info.early and self._starts_early,
         )  # fmt: skip
@@ -214,29 +167,10 @@ class CudaRuntime:
 
     def launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Callable[[ctypes.Structure, int], None]:
         """What launches a kernel again and again: it is handed the struct, and the stream's handle."""
-        from cuda.bindings import driver
-
         if 0 in info.grid:
             return lambda args, stream: None
         kernel.allow_shared(info.scratch_bytes)
-        grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
-        shape, shared, function = (*grid, *block), info.scratch_bytes, kernel.handle
-        cluster = (*info.cluster, 1, 1)[:3] if info.cluster else ()
-        early, config_of = info.early and self._starts_early, self._configs.of
-        attributes = (grid, block, shared, cluster, early) if early or cluster else None
-        plain, extended, success = driver.cuLaunchKernel, driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
-        void_p, address_of = ctypes.c_void_p, ctypes.addressof
-
-        def launch(args: ctypes.Structure, stream: int) -> None:
-            pointer = void_p(address_of(args))
-            if attributes is not None:
-                (status,) = extended(config_of(attributes, stream), function, address_of(pointer), 0)
-            else:
-                (status,) = plain(function, *shape, shared, stream, address_of(pointer), 0)
-            if status != success:
-                raise CudaError(f"{kernel.about.name} was not launched, grid {grid}, block {block}: {status.name}")
-
-        return launch
+        return Launcher(kernel.about.name, kernel.handle, replace(info, early=info.early and self._starts_early))
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch fills the GPU by itself."""
