@@ -15,7 +15,7 @@ from tests.strategies import DTYPES, conv2d_problems
 from convforge.algorithms.contract import Operands
 from convforge.check import KINDS, Inputs, compare, make_inputs, truth
 from convforge.check.bounds import error_bound, gamma, rounded
-from convforge.check.honest import border_of
+from convforge.check.rows import border_of
 from convforge.check.truth import activate, to_rows
 from convforge.problem import Conv2dProblem, Epilogue, border_indices, parse_problem
 

@@ -14,7 +14,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.driver import checked
 from convforge.backends.cuda.runtime import CudaRuntime
 from convforge.check import Judge, make_inputs
-from convforge.check.inputs import output_dtype, output_shape
+from convforge.check.inputs import output_dtype
 from convforge.problem import parse_problem
 
 # Ragged, so that no tile divides them; with a border that reads elsewhere, an epilogue, groups, both layouts.
@@ -54,7 +54,7 @@ def run(runtime: Any, algorithm: Any, text: str, fault: str = "") -> None:
     problem = posed(algorithm, text)
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
     inputs = make_inputs(problem)
-    shape, dtype = output_shape(problem), output_dtype(problem)
+    shape, dtype = problem.out_shape, output_dtype(problem)
     x, out = runtime.upload(inputs.x), runtime.empty(shape, dtype)
     if fault == "overrun":  # an output whose memory ends early
         short = runtime.allocate(out.nbytes // 2)

@@ -17,7 +17,7 @@ from convforge.algorithms import ON_DEVICE, find, make_config
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.backends.emulator.library import Error, Job, scheduler
 from convforge.check import make_inputs
-from convforge.check.inputs import output_dtype, output_shape
+from convforge.check.inputs import output_dtype
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tracing import runtime as traced_runtime
 from convforge.tracing import trace, traced
@@ -88,7 +88,7 @@ def written_by(name: str, text: str, config: str, which: int, block: int) -> lis
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     inputs = make_inputs(problem, "integers")
     x, w = runtime.upload(inputs.x), None if inputs.w is None else runtime.upload(inputs.w)
-    out = runtime.empty(output_shape(problem), output_dtype(problem))
+    out = runtime.empty(problem.out_shape, output_dtype(problem))
     plan(x, plan.borrow(w), None, out)
     found: list[int] = np.flatnonzero(~np.isnan(out)).tolist()
     return found

@@ -38,7 +38,7 @@ from convforge.problem import Problem
 from convforge.timing.ceilings import Ceilings, measure_ceilings
 from convforge.timing.copies import Copies
 from convforge.timing.machine import device_slug, machine_table, repository, versions
-from convforge.timing.ring import Ring, output_form
+from convforge.timing.ring import Ring
 from convforge.timing.stopping import StoppingRule
 
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.05)
@@ -365,7 +365,7 @@ class Runner:
             if small is not None:
                 seen.add(kind)
                 judge = check.Judge(small, check.make_inputs(small), runtime=truth_runtime(self.runtime))
-                judge.verdict("strict", judge.truth.value.astype(output_form(small)[1]))
+                judge.verdict("strict", judge.truth.value.astype(small.out_dtype))
 
     def _store_ceilings(self, when: str) -> None:
         self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})

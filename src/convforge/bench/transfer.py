@@ -16,7 +16,7 @@ import numpy as np
 from convforge.algorithms.contract import Plan
 from convforge.bench.material import Material
 from convforge.execution import execute
-from convforge.timing.ring import Cycle, output_form, poison_of
+from convforge.timing.ring import Cycle, poison_of
 from convforge.timing.stopping import StoppingRule
 from convforge.timing.timer import HOST_CLOCK, Timing, measure
 
@@ -37,7 +37,7 @@ class Transfers:
 
     def __init__(self, plan: Plan, material: Material) -> None:
         self._plan, self._material = plan, material
-        shape, dtype = output_form(material.problem)
+        shape, dtype = material.problem.out_shape, np.dtype(material.problem.out_dtype)
         self._outs = [np.empty(shape, dtype) for _ in material.judges]
 
     def measure(self, rule: StoppingRule, clock: Callable[[], float] = time.monotonic) -> Timing:

@@ -8,6 +8,7 @@ Algorithms, 2nd edition, section 3.1. The bound lets TF32 through; the gate on R
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,14 +93,18 @@ def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) 
 
 def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
     """What :func:`error_bound` is made of."""
-    if isinstance(problem, GemmProblem):
-        u = unit_roundoff(problem.dtype)
-        factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
-        if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
-            return Bound(0.0, 0.0)
-        return Bound(factor, problem.k * _smallest(problem.dtype), _lost_by_a_product(problem, precision, inputs))
-    if not isinstance(problem, Conv2dProblem):
+    return _BOUNDS[problem.operation](problem, precision, truth, inputs) if problem.multiplies else Bound(0.0, 0.0)
+
+
+def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    u = unit_roundoff(problem.dtype)
+    factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
+    if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
         return Bound(0.0, 0.0)
+    return Bound(factor, problem.k * _smallest(problem.dtype), _lost_by_a_product(problem, precision, inputs))
+
+
+def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
     if precision == "strict" and sums_are_exact(problem, truth, inputs):
         return Bound(0.0, 0.0)
     if is_integer(problem.acc_dtype):
@@ -113,6 +118,13 @@ def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> 
         return Bound(factor + _narrowing(precision, n), constant, _lost(problem, precision, inputs))
     with np.errstate(invalid="ignore", over="ignore"):
         return Bound(factor, constant, _METHODS[_known(precision)](problem, inputs, u))
+
+
+# Operation -> its bound, given problem, class, truth and inputs.
+_BOUNDS: dict[str, Callable[[Any, str, Truth, Inputs], Bound]] = {
+    "conv2d": _of_a_convolution,
+    "gemm": _of_a_product,
+}
 
 
 def unit_roundoff(dtype: str) -> float:

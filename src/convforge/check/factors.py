@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.check.inputs import Inputs
-from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.problem import Conv2dProblem, Problem
 
 Rounding = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -54,10 +54,10 @@ class Factors:
 
     words: str
     inputs: Inputs
-    problem: Conv2dProblem | GemmProblem
+    problem: Problem
 
 
-def ways(problem: Conv2dProblem | GemmProblem, inputs: Inputs, precision: str) -> Iterator[Factors]:
+def ways(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
     """Every way in which a class may round the factors, as they are included; equal ones once.
 
     Parameters
@@ -77,7 +77,7 @@ def ways(problem: Conv2dProblem | GemmProblem, inputs: Inputs, precision: str) -
         yield Factors(words, dataclasses.replace(inputs, x=x, w=w), changed)
 
 
-def rounded(problem: Conv2dProblem | GemmProblem, inputs: Inputs, precision: str) -> Factors:
+def rounded(problem: Problem, inputs: Inputs, precision: str) -> Factors:
     """Both factors rounded in the first way of a class."""
     assert inputs.w is not None
     name, rounding = next(iter(ROUNDINGS[precision].items()))

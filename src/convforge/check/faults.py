@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.check.bounds import rounded
-from convforge.check.honest import border_of
 from convforge.check.inputs import Inputs, output_dtype
+from convforge.check.rows import border_of
 from convforge.check.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
-from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, GemmProblem, Problem
+from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
 
 # A fault is named where it explains all but this part of the RMS error.
 UNEXPLAINED = 0.15
@@ -113,7 +113,7 @@ def _suspects(
 ) -> Iterator[Suspect]:
     """Known faults: what they are called, and the result that they would give before it is rounded."""
     yield from _of_values(right, values, known)
-    if isinstance(problem, (Conv2dProblem, GemmProblem)):
+    if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
             yield f"{label}-like rounding of the factors", partial(_value, problem, inputs, bits)
     if isinstance(problem, Conv2dProblem):

@@ -29,19 +29,17 @@ from numpy.typing import NDArray
 from convforge.check.bounds import STORED, beyond_rounding, fft_energy, fft_levels, unit_roundoff
 from convforge.check.factors import ROUNDINGS, Factors, rounded, ways
 from convforge.check.honest import (
-    Band,
     Honest,
     Way,
     apart_from_scale,
-    bands_of,
     baseline,
     sampled_items,
-    true_rows,
     within_range,
 )
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Floats, Truth, some_rows, to_rows
-from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.check.rows import Band, rows_of
+from convforge.check.truth import Floats, Truth, to_rows
+from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 
 # Class -> how many times the sequential loop's RMS error is allowed. Measured by tests/check/test_gates.py over 1 to
@@ -111,10 +109,11 @@ class Gate:
 
     Parameters
     ----------
-    problem : Conv2dProblem or GemmProblem
+    problem : Problem
+        Whose outputs are sums of products.
     inputs : Inputs
     truth : Truth
-        Of the whole output, or of those rows that `items` are, shape (items, K, Q) or (items, N).
+        Of the whole output, or of those rows that `items` are, shape (items, K, Q) or (items, 1, N).
     items : array of int, optional
         Output rows that results will consist of: n * P + p. By default results are whole, and rows are sampled.
     stored : str, optional
@@ -129,13 +128,13 @@ class Gate:
 
     def __init__(
         self,
-        problem: Conv2dProblem | GemmProblem,
+        problem: Problem,
         inputs: Inputs,
         truth: Truth,
         items: NDArray[np.int64] | None = None,
         stored: str = "",
     ) -> None:
-        self._problem, self._inputs = problem, inputs
+        self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._whole, self._magnitude = truth.value, truth.magnitude
         self._items, self._stored = items, stored
         self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
@@ -166,7 +165,7 @@ class Gate:
         demands as much. The others are as for :meth:`excess`.
         """
         problem = self._problem
-        if not self._whole.size or (isinstance(problem, Conv2dProblem) and is_integer(problem.acc_dtype)):
+        if not self._whole.size or is_integer(problem.acc_dtype):
             return None
         if precision == "fft" and isinstance(problem, Conv2dProblem):
             return self._measured_fft(problem, got)
@@ -180,10 +179,8 @@ class Gate:
     def _rows(self, whole: NDArray[Any]) -> NDArray[Any]:
         """The rows that are looked at, of a whole output or of what are such rows already."""
         if self._items is not None:
-            return whole.reshape(len(whole), -1, whole.shape[-1])
-        if isinstance(self._problem, GemmProblem):
-            return whole[self._rows_seen][:, None, :]
-        return some_rows(self._problem, whole, self._rows_seen)
+            return whole
+        return self._output_rows.taken(whole, self._rows_seen)
 
     @cached_property
     def _rows_seen(self) -> NDArray[np.int64]:
@@ -191,17 +188,16 @@ class Gate:
 
     @cached_property
     def _bands(self) -> tuple[Band, ...]:
-        return bands_of(self._problem, self._rows_seen)
+        return self._output_rows.bands(self._rows_seen)
 
     @cached_property
     def _types(self) -> tuple[set[str], str, str]:
         """Element types of the factors, of the sums and of the output."""
         problem = self._problem
-        if isinstance(problem, GemmProblem):
-            return {self._stored or problem.dtype}, problem.dtype, self._stored or problem.dtype
         if self._stored:
             return {self._stored}, problem.acc_dtype, self._stored
-        return {problem.x_dtype, problem.w_dtype}, problem.acc_dtype, problem.out_dtype
+        factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
+        return factors, problem.acc_dtype, problem.out_dtype
 
     @property
     def _is_stored_whole(self) -> bool:
@@ -246,7 +242,7 @@ class Gate:
             yield before, self._ways[before]
         for factors in self._nearest(precision, values):
             if factors.words not in self._ways:
-                reference = true_rows(factors.problem, factors.inputs, self._rows_seen)
+                reference = rows_of(factors.problem).true(factors.inputs, self._rows_seen).value
                 styles = ("sequential", "two levels" if precision == "fp8" else "cut")
                 loops = baseline(factors.problem, factors.inputs, self._rows_seen, reference, styles)
                 self._ways[factors.words] = Way(loops, self._bands, factors.words)
@@ -264,7 +260,7 @@ class Gate:
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
         found, errors = [], []
         for factors in ways(self._problem, self._inputs, precision):
-            reference = within_range(self._problem, true_rows(factors.problem, factors.inputs, items[::step]))
+            reference = within_range(self._problem, rows_of(factors.problem).true(factors.inputs, items[::step]).value)
             error = self._error(values[::step], reference)
             known = np.isfinite(error) & np.isfinite(reference)
             along = few.sums(reference**2, known)
@@ -276,8 +272,7 @@ class Gate:
 
     @property
     def _all_rows(self) -> int:
-        problem = self._problem
-        return problem.m if isinstance(problem, GemmProblem) else problem.n * problem.p
+        return self._output_rows.pictures * self._output_rows.height
 
     def _finer(self, precision: str, values: Floats) -> Measured | None:
         """The worst band of a result that is nearer the truth than rounded factors are; None where one band is not."""
@@ -285,7 +280,7 @@ class Gate:
             within_range(self._problem, self._rows(self._whole)),
             rounded(self._problem, self._inputs, precision),
         )
-        coarse = within_range(self._problem, true_rows(factors.problem, factors.inputs, self._rows_seen))
+        coarse = within_range(self._problem, rows_of(factors.problem).true(factors.inputs, self._rows_seen).value)
         with np.errstate(invalid="ignore"):
             errors, allowed = self._error(values, truth) ** 2, (FINER * (coarse - truth)) ** 2
         known = np.isfinite(errors) & np.isfinite(allowed)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Operands
-from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem
+from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 
 # Random numbers that are made at a time, in float64: few enough for the cache.
@@ -81,56 +81,35 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} of inputs is unknown; choose one of {', '.join(KINDS)}")
     rng = np.random.default_rng(seed)
-    x_shape, w_shape, x_dtype, w_dtype = _arrays(problem)
-    if "bfloat16" in (x_dtype, w_dtype):
+    pixels, weights = problem.input, problem.weights
+    if "bfloat16" in (pixels.dtype, weights and weights.dtype):
         raise ValueError(f"{problem}: NumPy has no bfloat16, so there are no inputs to check with")
-    if kind in ("nan", "inf") and is_integer(x_dtype):
-        raise ValueError(f"kind={kind!r} goes with float pictures alone; x is {x_dtype}")
+    if kind in ("nan", "inf") and is_integer(pixels.dtype):
+        raise ValueError(f"kind={kind!r} goes with float pictures alone; x is {pixels.dtype}")
     if kind == "impulse":
-        x = np.zeros(x_shape, x_dtype)
+        x = np.zeros(pixels.shape, pixels.dtype)
         for n, picture in enumerate(_channels(problem, x)):
             if picture.size:
                 picture[n % picture.shape[0]][tuple(size // 2 for size in picture.shape[1:])] = 1
-        w = None if w_shape is None else (np.arange(np.prod(w_shape)) % 97 + 1).reshape(w_shape).astype(w_dtype)
+        w = None if weights is None else (np.arange(weights.size) % 97 + 1).reshape(weights.shape).astype(weights.dtype)
     else:
-        x = _random(rng, x_shape, x_dtype, kind, 8)
-        w = None if w_shape is None else _random(rng, w_shape, w_dtype, kind, 4)
+        x = _random(rng, pixels.shape, pixels.dtype, kind, 8)
+        w = None if weights is None else _random(rng, weights.shape, weights.dtype, kind, 4)
     if kind in ("nan", "inf") and x.size:
         picture = _channels(problem, x)[0]
         picture[-1][tuple(size // 2 for size in picture.shape[1:])] = np.nan if kind == "nan" else np.inf
     return Inputs(x, w, _operands(rng, problem, kind), kind, seed)
 
 
-def _arrays(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...] | None, str, str]:
-    """Shape of x and w, type of x and w."""
-    if isinstance(problem, Conv2dProblem):
-        return problem.x_shape, problem.w_shape, problem.x_dtype, problem.w_dtype
-    if isinstance(problem, Pool2dProblem):
-        return problem.x_shape, None, problem.dtype, problem.dtype
-    if isinstance(problem, GemmProblem):
-        a, b = (problem.m, problem.k), (problem.k, problem.n)
-        shapes = a[::-1] if problem.transpose_a else a, b[::-1] if problem.transpose_b else b
-        return *shapes, problem.dtype, problem.dtype
-    return (problem.size,), None, problem.dtype, problem.dtype
-
-
-def output_shape(problem: Problem) -> tuple[int, ...]:
-    """Shape of the output of any problem, in its physical layout."""
-    if isinstance(problem, GemmProblem):
-        return (problem.m, problem.n)
-    return (problem.size,) if isinstance(problem, ElementwiseProblem) else problem.out_shape
-
-
 def output_dtype(problem: Problem) -> np.dtype[Any]:
     """Element type of the output of any problem."""
-    return np.dtype(problem.out_dtype if isinstance(problem, Conv2dProblem) else problem.dtype)
+    return np.dtype(problem.out_dtype)
 
 
 def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
     """x as (pictures, channels, ...): a view."""
-    if isinstance(problem, (Conv2dProblem, Pool2dProblem)):
-        layout = problem.x_layout if isinstance(problem, Conv2dProblem) else problem.layout
-        return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+    if x.ndim == 4:
+        return x if problem.input.layout == "NCHW" else x.transpose(0, 3, 1, 2)
     return x.reshape(1, *x.shape) if x.ndim > 1 else x.reshape(1, 1, -1)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.check.bits import PIECE, filled, same
-from convforge.check.honest import border_of
-from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.inputs import Inputs, make_inputs, output_dtype
 from convforge.check.rooms import Rooms
+from convforge.check.rows import border_of
 from convforge.check.truth import to_rows
 from convforge.check.verdict import Judge, Verdict, reproduction
 from convforge.problem import Conv2dProblem, Problem
@@ -141,7 +141,7 @@ class _Bench:
         self.plan = plan
         self.rooms = rooms
         self.runtime = plan.runtime
-        self.shape, self.dtype = output_shape(plan.problem), output_dtype(plan.problem)
+        self.shape, self.dtype = plan.problem.out_shape, output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
         self._gap_written = False
 
@@ -184,8 +184,7 @@ class _Bench:
         workspace = None
         if self.plan.workspace_bytes:
             workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
-        operands = inputs.operands if isinstance(self.plan.problem, Conv2dProblem) else Operands()
-        self.plan(inputs.x, prepared, operands, out, workspace)
+        self.plan(inputs.x, prepared, inputs.operands, out, workspace)
         self.runtime.synchronize()
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:

@@ -16,9 +16,10 @@ from convforge.backends.runtime import Runtime
 from convforge.check.bounds import Bound, bound_of
 from convforge.check.gate import Gate
 from convforge.check.inputs import Inputs
-from convforge.check.truth import Truth, conv2d_sums, epilogue, gemm_sums, some_rows, truth
+from convforge.check.rows import rows_of
+from convforge.check.truth import truth
 from convforge.check.verdict import within
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Problem
 
 # Rows are sampled for at most this many FLOPs of the direct method, and never fewer than the first and the last.
 SAMPLED_FLOPS = 2 * 10**7
@@ -55,12 +56,12 @@ class Sample:
 
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
-        rows = _rows(problem)
-        self.items = sampled(rows, problem.flops)
-        self._truth = self._computed()
+        self._rows = rows_of(problem) if problem.multiplies else None  # else results are held against it whole
+        self.items = sampled((self._rows.pictures, self._rows.height) if self._rows else (1, 1), problem.flops)
+        self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
         self._bounds: dict[str, NDArray[np.float64]] = {}
         self._gate: Gate | None = None
-        if isinstance(problem, (Conv2dProblem, GemmProblem)):
+        if self._rows is not None:
             self._gate = Gate(problem, inputs, self._truth, self.items, self.stored)
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
@@ -89,55 +90,28 @@ class Sample:
             f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong} of {count} sampled outputs are wrong"
         )
 
-    def _computed(self) -> Truth:
-        problem, inputs = self._problem, self._inputs
-        if isinstance(problem, Conv2dProblem):
-            return Truth(*epilogue(problem, inputs, self.items, *conv2d_sums(problem, inputs, self.items, "truth")))
-        if isinstance(problem, GemmProblem):
-            return Truth(*gemm_sums(problem, inputs, self.items, "truth"))
-        return truth(problem, inputs)
-
     def _bound(self, precision: str) -> NDArray[np.float64]:
         """The bound of the sampled outputs, which may be given for all."""
         if (known := self._bounds.get(precision)) is None:
             bound = bound_of(self._problem, precision, self._truth, self._inputs)
-            if bound.more is not None and isinstance(self._problem, GemmProblem):
-                bound = Bound(bound.factor, bound.constant, bound.more[self.items])
-            elif bound.more is not None and isinstance(self._problem, Conv2dProblem):
+            if bound.more is not None and self._rows is not None:
                 whole = np.broadcast_to(bound.more, self._problem.out_shape)
-                bound = Bound(bound.factor, bound.constant, some_rows(self._problem, whole, self.items))
+                bound = Bound(bound.factor, bound.constant, self._rows.taken(whole, self.items))
             known = self._bounds[precision] = bound.over(self._truth.magnitude)
         return known
 
     def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
-        """The sampled outputs on the host: (rows, K, Q) of a convolution, (rows, N) of a product, else all."""
-        problem = self._problem
-        if isinstance(problem, GemmProblem):
-            return np.stack([runtime.download(out[i]) for i in self.items.tolist()])
-        if not isinstance(problem, Conv2dProblem):
+        """The sampled outputs on the host: as rows, or all of them where the problem has none."""
+        if self._rows is None:
             return np.asarray(runtime.download(out))
         if out.nbytes <= WHOLE_BYTES:
-            return some_rows(problem, runtime.download(out), self.items)
-        places = [(i // problem.p, i % problem.p) for i in self.items.tolist()]
-        if problem.out_layout == "NHWC":
-            return np.stack([runtime.download(out[n, p]).T for n, p in places])
-        return np.stack([runtime.download(out[n, :, p]) for n, p in places])
+            return self._rows.taken(runtime.download(out), self.items)
+        return self._rows.brought(out, self.items, runtime.download)
 
     def _place(self, index: tuple[int, ...]) -> str:
-        problem = self._problem
-        if isinstance(problem, Conv2dProblem):
-            n, p = divmod(int(self.items[index[0]]), problem.p)
-            return f"row {p} of picture {n}, channel {index[1]}, column {index[2]}"
-        if isinstance(problem, GemmProblem):
-            return f"row {self.items[index[0]]}, column {index[1]}"
-        return f"at {index}"
-
-
-def _rows(problem: Problem) -> tuple[int, int]:
-    """Pictures, and rows of the output of each."""
-    if isinstance(problem, Conv2dProblem):
-        return problem.n, problem.p
-    return 1, problem.m if isinstance(problem, GemmProblem) else 1
+        if self._rows is None:
+            return f"at {index}"
+        return self._rows.place(int(self.items[index[0]]), index[1], index[2])
 
 
 def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan
 from convforge.check.bounds import error_bound
-from convforge.check.inputs import make_inputs, output_dtype, output_shape
+from convforge.check.inputs import make_inputs, output_dtype
 from convforge.check.plans import upload_inputs
 from convforge.check.truth import truth
 from convforge.check.verdict import Verdict, reproduction, within
-from convforge.problem import Conv2dProblem, Pool2dProblem, Problem
+from convforge.problem import Problem
 from convforge.problem.types import is_integer
 
 # A method that declares "tile" may carry a NaN this many outputs beyond the windows that hold it: no tile is larger.
@@ -35,20 +35,19 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     seed : int
     """
     problem: Problem = plan.problem
-    x_dtype = problem.x_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
-    if is_integer(x_dtype) or not math.prod(output_shape(problem)):
+    if is_integer(problem.input.dtype) or not problem.outputs:
         return Verdict(True, 0.0, 0.0, 0.0)
     inputs = make_inputs(problem, kind, seed)
     right = truth(problem, inputs)
     runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
-    out = runtime.upload(np.full(output_shape(problem), 7, output_dtype(problem)))
+    out = runtime.upload(np.full(problem.out_shape, 7, output_dtype(problem)))
     plan(there.x, plan.prepare(there.w), there.operands, out)
     got = runtime.download(out)
 
     bound = error_bound(problem, plan.algorithm.precision, right, inputs)
     good = within(problem, plan.algorithm.precision, got.astype(np.float64), right, bound)
     planted = ~np.isfinite(right.value)
-    if problem.operation in ("max_pool2d", "relu"):
+    if not problem.multiplies:
         planted = np.isnan(right.value)
     wrong = ~good & ~(_excused(problem, plan.algorithm.nan_spread, planted) & ~planted)
     if not wrong.any():
@@ -66,9 +65,9 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
 def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Outputs that may be anything, given those that hold the NaN by definition."""
     excused = np.zeros_like(planted)
-    if spread == "exact" or not isinstance(problem, (Conv2dProblem, Pool2dProblem)):
+    if spread == "exact" or planted.ndim != 4:
         return excused
-    layout = problem.out_layout if isinstance(problem, Conv2dProblem) else problem.layout
+    layout = problem.results[0].layout
     seen: Any = excused if layout == "NCHW" else excused.transpose(0, 3, 1, 2)
     if spread == "picture":
         seen[0] = True

@@ -6,6 +6,7 @@ without the rest. Where there is a GPU, truth.cu computes the same sums of large
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,14 @@ from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.check import truth_device
 from convforge.check.inputs import Inputs
-from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, border_indices
+from convforge.problem import (
+    Conv2dProblem,
+    ElementwiseProblem,
+    GemmProblem,
+    Pool2dProblem,
+    Problem,
+    border_indices,
+)
 from convforge.problem.types import is_integer
 
 Floats = NDArray[np.float64]
@@ -62,18 +70,7 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
     >>> truth(problem, make_inputs(problem, "impulse")).value[0, 0].tolist()
     [[9.0, 8.0, 7.0], [6.0, 5.0, 4.0], [3.0, 2.0, 1.0]]
     """
-    if isinstance(problem, Conv2dProblem):
-        return conv2d_truth(problem, inputs, runtime)
-    if isinstance(problem, GemmProblem):
-        if runtime is not None and truth_device.truth_on_device(problem, runtime):
-            return Truth(*truth_device.gemm_sums(problem, *matrices(problem, inputs), runtime))
-        return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
-    x = inputs.x.astype(np.float64)
-    if isinstance(problem, Pool2dProblem):
-        value = _max_pool2d(problem, x)
-        return Truth(value, np.abs(value))
-    value = np.where(x < 0, 0.0, x)
-    return Truth(value, np.abs(value))
+    return _TRUTHS[problem.operation](problem, inputs, runtime)
 
 
 def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
@@ -90,6 +87,18 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
     # As the output lies in memory: every result is compared with them.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
+
+
+def _gemm(problem: GemmProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+    if runtime is not None and truth_device.truth_on_device(problem, runtime):
+        return Truth(*truth_device.gemm_sums(problem, *matrices(problem, inputs), runtime))
+    return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
+
+
+def _relu(problem: ElementwiseProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+    x = inputs.x.astype(np.float64)
+    value = np.where(x < 0, 0.0, x)
+    return Truth(value, np.abs(value))
 
 
 def conv2d_sums(
@@ -233,14 +242,25 @@ def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     return placed
 
 
-def _max_pool2d(problem: Pool2dProblem, x: Floats) -> Floats:
+def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
     from convforge.check import loops
 
+    x = inputs.x.astype(np.float64)
     seen = x if problem.layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     out = np.empty((problem.n, problem.c, problem.p, problem.q))
     args = (np.ascontiguousarray(seen), problem.r, problem.s, problem.stride, problem.dilation, problem.padding, out)
     launch(loops.maximum, problem.n * problem.c, problem.flops, args)
-    return out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
+    value = out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
+    return Truth(value, np.abs(value))
+
+
+# Operation -> its truth, given problem, inputs and perhaps the runtime of a GPU.
+_TRUTHS: dict[str, Callable[[Any, Inputs, Runtime | None], Truth]] = {
+    "conv2d": conv2d_truth,
+    "gemm": _gemm,
+    "max_pool2d": _max_pool2d,
+    "relu": _relu,
+}
 
 
 def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:

@@ -16,6 +16,8 @@ from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indice
 DEVICE_FLOPS = 10**7
 # Of a device's memory, for factors and sums.
 MEMORY_SHARE = 0.5
+# Of a factor there, at most: pixels may be float64, and a filter always is; matrices are float32.
+FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
 # Threads of a block, as one side of a tile of truth.cu; blocks of a grid, which go on in steps of it.
 TILE = 16
 MOST_BLOCKS = 2**31 - 1
@@ -60,16 +62,10 @@ def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
     """
     if runtime is None or runtime.facts.backend == "cpu" or problem.flops < DEVICE_FLOPS:
         return False
-    if isinstance(problem, GemmProblem):
-        sums = problem.dtype
-        factors, outputs = 4 * (problem.m * problem.k + problem.k * problem.n), problem.m * problem.n
-    elif isinstance(problem, Conv2dProblem):
-        sums = problem.acc_dtype
-        factors = 8 * (problem.n * problem.c * problem.h * problem.w + problem.k * problem.taps)
-        outputs = problem.n * problem.k * problem.p * problem.q
-    else:
+    if problem.weights is None or problem.acc_dtype == "float64":
         return False
-    return sums != "float64" and factors + 16 * outputs <= MEMORY_SHARE * runtime.facts.memory_bytes
+    factors = FACTOR_BYTES[problem.operation] * (problem.input.size + problem.weights.size)
+    return factors + 16 * problem.outputs <= MEMORY_SHARE * runtime.facts.memory_bytes
 
 
 def kernels() -> tuple[KernelSource, ...]:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import Runtime
 from convforge.check.bounds import Bound, bound_of, error_bound, half_spacing, rounded
 from convforge.check.gate import Gate
-from convforge.check.honest import outputs_in
-from convforge.check.inputs import Inputs, make_inputs, output_dtype, output_shape
+from convforge.check.inputs import Inputs, make_inputs, output_dtype
 from convforge.check.rooms import Rooms
+from convforge.check.rows import rows_of
 from convforge.check.truth import Floats, Truth, launch
 from convforge.check.truth import truth as compute_truth
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Problem
 from convforge.problem.types import is_integer
 
 # Elements that are compared at a time: few enough for the cache.
@@ -103,7 +103,7 @@ class Judge:
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
-        self.gate = Gate(problem, inputs, self.truth) if isinstance(problem, (Conv2dProblem, GemmProblem)) else None
+        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None
 
     @cached_property
     def other_inputs(self) -> Inputs:
@@ -114,9 +114,8 @@ class Judge:
         """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
-        if isinstance(self.problem, Conv2dProblem) and w is not None and w.size:
-            assert others.w is not None
-            if self.inputs.own_weights and not is_integer(self.problem.w_dtype):
+        if w is not None and others.w is not None and w.ndim == 4 and w.size:
+            if self.inputs.own_weights and others.w.dtype.kind == "f":
                 others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
             elif (w == w[:1, :1]).all():
                 others.w[...] = others.w[:1, :1].copy()
@@ -140,7 +139,7 @@ class Judge:
             Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
         got : array of the output's shape, in its physical layout and type
         """
-        shape = output_shape(self.problem)
+        shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
             return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
                            f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}"
@@ -175,8 +174,8 @@ class Judge:
         from convforge.check.faults import name_fault
 
         fault = name_fault(problem, got, truth, self.inputs)
-        if excess is not None and isinstance(problem, (Conv2dProblem, GemmProblem)):
-            good = ~outputs_in(problem, excess.band, excess.channel)
+        if excess is not None:
+            good = ~rows_of(problem).outputs_in(excess.band, excess.channel)
         index = _worst(errors, good)
         where = f"{problem}: at {index} expected {float(truth.value[index])!r}, got {values[index].item()!r}"
         count = f"{int((~good).sum())} of {good.size} outputs break the bound" if excess is None else str(excess)
@@ -260,7 +259,7 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
 
 def is_scanned(problem: Problem) -> bool:
     """Whether results of a problem are compared by the compiled passes."""
-    return math.prod(output_shape(problem)) >= LARGE and output_dtype(problem).name in SCANNED
+    return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
 
 
 def warm_up(problem: Problem) -> None:
@@ -338,10 +337,9 @@ def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
 
 def _largest_sum(problem: Problem) -> float:
     """The largest finite number of the type that sums are taken in; infinite where nothing can overflow."""
-    if not isinstance(problem, (Conv2dProblem, GemmProblem)):
+    if not problem.multiplies or is_integer(problem.acc_dtype):
         return math.inf
-    sums = problem.acc_dtype if isinstance(problem, Conv2dProblem) else problem.dtype
-    return math.inf if is_integer(sums) else float(np.finfo(sums).max)
+    return float(np.finfo(problem.acc_dtype).max)
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import LaunchInfo
 from convforge.check import Inputs, Verdict
 from convforge.check.faults import agrees, matching_faults
-from convforge.check.honest import border_of, outputs_in
 from convforge.check.plans import POISONS
+from convforge.check.rows import border_of, rows_of
 from convforge.check.truth import conv2d_truth
 from convforge.own.cases import Case
 from convforge.problem import Conv2dProblem
@@ -269,7 +269,7 @@ def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...
     excess = None if gate is None else gate.excess("strict", got)
     if excess is None:
         raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
-    band = outputs_in(case.problem, excess.band, excess.channel)
+    band = rows_of(case.problem).outputs_in(excess.band, excess.channel)
     error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
     return band, index, f"each output is nearly right, but the {excess}"

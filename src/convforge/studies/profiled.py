@@ -21,17 +21,17 @@ def work(job: Mapping[str, Any]) -> None:
 def _call(runtime: Any, call: Mapping[str, Any]) -> None:
     from convforge.algorithms import find
     from convforge.check import make_inputs
+    from convforge.check.inputs import output_dtype
     from convforge.check.plans import upload_inputs
     from convforge.peers import every_algorithm
     from convforge.problem import parse_problem
-    from convforge.timing.ring import output_form
 
     problem = parse_problem(call["problem"])
     method = find(call["operation"], runtime.facts.backend, call["method"], every_algorithm())
     config = next(c for c in method.configs(problem, runtime.facts) if str(c) == call["config"])
     plan = method.plan(problem, config, runtime)
     inputs = upload_inputs(runtime, make_inputs(problem))
-    shape, dtype = output_form(problem)
+    shape, dtype = problem.out_shape, output_dtype(problem)
     plan(inputs.x, plan.prepare(inputs.w), inputs.operands, runtime.empty(shape, dtype))
     runtime.synchronize()
 

@@ -4,7 +4,7 @@ from convforge.timing.ceilings import Ceilings, measure_ceilings, moved
 from convforge.timing.copies import Copies
 from convforge.timing.machine import device_slug, machine_table, repository, versions
 from convforge.timing.ranking import Order, Ranking, order, rank
-from convforge.timing.ring import Cycle, Ring, RingSize, Slot, output_form, ring_size
+from convforge.timing.ring import Cycle, Ring, RingSize, Slot, ring_size
 from convforge.timing.stopping import StoppingRule, median_uncertainty, spread
 from convforge.timing.timer import Timing, interleave, measure
 
@@ -27,7 +27,6 @@ __all__ = [
     "median_uncertainty",
     "moved",
     "order",
-    "output_form",
     "rank",
     "repository",
     "ring_size",

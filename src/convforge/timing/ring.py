@@ -11,7 +11,7 @@ import numpy as np
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
+from convforge.problem import Problem
 
 # A ring must be twice the last-level cache before it counts as cold: caches do not evict strictly the oldest line.
 COLD_FACTOR = 2
@@ -72,17 +72,6 @@ def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT
     return RingSize(slots, slots * slot_bytes >= wanted)
 
 
-def output_form(problem: Problem) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of a problem's output."""
-    if isinstance(problem, Conv2dProblem):
-        return problem.out_shape, np.dtype(problem.out_dtype)
-    if isinstance(problem, GemmProblem):
-        return (problem.m, problem.n), np.dtype(problem.dtype)
-    if isinstance(problem, ElementwiseProblem):
-        return (problem.size,), np.dtype(problem.dtype)
-    return problem.out_shape, np.dtype(problem.dtype)
-
-
 def poison_of(dtype: np.dtype[Any]) -> int:
     """A byte that makes of every element what no method computes: a NaN, or a pattern for integers."""
     return 0xFF if dtype.kind == "f" else 0xA5
@@ -115,7 +104,7 @@ class Ring:
         *,
         limit_bytes: int | None = None,
     ) -> None:
-        shape, dtype = output_form(problem)
+        shape, dtype = problem.out_shape, np.dtype(problem.out_dtype)
         self.runtime = runtime
         out_bytes = math.prod(shape) * dtype.itemsize
         self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w) if a is not None)) + out_bytes

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms import find, make_config, refusal
-from convforge.algorithms.contract import Config, Operands, Plan
+from convforge.algorithms.contract import Config, Plan
 from convforge.check import Judge, make_inputs
-from convforge.check.inputs import output_dtype, output_shape
-from convforge.problem import Conv2dProblem, Problem
+from convforge.check.inputs import output_dtype
+from convforge.problem import Problem
 from convforge.tracing.runtime import TracedLaunch, TracingRuntime
 
 
@@ -137,16 +137,15 @@ def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
     """
     runtime = TracingRuntime()
     method = find(problem.operation, "emulator", name)
-    if isinstance(problem, Conv2dProblem):
-        problem = problem.replace(precision=method.precision)  # it is asked for by name
+    problem = problem.allowing(method.precision)  # it is asked for by name
     if (reason := refusal(method, problem, runtime.facts)) is not None:
         raise ValueError(f"{name} cannot be traced on {problem}: {reason}")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     inputs = make_inputs(problem)
     x, w = runtime.upload(inputs.x), None if inputs.w is None else runtime.upload(inputs.w)
-    out = runtime.empty(output_shape(problem), output_dtype(problem))
+    out = runtime.empty(problem.out_shape, output_dtype(problem))
     workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-    operands = inputs.operands.on(runtime) if isinstance(problem, Conv2dProblem) else Operands()
+    operands = inputs.operands.on(runtime)
     prepared = plan.borrow(w)
     plan(x, prepared, operands, out, workspace)
     arrays = {"x": x, "w": w, "out": out, "workspace": workspace}
