@@ -106,7 +106,7 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> st
     if algorithm.backend != facts.backend:
         return f"it runs on {algorithm.backend}"
     reason = algorithm.refuses(problem, facts)
-    return reason if reason is not None else precision_refusal(algorithm, getattr(problem, "precision", "strict"))
+    return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 
 
 def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: Config | str) -> Config:

@@ -11,9 +11,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from convforge.bench.row import Row, in_words
-from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
+from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
 # What a row costs whatever its size, what checking costs for every output, and how many calls a row takes at least: a
 # first and a timed one, the check's, a lap, and one that finds the batch and three samples for each of two timings. A
@@ -183,11 +184,7 @@ class _Sizes:
     @classmethod
     def of(cls, row: Row) -> _Sizes:
         problem = row.problem
-        if isinstance(problem, GemmProblem):
-            outputs = problem.m * problem.n
-        else:
-            outputs = problem.size if isinstance(problem, ElementwiseProblem) else math.prod(problem.out_shape)
-        return cls(row.case.name, row.forecast_keys, problem.flops, outputs, weight(problem))
+        return cls(row.case.name, row.forecast_keys, problem.flops, problem.outputs, weight(problem))
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
@@ -202,12 +199,17 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
     >>> small.flops <= PROBE_FLOPS, small.h > small.w
     (True, True)
     """
-    if isinstance(problem, GemmProblem):
-        side = math.floor((most_flops / 2) ** (1 / 3))
-        m, n, k = (_divided_like(size, min(size, side), min(size, 1)) for size in (problem.m, problem.n, problem.k))
-        return replace(problem, m=m, n=n, k=k)
-    if not isinstance(problem, Conv2dProblem):
-        return None
+    shrink = _SMALLER.get(problem.operation)
+    return None if shrink is None else shrink(problem, most_flops)
+
+
+def _smaller_product(problem: GemmProblem, most_flops: int) -> GemmProblem:
+    side = math.floor((most_flops / 2) ** (1 / 3))
+    m, n, k = (_divided_like(size, min(size, side), min(size, 1)) for size in problem.sides)
+    return replace(problem, m=m, n=n, k=k)
+
+
+def _smaller_convolution(problem: Conv2dProblem, most_flops: int) -> Conv2dProblem:
     small = problem.replace(n=min(problem.n, 1))
     shrink = math.sqrt(min(most_flops / max(small.flops, 1), 1.0)) * 0.95
     if shrink < 0.95:
@@ -227,6 +229,10 @@ def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
         each = max(1, small.k_per_group * most_flops // small.flops)
         small = small.replace(k=small.groups * each)
     return small
+
+
+# Operation -> a smaller problem of it, given a problem and the most FLOPs.
+_SMALLER: dict[str, Callable[[Any, int], Problem]] = {"conv2d": _smaller_convolution, "gemm": _smaller_product}
 
 
 def _divided_like(original: int, size: int, least: int) -> int:

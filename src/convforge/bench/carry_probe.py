@@ -82,7 +82,7 @@ def _of_kernels(
 
     part = files["kernel"].compiled_part
     problem: Any = parse_problem(row["problem"])
-    if method.precision not in ("strict", getattr(problem, "precision", "strict")):
+    if method.precision not in ("strict", problem.precision):
         problem = replace(problem, precision=method.precision)
     known = DeviceFacts.from_table(facts)
     recording = files["recording"].Recording(known)

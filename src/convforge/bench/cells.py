@@ -12,7 +12,8 @@ from typing import Literal
 
 from convforge.backends.facts import cores_in_words
 from convforge.bench.records import Result, Run
-from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
+from convforge.bench.suites import sizes_of
+from convforge.problem import parse_problem
 from convforge.timing.ranking import rank
 
 Mark = Literal["", "ours", "peer"]
@@ -83,16 +84,11 @@ def _wanted(
     r: Result, methods: Sequence[str], cases: Sequence[str], sizes: Sequence[int], strides: Sequence[int]
 ) -> bool:
     problem = parse_problem(r.problem)
-    if isinstance(problem, GemmProblem | ElementwiseProblem):
-        own_sizes: set[int] = {problem.m if isinstance(problem, GemmProblem) else problem.size}
-        own_strides: set[int] = set()
-    else:
-        own_sizes, own_strides = {problem.h, problem.w}, set(problem.stride)
     return (
         _matches(r.algorithm, methods)
         and _matches(r.case, cases)
-        and (not sizes or bool(own_sizes & set(sizes)))
-        and (not strides or bool(own_strides & set(strides)))
+        and (not sizes or bool(set(sizes_of(problem)) & set(sizes)))
+        and (not strides or bool(set(problem.stride) & set(strides)))
     )
 
 
@@ -107,7 +103,7 @@ def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
 
     def label(r: Result) -> str:
         name = r.label if r.algorithm in with_config else r.algorithm
-        asked = getattr(parse_problem(r.problem), "precision", "strict")
+        asked = parse_problem(r.problem).precision
         return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
 
     return label

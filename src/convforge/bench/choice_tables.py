@@ -111,8 +111,7 @@ def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
     found = []
     for case in dict.fromkeys(r.case for r in results):
         problem = parse_problem(next(r.problem for r in results if r.case == case))
-        asked = getattr(problem, "precision", "strict")
-        able = [r for r in results if r.case == case and r.ours and r.precision in ("strict", asked)]
+        able = [r for r in results if r.case == case and r.ours and r.precision in ("strict", problem.precision)]
         able = [r for r in able if r.backend == facts.backend]
         times = {(r.algorithm, r.config): t for r in able if (t := run.timing(r)) is not None}
         if len({algorithm for algorithm, _ in times}) > 1:

@@ -57,7 +57,7 @@ def hold_final(
     failed : list of Result
         Methods that were right before and are wrong now: their results, without times.
     """
-    chosen = finalists(results, getattr(case.problem, "precision", "strict"))
+    chosen = finalists(results, case.problem.precision)
     if not chosen:
         return None, []
     by_key = {row.key: row for row in rows}

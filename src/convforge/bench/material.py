@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
 from convforge.check.bits import same
 from convforge.check.rooms import Rooms
-from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem
+from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
 
@@ -126,9 +126,9 @@ def material_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
     """Why a case cannot be measured in the device's memory, in words; None if it can."""
-    x, w, out = _elements(problem)
+    x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
     sets = _sets(problem)
-    item = np.dtype(getattr(problem, "x_dtype", getattr(problem, "dtype", "float32"))).itemsize
+    item = np.dtype(problem.input.dtype).itemsize
     slot = (x + w) * item + out * 4
     # Inputs, once more in float64 for the truth; the truth, its magnitudes and the limits of two classes; the ring; a
     # poisoned copy for the check.
@@ -143,24 +143,6 @@ def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
 
 def _sets(problem: Problem) -> int:
     return 2 if problem.flops <= TWO_SETS_FLOPS else 1
-
-
-def _elements(problem: Problem) -> tuple[int, int, int]:
-    """Elements of x, the weights and the output."""
-    if isinstance(problem, Conv2dProblem):
-        return _product(problem.x_shape), _product(problem.w_shape), _product(problem.out_shape)
-    if isinstance(problem, GemmProblem):
-        return problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
-    if isinstance(problem, ElementwiseProblem):
-        return problem.size, 0, problem.size
-    return _product(problem.x_shape), 0, _product(problem.out_shape)
-
-
-def _product(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _inputs(case: Case, check: Checker, seed: int) -> Any:

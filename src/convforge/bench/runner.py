@@ -221,7 +221,7 @@ class Runner:
         refused = [row for row in missing if row.refusal is not None]
         results += [self._finish(row, row.result("refused", row.refusal), budget) for row in refused]
         case = rows[0].case
-        if not able and not finalists(results, getattr(case.problem, "precision", "strict")):
+        if not able and not finalists(results, case.problem.precision):
             return
         self._watch(self._done, len(self.rows), f"{case.name}: truth")
         check = self._check or checker()
@@ -355,7 +355,7 @@ class Runner:
         for row in rows:
             problem = row.case.problem
             on_device = check.truth_on_device(problem, truth_runtime(self.runtime))
-            kind = (problem.operation, getattr(problem, "x_dtype", getattr(problem, "dtype", "")), on_device)
+            kind = (problem.operation, problem.input.dtype, on_device)
             if row.refusal is not None:
                 continue
             check.warm_up(problem)
@@ -377,7 +377,7 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
         if algorithm.operation != case.problem.operation:
             continue
         problem: Any = case.problem
-        if algorithm.precision not in ("strict", getattr(problem, "precision", "strict")):
+        if algorithm.precision not in ("strict", problem.precision):
             problem = replace(problem, precision=algorithm.precision)
         if reason := refusal(algorithm, problem, runtime.facts):
             yield Row(case, problem, algorithm, None, runtime.facts, reason)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from convforge.backends.sources import PACKAGE, on_disk
-from convforge.problem import DTYPES, Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
+from convforge.problem import DTYPES, Conv2dProblem, GemmProblem, Problem, parse_problem
 
 WEIGHTS = ("normal", "gaussian", "shared")
 SIZE_COLUMNS = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dil", "groups")
@@ -133,12 +133,12 @@ def select(
         case
         for case in every
         if (heavy or not case.heavy)
-        and (not sizes or set(sizes) & set(_sizes(case.problem)))
-        and (not strides or set(strides) & set(_strides(case.problem)))
+        and (not sizes or set(sizes) & set(sizes_of(case.problem)))
+        and (not strides or set(strides) & set(case.problem.stride))
     ]
     if not kept:
-        known_sizes = sorted({size for case in every for size in _sizes(case.problem)})
-        known_strides = sorted({stride for case in every for stride in _strides(case.problem)})
+        known_sizes = sorted({size for case in every for size in sizes_of(case.problem)})
+        known_strides = sorted({stride for case in every for stride in case.problem.stride})
         raise ValueError(
             f"no case has sizes {_said(sizes)} and strides {_said(strides)}; there are sizes {_said(known_sizes)} and "
             f"strides {_said(known_strides)}" + ("" if heavy else "; heavy cases run with --heavy")
@@ -239,16 +239,9 @@ def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
     return replace(problem, precision=row.get("precision") or "strict")
 
 
-def _sizes(problem: Problem) -> tuple[int, ...]:
-    if isinstance(problem, GemmProblem):
-        return (problem.m,)
-    if isinstance(problem, ElementwiseProblem):
-        return (problem.size,)
-    return (problem.h, problem.w)
-
-
-def _strides(problem: Problem) -> tuple[int, ...]:
-    return () if isinstance(problem, GemmProblem | ElementwiseProblem) else problem.stride
+def sizes_of(problem: Problem) -> tuple[int, ...]:
+    """The sizes that a case is selected by: height and width of pictures, rows of a matrix product."""
+    return problem.sides[:1] if isinstance(problem, GemmProblem) else problem.sides
 
 
 def _said(values: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from convforge.bench.records import Result, Run
 from convforge.bench.step_tables import step_notes
 from convforge.bench.verdicts import TERMS, Verdict, judge
 from convforge.bench.way_notes import way_notes
-from convforge.problem import ElementwiseProblem, GemmProblem, parse_problem
+from convforge.problem import parse_problem
 from convforge.timing.timer import Timing
 
 if TYPE_CHECKING:
@@ -275,11 +275,7 @@ def _largest_error(results: Iterable[Result]) -> str:
 
 
 def _stride(problem: str) -> str:
-    parsed = parse_problem(problem)
-    if isinstance(parsed, GemmProblem | ElementwiseProblem):
-        return ""
-    a, b = parsed.stride
-    return str(a) if a == b else f"{a}x{b}"
+    return "x".join(str(step) for step in dict.fromkeys(parse_problem(problem).stride))
 
 
 def _ms(seconds: float | None) -> str | None:

@@ -97,4 +97,4 @@ def _names(results: Sequence[Result], label: Callable[[Result], str]) -> str:
 
 
 def _allowed(result: Result) -> bool:
-    return result.precision in ("strict", getattr(parse_problem(result.problem), "precision", "strict"))
+    return result.precision in ("strict", parse_problem(result.problem).precision)

@@ -12,7 +12,6 @@ from convforge.algorithms import AnyAlgorithm, refusal
 from convforge.algorithms.contract import Plan
 from convforge.algorithms.pieces import pieces
 from convforge.backends.runtime import Runtime
-from convforge.problem import Conv2dProblem, GemmProblem
 from convforge.timing.ceilings import Ceilings
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limi
 
     entries = []
     for algorithm in methods:
-        asked = problem
-        if hasattr(problem, "replace") and algorithm.precision != "strict":
-            asked = problem.replace(precision=algorithm.precision)
+        asked = problem if algorithm.precision == "strict" else problem.allowing(algorithm.precision)
         found: Plan | str | None = refusal(algorithm, asked, runtime.facts)
         if found is None and (vast := _too_vast(algorithm, asked, runtime, limit)):
             entries.append(Entry(algorithm, asked, None, None, vast))
@@ -172,10 +169,6 @@ def roofline(problem: Any, ceilings: Ceilings) -> Limit:
     >>> limit.bound, limit.seconds
     ('arithmetic', 0.002)
     """
-    sums = None
-    if isinstance(problem, Conv2dProblem):
-        sums = problem.acc_dtype
-    elif isinstance(problem, GemmProblem):
-        sums = problem.dtype
-    arithmetic = problem.flops / ceilings.fma_flops_per_s if sums == "float32" else None
+    by_fma = problem.multiplies and problem.acc_dtype == "float32"
+    arithmetic = problem.flops / ceilings.fma_flops_per_s if by_fma else None
     return Limit(problem.least_bytes / ceilings.copy_bytes_per_s, arithmetic)

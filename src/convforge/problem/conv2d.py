@@ -277,6 +277,11 @@ class Conv2dProblem(Geometry):
     __setstate__ = ProblemBase.__setstate__
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width of x."""
+        return (self.h, self.w)
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """x, the filter, and those tensors that the epilogue takes."""
         ends, dtype = self.epilogue, self.operand_dtype

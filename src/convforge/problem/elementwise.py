@@ -20,6 +20,7 @@ class ElementwiseProblem(ProblemBase):
     """
 
     operation: ClassVar[str] = "relu"
+    stride: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]  # a field of other kinds
 
     size: int
     dtype: str = "float32"
@@ -37,6 +38,11 @@ class ElementwiseProblem(ProblemBase):
         )  # fmt: skip
 
     __setstate__ = ProblemBase.__setstate__
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Number of elements."""
+        return (self.size,)
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -35,6 +35,7 @@ class GemmProblem(ProblemBase):
 
     operation: ClassVar[str] = "gemm"
     multiplies: ClassVar[bool] = True
+    stride: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]  # a field of other kinds
 
     m: int
     n: int
@@ -62,6 +63,11 @@ class GemmProblem(ProblemBase):
         )  # fmt: skip
 
     __setstate__ = ProblemBase.__setstate__
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """M, N and K."""
+        return (self.m, self.n, self.k)
 
     @property
     def operands(self) -> tuple[Operand, ...]:

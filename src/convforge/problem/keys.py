@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convforge.problem.borders import PADDING_ALIASES
 from convforge.problem.conv2d import Conv2dProblem
@@ -51,15 +52,8 @@ _LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
 
 def result_key(problem: Problem) -> str:
     """The exact key of a result: the problem's whole text form."""
-    if isinstance(problem, Conv2dProblem):
-        size = f"n{problem.n}c{problem.c}h{problem.h}w{problem.w}_k{problem.k}r{problem.r}s{problem.s}"
-        return "_".join([size, *_conv2d_tokens(problem)])
-    if isinstance(problem, Pool2dProblem):
-        size = f"max_n{problem.n}c{problem.c}h{problem.h}w{problem.w}_r{problem.r}s{problem.s}"
-        return "_".join([size, *_pool2d_tokens(problem)])
-    if isinstance(problem, GemmProblem):
-        return "_".join([f"m{problem.m}n{problem.n}k{problem.k}", *_gemm_tokens(problem)])
-    return f"relu{problem.size}_{SHORT_NAMES[problem.dtype]}"
+    form = _FORMS[problem.operation]
+    return "_".join([form.size(problem, _exact), *form.tokens(problem)])
 
 
 def tuning_key(problem: Problem) -> str:
@@ -74,17 +68,8 @@ def tuning_key(problem: Problem) -> str:
     >>> tuning_key(parse_problem("n3c3h1000w1002_k3r3s3_st1_p1_f32_nchw"))
     'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw_v8'
     """
-    if isinstance(problem, Conv2dProblem):
-        plane = (problem.h, problem.w) if is_small_plane(problem) else (_bucket(problem.h), _bucket(problem.w))
-        size = f"n{_bucket(problem.n)}c{problem.c}h{plane[0]}w{plane[1]}_k{problem.k}r{problem.r}s{problem.s}"
-        return "_".join([size, *_conv2d_tokens(problem), *_seen_by_kernels(problem)])
-    if isinstance(problem, Pool2dProblem):
-        size = f"max_n{_bucket(problem.n)}c{problem.c}h{_bucket(problem.h)}w{_bucket(problem.w)}"
-        return "_".join([f"{size}_r{problem.r}s{problem.s}", *_pool2d_tokens(problem), *_seen_by_kernels(problem)])
-    if isinstance(problem, GemmProblem):
-        size = f"m{_bucket(problem.m)}n{_bucket(problem.n)}k{_bucket(problem.k)}"
-        return "_".join([size, *_gemm_tokens(problem)])
-    return f"relu{_bucket(problem.size)}_{SHORT_NAMES[problem.dtype]}"
+    form = _FORMS[problem.operation]
+    return "_".join([form.size(problem, _bucket), *form.tokens(problem), *form.seen(problem)])
 
 
 def compile_key(problem: Problem) -> str:
@@ -101,16 +86,9 @@ def compile_key(problem: Problem) -> str:
     >>> compile_key(parse_problem("n3c32h14w14_k32r3s3_st1_p1_g32_f32_nchw"))
     'c32h14w14_k32r3s3_st1_p1_g32_f32_nchw'
     """
-    if isinstance(problem, Conv2dProblem):
-        plane = f"h{problem.h}w{problem.w}" if is_small_plane(problem) else ""
-        size = f"c{problem.c}{plane}_k{problem.k}r{problem.r}s{problem.s}"
-        return "_".join([size, *_conv2d_tokens(problem), *_seen_by_kernels(problem)])
-    if isinstance(problem, Pool2dProblem):
-        tokens = [t for t in _pool2d_tokens(problem) if t != "ceil"]
-        return "_".join([f"max_r{problem.r}s{problem.s}", *tokens, *_seen_by_kernels(problem)])
-    if isinstance(problem, GemmProblem):
-        return "_".join(["gemm", *_gemm_tokens(problem)])
-    return f"relu_{SHORT_NAMES[problem.dtype]}"
+    form = _FORMS[problem.operation]
+    tokens = [token for token in form.tokens(problem) if token != "ceil"]
+    return "_".join([form.kernel(problem), *tokens, *form.seen(problem)])
 
 
 def is_small_plane(problem: Conv2dProblem) -> bool:
@@ -150,20 +128,28 @@ def parse_problem(text: str) -> Problem:
     )
 
 
+def _exact(size: int) -> int:
+    return size
+
+
 def _bucket(size: int) -> int:
     """The next power of two; 0 and 1 stay."""
     return size if size < 2 else 1 << (size - 1).bit_length()
 
 
-def _seen_by_kernels(problem: Conv2dProblem | Pool2dProblem) -> list[str]:
+def _conv2d_seen(problem: Conv2dProblem) -> list[str]:
     """What kernels see of batch, height and width: see :func:`compile_key`."""
-    tokens = ["wide"] if problem.needs_wide_index else []
-    if isinstance(problem, Pool2dProblem) or is_small_plane(problem):
+    tokens = _wide(problem)
+    if is_small_plane(problem):
         return tokens
     x_row = problem.w * (problem.c if problem.x_layout == "NHWC" else 1) * itemsize(problem.x_dtype)
     out_row = problem.q * (problem.k if problem.out_layout == "NHWC" else 1) * itemsize(problem.out_dtype)
     vectors = (math.gcd(x_row, VECTOR_BYTES), math.gcd(out_row, VECTOR_BYTES))
     return tokens if vectors == (VECTOR_BYTES, VECTOR_BYTES) else [_pair("v", vectors), *tokens]
+
+
+def _wide(problem: Conv2dProblem | Pool2dProblem) -> list[str]:
+    return ["wide"] if problem.needs_wide_index else []
 
 
 def _pair(prefix: str, pair: tuple[int, int]) -> str:
@@ -222,6 +208,58 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
         tokens.append("tb")
     tokens.append(SHORT_NAMES[problem.dtype])
     return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
+
+
+def _conv2d_size(problem: Conv2dProblem, scaled: Callable[[int], int]) -> str:
+    side = _exact if is_small_plane(problem) else scaled
+    picture = f"n{scaled(problem.n)}c{problem.c}h{side(problem.h)}w{side(problem.w)}"
+    return f"{picture}_k{problem.k}r{problem.r}s{problem.s}"
+
+
+def _conv2d_kernel(problem: Conv2dProblem) -> str:
+    plane = f"h{problem.h}w{problem.w}" if is_small_plane(problem) else ""
+    return f"c{problem.c}{plane}_k{problem.k}r{problem.r}s{problem.s}"
+
+
+def _pool2d_size(problem: Pool2dProblem, scaled: Callable[[int], int]) -> str:
+    picture = f"n{scaled(problem.n)}c{problem.c}h{scaled(problem.h)}w{scaled(problem.w)}"
+    return f"max_{picture}_r{problem.r}s{problem.s}"
+
+
+def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
+    return f"m{scaled(problem.m)}n{scaled(problem.n)}k{scaled(problem.k)}"
+
+
+class _Form(NamedTuple):
+    """How the keys of an operation are written.
+
+    Attributes
+    ----------
+    size
+        The sizes, of which those that kernels take at run time are scaled by a function.
+    kernel
+        The sizes that kernels are made for.
+    tokens, seen
+        What follows the sizes; and what kernels see of the others.
+    """
+
+    size: Callable[[Any, Callable[[int], int]], str]
+    kernel: Callable[[Any], str]
+    tokens: Callable[[Any], list[str]]
+    seen: Callable[[Any], list[str]]
+
+
+_FORMS: dict[str, _Form] = {
+    "conv2d": _Form(_conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_seen),
+    "max_pool2d": _Form(_pool2d_size, lambda problem: f"max_r{problem.r}s{problem.s}", _pool2d_tokens, _wide),
+    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, lambda _: []),
+    "relu": _Form(
+        lambda problem, scaled: f"relu{scaled(problem.size)}",
+        lambda _: "relu",
+        lambda problem: [SHORT_NAMES[problem.dtype]],
+        lambda _: [],
+    ),
+}
 
 
 def _tokens(text: str, match: re.Match[str]) -> list[str]:

@@ -148,6 +148,11 @@ class Pool2dProblem(Geometry):
     __setstate__ = ProblemBase.__setstate__
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width of x."""
+        return (self.h, self.w)
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """x."""
         return (Operand("x", "input", self.x_shape, self.dtype, self.layout),)

@@ -67,6 +67,10 @@ class ProblemBase:
         Shape of the output in its physical layout.
     outputs : int
         Elements of the output.
+    sides : tuple of int
+        What is called the size of a problem: h and w of pictures, m, n, k of a product, the number of elements.
+    stride : tuple of int
+        Per axis (vertical, horizontal); empty where nothing slides.
     taps : int
         Elements of the input that one output is made of; where outputs are sums, products in one of them.
     flops : int
@@ -81,6 +85,8 @@ class ProblemBase:
 
     operation: ClassVar[str]
     multiplies: ClassVar[bool] = False
+
+    stride: tuple[int, ...]
 
     direction: str
     precision: str
@@ -100,6 +106,11 @@ class ProblemBase:
     @property
     def results(self) -> tuple[Operand, ...]:
         """The arrays that are written."""
+        raise NotImplementedError
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """What is called the size."""
         raise NotImplementedError
 
     @property

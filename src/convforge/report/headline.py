@@ -85,7 +85,7 @@ def _rival(view: View, kind: Group) -> str:
 
 def _competing(found: Iterable[Duel]) -> str:
     """Which arithmetic competes."""
-    asked = {getattr(parse_problem(d.ours.result.problem), "precision", "strict") for d in found}
+    asked = {parse_problem(d.ours.result.problem).precision for d in found}
     if asked == {"strict"}:
         return gettext("both in strict arithmetic")
     return gettext("both in the arithmetic that the case allows")

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from convforge.bench.records import Result, Run
 from convforge.bench.store import load_runs
 from convforge.bench.verdicts import Verdict, judge
 from convforge.language import gettext, ngettext
-from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import SHORT_NAMES
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
@@ -284,19 +285,12 @@ def _several(run: Run) -> set[str]:
 
 
 def _size(problem: Problem) -> tuple[int | None, str]:
-    if isinstance(problem, Conv2dProblem | Pool2dProblem):
-        return (problem.h if problem.h == problem.w else None), f"{problem.h}x{problem.w}"
-    if isinstance(problem, GemmProblem):
-        text = f"{problem.m}x{problem.n}x{problem.k}"
-        return (problem.m if problem.m == problem.n == problem.k else None), text
-    return problem.size, str(problem.size)
+    sides = problem.sides
+    return (sides[0] if len(set(sides)) == 1 else None), "x".join(map(str, sides))
 
 
 def _stride(problem: Problem) -> str:
-    if not isinstance(problem, Conv2dProblem | Pool2dProblem):
-        return ""
-    a, b = problem.stride
-    return str(a) if a == b else f"{a}x{b}"
+    return "x".join(str(step) for step in dict.fromkeys(problem.stride))
 
 
 def _family(problem: Problem) -> tuple[str, str]:
@@ -305,9 +299,7 @@ def _family(problem: Problem) -> tuple[str, str]:
     Two problems share the first only where they differ in size and stride alone.
     """
     rest, shown = _rest(str(problem))
-    first = [_operands(problem)]
-    if isinstance(problem, Conv2dProblem | Pool2dProblem):
-        first.append(f"{problem.r}x{problem.s}")
+    first = _OPERANDS[problem.operation](problem)
     return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
 
 
@@ -315,15 +307,20 @@ def _listed(words: Sequence[str]) -> str:
     return gettext(", ").join(words)
 
 
-def _operands(problem: Problem) -> str:
-    """The operation, and the channels that it takes and makes."""
-    if isinstance(problem, GemmProblem):
-        return gettext("matrix product")
-    if not isinstance(problem, Conv2dProblem | Pool2dProblem):
-        return "ReLU"
-    batch = f"{problem.n} x " if problem.n != 1 else ""
-    if isinstance(problem, Pool2dProblem):
-        return gettext("max pooling {batch}{c} channels").format(batch=batch, c=problem.c)
+def _of_product(problem: GemmProblem) -> list[str]:
+    return [gettext("matrix product")]
+
+
+def _of_relu(problem: ElementwiseProblem) -> list[str]:
+    return ["ReLU"]
+
+
+def _of_pooling(problem: Pool2dProblem) -> list[str]:
+    words = gettext("max pooling {batch}{c} channels").format(batch=_batch(problem.n), c=problem.c)
+    return [words, f"{problem.r}x{problem.s}"]
+
+
+def _of_convolution(problem: Conv2dProblem) -> list[str]:
     if problem.groups > 1 and problem.groups == problem.c:
         words = gettext("{c} channels depthwise to {k}")
     elif problem.c == 3 and problem.groups == 1:
@@ -332,7 +329,20 @@ def _operands(problem: Problem) -> str:
         words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
     else:
         words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
-    return batch + words.format(c=problem.c, k=problem.k)
+    return [_batch(problem.n) + words.format(c=problem.c, k=problem.k), f"{problem.r}x{problem.s}"]
+
+
+def _batch(n: int) -> str:
+    return f"{n} x " if n != 1 else ""
+
+
+# Operation -> its name with the channels that it takes and makes, and the filter or the window.
+_OPERANDS: dict[str, Callable[[Any], list[str]]] = {
+    "conv2d": _of_convolution,
+    "gemm": _of_product,
+    "max_pool2d": _of_pooling,
+    "relu": _of_relu,
+}
 
 
 def _rest(text: str) -> tuple[list[str], int]:

@@ -17,7 +17,7 @@ from typing import Literal
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, ngettext
 from convforge.language.stored import stored
-from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
+from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
 from convforge.report.records import Entry, View
@@ -167,12 +167,12 @@ def kinds(view: View) -> list[Group]:
 def _kind(entry: Entry) -> str:
     """What a case is, in words."""
     problem = parse_problem(entry.result.problem)
-    if isinstance(problem, GemmProblem):
-        return gettext("matrix products")
-    if isinstance(problem, Pool2dProblem):
-        return gettext("max pooling")
-    if not isinstance(problem, Conv2dProblem):
-        return "ReLU"
+    if isinstance(problem, Conv2dProblem):
+        return _kind_of_convolution(problem)
+    return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
+
+
+def _kind_of_convolution(problem: Conv2dProblem) -> str:
     if problem.groups > 1 and problem.groups == problem.c:
         return gettext("depthwise convolutions")
     if problem.c <= PICTURE_CHANNELS:
@@ -252,9 +252,7 @@ def accuracies(view: View) -> list[Accuracy]:
 
 def _types(problem: Problem) -> str:
     """The type of what a problem multiplies; of both factors where they differ."""
-    if not isinstance(problem, Conv2dProblem):
-        return problem.dtype
-    return problem.x_dtype if problem.x_dtype == problem.w_dtype else f"{problem.x_dtype} x {problem.w_dtype}"
+    return " x ".join(dict.fromkeys(o.dtype for o in problem.operands if o.role != "epilogue"))
 
 
 def gates(view: View) -> list[tuple[str, str]]:

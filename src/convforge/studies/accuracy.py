@@ -52,7 +52,7 @@ def _data(found: Sequence[Result], what: str = "rms") -> tuple[Datum, ...]:
 
 
 def _type(r: Result) -> str:
-    return str(getattr(parse_problem(r.problem), "x_dtype", ""))
+    return parse_problem(r.problem).input.dtype
 
 
 def bound(run: Run) -> Iterator[Finding]:
@@ -163,8 +163,8 @@ def length(run: Run) -> Iterator[Finding]:
     found: dict[int, Result] = {}
     for r in _checked(run):
         p = parse_problem(r.problem)
-        if r.algorithm == "direct_naive" and isinstance(p, Conv2dProblem) and p.x_dtype == "float32" and _rms(r) > 0:
-            found[p.c // p.groups * p.r * p.s] = r
+        if r.algorithm == "direct_naive" and p.input.dtype == "float32" and _rms(r) > 0:
+            found[p.taps] = r
     if len(found) < 2:
         yield Finding("sum-length", "length/too-few", {"n": len(found)}, supported=False)
         return

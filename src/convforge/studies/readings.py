@@ -61,7 +61,7 @@ class Reading:
 
 def allowed(result: Result, problem: Problem) -> bool:
     """Whether a result's arithmetic is one that its problem allows."""
-    return result.precision in ("strict", getattr(problem, "precision", "strict"))
+    return result.precision in ("strict", problem.precision)
 
 
 def device_backend(run: Run) -> str:

@@ -42,7 +42,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 def first_stride(run: Run) -> Run:
     """A run's results at the smallest of its strides: others are what the study `stride` is about."""
-    strides = {r.problem: getattr(parse_problem(r.problem), "stride", ()) for r in run.results}
+    strides = {r.problem: parse_problem(r.problem).stride for r in run.results}
     first = min((stride for stride in strides.values() if stride), default=())
     return replace(run, results=tuple(r for r in run.results if strides[r.problem] in ((), first)))
 
