@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from tests.bench import fakes
+from tests.cases import CASES
 from tests.tuning.played import RESULTS, PlayedGpu
 
 from convforge.algorithms import find
+from convforge.backends.cpu import cpu_facts
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.cells import select
 from convforge.bench.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
@@ -18,6 +20,7 @@ from convforge.bench.store import load_runs
 from convforge.problem import parse_problem
 from convforge.tuning import choose, decide, tune
 from convforge.tuning.cost import predicted_s, rates_of
+from convforge.tuning.heuristic import preferred
 from convforge.tuning.search import methods_for
 
 H200 = RESULTS / "nvidia-h200-132sm"
@@ -115,6 +118,19 @@ def test_the_first_stored_config_counts_as_the_default_whatever_that_is_now() ->
 
 
 # The cost model.
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_preferences_are_in_the_order_of_ranks_and_end_with_the_plainest_method(backend: str) -> None:
+    facts = cpu_facts() if backend == "cpu" else facts_of(runs()[0])
+    for case in CASES:
+        problem = parse_problem(case.text)
+        found = preferred(problem, facts)
+        rules = [a.preference_for(problem, facts) for a, _ in found]
+        assert [rule.why for rule in rules if rule] == [why for _, why in found]
+        assert [rule.rank for rule in rules if rule] == sorted(rule.rank for rule in rules if rule)
+        plainest = {"conv2d": "direct_naive", "gemm": "gemm_loops" if backend == "cpu" else "gemm_naive"}
+        assert found[-1][0].name == plainest.get(problem.operation, found[0][0].name), case
 
 
 def test_every_convolution_and_product_of_ours_states_its_cost() -> None:

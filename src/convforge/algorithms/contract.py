@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -369,6 +369,8 @@ class Algorithm(ABC, Generic[P, C]):
         Figures for the cost model.
     look : Mark or None
         How charts draw it, on every backend the same; None: as one of the looks that are left.
+    preference : Preference or None
+        By which the choice by rule takes it, if that is the same for all problems.
     """
 
     name: ClassVar[str]
@@ -382,6 +384,7 @@ class Algorithm(ABC, Generic[P, C]):
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()
     look: ClassVar[Mark | None] = None
+    preference: ClassVar[Preference | None] = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -403,6 +406,10 @@ class Algorithm(ABC, Generic[P, C]):
     def work_for(self, problem: P) -> Work:
         """FLOPs and bytes that a call takes: by default every product, and everything read and written once."""
         return Work(problem.flops, problem.least_bytes)
+
+    def preference_for(self, problem: P, facts: DeviceFacts) -> Preference | None:
+        """Where the choice by rule puts it for a problem, which it may refuse; None: that never chooses it."""
+        return self.preference
 
     def versions(self) -> dict[str, str]:
         """Versions of the libraries that do the work, by name: stored with every result."""

@@ -6,7 +6,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from typing import NamedTuple
+
+# Reasons that several methods give.
+GENERAL = "the general method that comes next"
+FASTEST = "the fastest of its operation in the bench's results"
+
+
+class Rank(IntEnum):
+    """Places in the order of preference, the first first; of the same rank, the earlier of the ladder comes first."""
+
+    # Convolutions: fewer products, where the problem allows them, with tiles that stay on the chip, or in memory.
+    LESS_ARITHMETIC_ON_CHIP = auto()
+    LESS_ARITHMETIC = auto()
+    # Pictures that are over before anything but latency counts; of bytes.
+    SMALL = auto()
+    BYTES = auto()
+    # Filters that see one channel each.
+    FEW_CHANNELS_EACH = auto()
+    PLANES_TOGETHER = auto()
+    PLANES_AS_MATRICES = auto()
+    WHOLE_PLANES = auto()
+    ONE_CHANNEL = auto()
+    ONE_CHANNEL_NEXT = auto()
+    ONE_CHANNEL_LAST = auto()
+    # Products of matrices: filters of 1x1, a matrix that is written, one that is not.
+    POINTWISE = auto()
+    WRITTEN_MATRIX = auto()
+    MATRIX = auto()
+    # Direct methods.
+    FEW_CHANNELS = auto()
+    DIRECT = auto()
+    SHARED_PIXELS = auto()
+    # Where no rule speaks.
+    GENERAL_PRODUCT = auto()
+    GENERAL_MATRIX = auto()
+    GENERAL_LOOPS = auto()
+    # Other operations.
+    FIRST = auto()
+    SECOND = auto()
+    THIRD = auto()
+
+
+class Preference(NamedTuple):
+    """A method's place in the order of preference, and the sentence that says why."""
+
+    rank: Rank
+    why: str
 
 
 class Mark(NamedTuple):

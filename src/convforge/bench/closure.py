@@ -23,7 +23,8 @@ LEFT_OUT = ("convforge.algorithms.contract",)
 DECORATORS = ("convforge.backends.cpu.jit",)
 # Members of a class that choose among methods and configs or speak to readers: a config, once chosen, runs the same
 # without them. `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
-SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for", "look")
+SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for", "look", "preference",
+        "preference_for")  # fmt: skip
 
 Name = tuple[str, str]
 

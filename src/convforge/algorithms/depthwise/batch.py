@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
+from convforge.algorithms.depthwise.family import (
+    WIDE,
+    DepthwiseConvolution,
+    idle_for_planes,
+    is_preferred,
+    whole_planes_pay,
+    whole_planes_refusal,
+)
 from convforge.algorithms.depthwise.mma import BANKS, COLUMNS, DEPTH, FIRST_ARCHITECTURE, ROWS, VECTOR, halves_refusal
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -32,6 +39,9 @@ MOST_MATRICES, MOST_SUMS = 16, 12
 
 # Threads that a multiprocessor shall hold.
 RESIDENT = 512
+
+# Windows of a row, of all pictures, that fill a product of tensor cores.
+FULL_PRODUCT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +103,19 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         """See :class:`Algorithm`. A product takes 16 windows of a row, of several pictures: fewer leave gaps."""
         windows = max(1, -(-problem.q // 8))
         span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
-        full = max(1.0, 16 / (max(problem.n, 1) * windows))
+        full = max(1.0, FULL_PRODUCT / (max(problem.n, 1) * windows))
         products = problem.p * windows * 8 * problem.r * -(-span // 16) * 16 * full
         idle = idle_for_planes(problem)
         return Work(problem.n * problem.c * 2 * products * idle, problem.least_bytes * idle)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if not is_preferred(problem):
+            return None
+        full = problem.x_dtype in ("float16", "bfloat16") and problem.n * -(-problem.q // 8) >= FULL_PRODUCT
+        full &= problem.stride == (1, 1) and problem.r * problem.s > WIDE
+        rank = Rank.PLANES_TOGETHER if full and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
+        return Preference(rank, "every filter sees one channel: tensor cores multiply rows of several pictures by it")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -99,6 +99,13 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     since = "direct_tiled"
     cost = MethodCost(0.17, 0.8, 2048, 1)
     look = Mark("olive", "diamond")
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if not is_preferred(problem):
+            return None
+        rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
+        return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

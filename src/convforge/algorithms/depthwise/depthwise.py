@@ -16,11 +16,12 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import View, view
 from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
 
 _VECTOR_BYTES = 32
 # Of L2, for the tile: the output passes through it too.
@@ -83,6 +84,14 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     since = "direct_rows"
     cost = MethodCost(0.40, 0.5, 1, 1)
     look = Mark("olive", "circle")
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`.  Where sums are exact in float32, if they are whole numbers."""
+        if not problem.groups == problem.c > 1 or (is_integer(problem.acc_dtype) and problem.largest_sum >= 2**24):
+            return None
+        return Preference(
+            Rank.ONE_CHANNEL, "every filter sees one channel: vectors of sums stay in registers for all its taps"
+        )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import TypeVar
 
 from convforge.algorithms.contract import Config
+from convforge.algorithms.direct.box import MOST_TAPS
 from convforge.algorithms.include.divide import LIMIT_BITS
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
 
 C = TypeVar("C", bound=Config)
+
+# Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
+MANY_OUTPUTS = 8
+
+# Taps of a filter beyond which, in NHWC too, planes in shared memory are ahead; and those with pixels of four bytes or
+# more, of whose lines a few planes have use.
+LARGE, WIDE = 49, 9
+
+# Pixels of a plane up to which blocks that hold whole planes are ahead of tiles in NCHW; up to which they are with
+# large filters, and on 16-bit floats tensor cores; and planes for each SM from which all of them are: fewer leave some
+# without any.
+SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 
 # Planes that keep a GPU busy where a block has whole ones.
 BUSY_PLANES = 512
@@ -40,3 +54,21 @@ def whole_planes_refusal(problem: Conv2dProblem) -> str | None:
 def idle_for_planes(problem: Conv2dProblem) -> float:
     """How much longer a call takes where blocks have whole planes and there are too few for all SMs."""
     return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
+
+
+def is_preferred(problem: Conv2dProblem) -> bool:
+    """Tell if these methods come before those of any channels: with one channel only where the filter is large."""
+    if problem.groups != problem.c:
+        return False
+    return problem.c > 1 or (problem.r * problem.s > MOST_TAPS and problem.k_per_group < MANY_OUTPUTS)
+
+
+def whole_planes_pay(problem: Conv2dProblem, facts: DeviceFacts) -> bool:
+    """Tell if blocks that hold whole planes are ahead of tiles."""
+    most = LARGE_PLANE if problem.r * problem.s >= LARGE else SMALL_PLANE
+    return problem.n * problem.c >= FEW_PLANES * facts.cores and problem.h * problem.w <= most
+
+
+def tiles_of_planes_pay(problem: Conv2dProblem) -> bool:
+    """Tell if tiles of planes in shared memory are ahead of vectors of channels."""
+    return problem.r * problem.s > (WIDE if itemsize(problem.x_dtype) >= 4 else LARGE)

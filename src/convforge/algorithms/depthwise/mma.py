@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
+from convforge.algorithms.depthwise.family import (
+    SMALL_PLANE,
+    DepthwiseConvolution,
+    idle_for_planes,
+    is_preferred,
+    whole_planes_pay,
+    whole_planes_refusal,
+)
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.plane_tiles import whole_vectors, window
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -126,6 +133,14 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
         idle = idle_for_planes(problem)
         return Work(planes * (2 * products + PLANE_FLOPS) * idle, problem.least_bytes * idle)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if not is_preferred(problem):
+            return None
+        large = problem.x_dtype in ("float16", "bfloat16") and problem.h * problem.w > SMALL_PLANE
+        rank = Rank.PLANES_AS_MATRICES if large and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
+        return Preference(rank, "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

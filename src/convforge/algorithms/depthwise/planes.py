@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution
+from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import (
@@ -23,7 +23,7 @@ from convforge.algorithms.include.plane_tiles import (
 )
 from convforge.algorithms.include.resident import blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -143,6 +143,13 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         """See :class:`Algorithm`. In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
         interleaved = problem.x_layout == "NHWC" and problem.c > 1
         return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if not is_preferred(problem):
+            return None
+        rank = Rank.ONE_CHANNEL if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL_NEXT
+        return Preference(rank, "every filter sees one channel: tiles of several planes share a block")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -10,12 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, idle_for_planes, whole_planes_refusal
+from convforge.algorithms.depthwise.family import (
+    DepthwiseConvolution,
+    idle_for_planes,
+    is_preferred,
+    whole_planes_pay,
+    whole_planes_refusal,
+)
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.plane_tiles import odd_vectors, tile_height, whole_vectors, window
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -114,6 +120,13 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
         idle = idle_for_planes(problem)
         return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if not is_preferred(problem):
+            return None
+        rank = Rank.WHOLE_PLANES if whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
+        return Preference(rank, "every filter sees one channel: a block holds whole planes, a thread a row")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -12,6 +12,9 @@ from convforge.backends.maps import MOST_UNITS, TiledMap
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
+# Taps of filters that see one channel each up to which boxes are ahead: beyond, threads that slide along rows are.
+MOST_TAPS = 49
+
 
 @dataclass(frozen=True, slots=True)
 class BoxesConfig(Config):

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.direct.blocks import box_work, even_share
 from convforge.algorithms.direct.box import (
+    MOST_TAPS,
     Box,
     BoxesConfig,
     box_map,
@@ -30,7 +31,7 @@ from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -102,6 +103,12 @@ WARP, MOST_SHARED = 32, 2
 # Maps that a plan keeps: to encode one takes microseconds.
 KEPT_MAPS = 64
 
+# Output channels of a group up to which boxes that come ahead of the threads are ahead: with more there is so much to
+# multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
+# limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
+# sees one of several, pixels from which they are.
+FEW_CHANNELS, MOST_PIXELS, MANY_PIXELS = 4, 48 << 20, 512 * 512
+
 
 class _WithMaps(Runtime, Protocol):
     """A runtime whose device brings boxes to shared memory."""
@@ -128,6 +135,16 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return box_work(problem)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        few = problem.groups == 1 and problem.c <= FEW_CHANNELS
+        least = 0 if few else MANY_PIXELS
+        if problem.k_per_group > FEW_CHANNELS or not least <= problem.h * problem.w <= MOST_PIXELS:
+            return None
+        each = problem.groups == problem.c > 1 and problem.r * problem.s <= MOST_TAPS
+        rank = Rank.FEW_CHANNELS_EACH if each else Rank.FEW_CHANNELS
+        return Preference(rank, "few channels: the next boxes of pixels come while one is computed")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -14,7 +14,7 @@ from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -30,6 +30,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     cost = MethodCost(0.004, 0.03, 1, 1)
     look = Mark("sky", "square")
+    preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -89,6 +90,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     since = "direct_naive"
     cost = MethodCost(0.30, 0.4, 1, 1)
     look = Mark("blue", "circle")
+    preference = Preference(Rank.DIRECT, "few channels or few outputs: bound by memory, read once from a cached tile")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -50,6 +50,9 @@ OTHER_REGISTERS = 45
 # Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
 # again.
 LEAST_ROWS = 4
+
+# Pixels of a picture of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
+MANY_PIXELS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,12 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. A row of the filter, however long, takes as many operations as ten taps."""
         return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.acc_dtype != "int32" or problem.h * problem.w < MANY_PIXELS:
+            return None
+        return Preference(Rank.BYTES, "bytes: a row of the filter is one product of a tensor core")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

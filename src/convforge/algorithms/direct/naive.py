@@ -12,7 +12,7 @@ from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -64,6 +64,7 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
     summary = "one thread an output, all from global memory"
     cost = MethodCost(0.10, 0.4, 1024, 2)
     look = Mark("sky", "square")
+    preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -12,7 +12,7 @@ from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill,
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled, evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -38,6 +38,13 @@ DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
 # Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
 # them a multiprocessor holds one of the largest at a time, and a grid of more blocks than multiprocessors has to wait.
 LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
+
+# Outputs of a plane for each SM, a block of threads, up to which a picture is over before anything but latency counts,
+# and output channels: a thread has them all.
+FEW_OUTPUTS, FEW_CHANNELS = 512, 4
+
+# Stride from which, where windows share no pixel, neighbouring pixels are no vector that a thread could use.
+APART = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,16 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Loads take a thread's time; output channels share a pixel for nothing."""
         return Work(problem.flops / min(problem.k_per_group, MOST_OUTPUTS), problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.groups != 1 or problem.k_per_group > FEW_CHANNELS:
+            return None
+        if problem.n * problem.p * problem.q <= FEW_OUTPUTS * facts.cores:
+            return Preference(Rank.SMALL, "a small picture: pixels and filter are under way at once")
+        if problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
+            return Preference(Rank.SMALL, "windows share no pixel: there is nothing to keep for a neighbour")
+        return None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -14,7 +14,7 @@ from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, 
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import compiled
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -113,6 +113,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     cost = MethodCost(0.42, 0.9, 2048, 1)
     look = Mark("pink", "triangle-down")
+    preference = Preference(Rank.DIRECT, "a thread's outputs share the pixels that it holds in registers")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""

@@ -10,7 +10,7 @@ from typing import Any
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, TYPES, address
 from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
-from convforge.algorithms.traits import Mark
+from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -62,6 +62,7 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
     summary = "16-byte loads and stores, several on their way a thread"
     operation = "relu"
     look = Mark("blue", "cross")
+    preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

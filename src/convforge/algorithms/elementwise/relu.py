@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.traits import Mark
+from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -27,6 +27,7 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
     summary = "NumPy's maximum, in blocks, threads"
     operation = "relu"
     look = Mark("blue", "cross")
+    preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

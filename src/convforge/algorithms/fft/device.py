@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.fft.tiling import Tiling, sizes, tiling, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -75,6 +75,10 @@ class Fft(DeviceConvolution[FftConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return transform_work(problem, 3)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        return TRANSFORM if problem.precision == self.precision else None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

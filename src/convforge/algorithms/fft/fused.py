@@ -15,7 +15,7 @@ from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -24,6 +24,9 @@ from convforge.problem.types import is_integer, itemsize
 
 # Size of a transform -> the numbers that a thread of its outer and of its inner stage holds.
 STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
+
+# Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
+MOST_EXTENT = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,14 @@ class FftFused(DeviceConvolution[FusedConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return transform_work(problem, 0)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.precision != self.precision or max(problem.extent_h, problem.extent_w) > MOST_EXTENT:
+            return None
+        return Preference(
+            Rank.LESS_ARITHMETIC_ON_CHIP, "every filter sees one channel: its tiles never leave shared memory"
+        )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

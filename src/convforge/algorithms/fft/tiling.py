@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from convforge.algorithms.traits import Work
+from convforge.algorithms.traits import Preference, Rank, Work
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -21,6 +21,9 @@ MOST = 4096
 FAST: tuple[int, ...] = tuple(sorted(
     2**a * 3**b * 5**c for a in range(1, 13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= MOST
 ))  # fmt: skip
+
+# Why transforms are taken where a problem allows them.
+TRANSFORM = Preference(Rank.LESS_ARITHMETIC, "the products in the frequency domain do not grow with the filter")
 
 # Into how many parts an axis of the output is cut, to find sizes.
 CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)

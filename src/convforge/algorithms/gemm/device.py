@@ -14,7 +14,7 @@ from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem, GemmProblem
@@ -104,6 +104,7 @@ class GemmNaive(GemmStep[BlockConfig]):
     path = "algorithms/gemm/naive.cu"
     cost = MethodCost(0.09, 0.4, 1024, 1)
     look = Mark("brown", "square")
+    preference = Preference(Rank.THIRD, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
@@ -275,6 +276,7 @@ class GemmVectorised(_Tiled):
     )  # fmt: skip
     cost = MethodCost(0.70, 0.6, 8192, 1)
     look = Mark("sky", "circle")
+    preference = Preference(Rank.SECOND, FASTEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +371,7 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     path = "algorithms/gemm/warp_tiled.cu"
     cost = MethodCost(0.77, 0.6, 8192, 1)
     look = Mark("green", "diamond")
+    preference = Preference(Rank.FIRST, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""

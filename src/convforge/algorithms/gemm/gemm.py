@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -35,6 +35,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     cost = MethodCost(0.02, 0.1, 1, 1)
     look = Mark("purple", "square")
+    preference = Preference(Rank.THIRD, FASTEST)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -81,6 +82,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     since = "gemm_loops"
     cost = MethodCost(0.30, 0.4, 1, 1)
     look = Mark("amber", "triangle-up")
+    preference = Preference(Rank.SECOND, FASTEST)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""
@@ -119,6 +121,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     since = "gemm_blocked"
     cost = MethodCost(0.78, 0.5, 1, 1)
     look = Mark("blue", "triangle-down")
+    preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -9,7 +9,7 @@ from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Fram
 from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import INLINE_FLOPS
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -25,6 +25,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     since = "gemm_blas"
     cost = MethodCost(0.60, 0.4, 1, 2)
     look = Mark("olive", "triangle-left")
+    preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the picture where it lies")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

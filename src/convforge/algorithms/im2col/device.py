@@ -14,7 +14,7 @@ from convforge.algorithms.gemm.device import LADDER
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -34,6 +34,16 @@ MOST_CHUNKS = 1024
 ALIGNMENT = 256
 # Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
 NEAR_CHANNELS = 16
+
+# Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
+# columns keep few blocks busy, and a product whose operands lie ready is over sooner. Where there is one product, more
+# columns, and outputs for each SM, up to which it is.
+FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
+
+# Taps and output channels from which, with several input channels but too few for tiles of their own, the matrix pays:
+# a thread that holds its pixels would read a tap for nearly every product. And outputs for each SM from which it does:
+# with fewer, a method of one launch is over first.
+MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,18 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         """See :class:`Algorithm`. The matrix of windows is written and read besides."""
         windows = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q * itemsize(problem.acc_dtype)
         return Work(blocked_flops(problem), problem.least_bytes + 2 * windows)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
+        long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
+        if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
+            why = f"{outputs} outputs of {problem.taps} products share what they load"
+            return Preference(Rank.WRITTEN_MATRIX, why)
+        several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
+        if channels > 8 and outputs >= 8 and (columns <= FEW_COLUMNS or (several and problem.groups == 1)):
+            return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands lie ready")
+        return Preference(Rank.GENERAL_MATRIX, GENERAL)
 
 
 def _chunk(total: int, columns: int) -> int:

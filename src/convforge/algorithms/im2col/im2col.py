@@ -18,7 +18,7 @@ from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
 from convforge.algorithms.include.workspace import carve, nbytes
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -78,6 +78,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     since = "gemm_blas"
     cost = MethodCost(0.50, 0.2, 1, 6)
     look = Mark("amber", "diamond")
+    preference = Preference(Rank.GENERAL_MATRIX, GENERAL)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -12,9 +12,10 @@ import numpy as np
 from convforge.algorithms.contract import Frame, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
+from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
@@ -50,6 +51,13 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return Work(blocked_flops(problem), problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.c_per_group > 8 and problem.k_per_group >= 8:
+            why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
+            return Preference(Rank.MATRIX, why)
+        return shared_pixels(problem, Rank.SHARED_PIXELS) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
         """See :class:`Algorithm`. Those that waste least of the device first."""

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
-from convforge.algorithms.traits import Mark, MethodCost
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -98,6 +99,10 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     since = "im2col"
     cost = MethodCost(0.60, 0.4, 1, 2)
     look = Mark("teal", "square")
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        return shared_pixels(problem, Rank.MATRIX) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

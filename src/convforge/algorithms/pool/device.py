@@ -12,7 +12,7 @@ from typing import Any
 from convforge.algorithms.contract import Config, Frame, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
 from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
-from convforge.algorithms.traits import Mark
+from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -63,6 +63,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     summary = "a tile of outputs a thread, each pixel under it read once, 16-byte loads"
     operation = "max_pool2d"
     look = Mark("blue", "diamond")
+    preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -11,7 +11,7 @@ from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Oper
 from convforge.algorithms.include.ends import ends
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.views import view
-from convforge.algorithms.traits import Mark
+from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -26,6 +26,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     summary = "rows of outputs, down the window and then along it, vectorised, threads"
     operation = "max_pool2d"
     look = Mark("blue", "square")
+    preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -14,8 +14,8 @@ from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
-from convforge.algorithms.separable.factors import two_passes
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.separable.factors import two_passes, two_passes_why
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -112,6 +112,12 @@ class Separable(DeviceConvolution[FusedConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return two_passes(problem)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.precision != self.precision:
+            return None
+        return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

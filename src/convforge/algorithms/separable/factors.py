@@ -158,3 +158,8 @@ def _rounded(
 def two_passes(problem: Conv2dProblem) -> Work:
     """Work of a filter of rank one, the least that there can be."""
     return Work(problem.flops * (problem.r + problem.s) / max(problem.r * problem.s, 1), problem.least_bytes)
+
+
+def two_passes_why(problem: Conv2dProblem) -> str:
+    """The reason to take them."""
+    return f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}"

@@ -14,8 +14,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
-from convforge.algorithms.separable.factors import factor, two_passes
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.separable.factors import factor, two_passes, two_passes_why
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -98,6 +98,12 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return two_passes(problem)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.precision != self.precision:
+            return None
+        return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,7 @@ from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal
 from convforge.algorithms.include.workspace import Part, carve, nbytes
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -241,3 +241,9 @@ class WinogradF4(_Winograd):
     m = 4
     cost = MethodCost(0.27, 0.4, 1, 2)
     look = Mark("purple", "triangle-down")
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.precision != self.precision:
+            return None
+        return Preference(Rank.LESS_ARITHMETIC, "a quarter of the products, where the transforms pay")
