@@ -193,7 +193,7 @@ def run(
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
-    inputs = tuple(array for array in (x, w, operands.bias) if array is not None)
+    inputs = tuple([array for array in (x, w, operands.bias) if array is not None])
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
     tape = None if keep is None or stream is None else Tape(stream)
     first = (None,) * lacks_batch

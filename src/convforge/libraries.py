@@ -224,7 +224,8 @@ class _Torch:
             return array.view(self._torch.uint16).numpy().view(BFLOAT16) if half else array.numpy()
         name = self.dtype(array)
         dtype = numpy_dtype(name) if name in SHORT_NAMES else np.dtype(f"V{array.element_size()}")
-        steps = tuple(step * dtype.itemsize for step in array.stride())
+        size = dtype.itemsize
+        steps = tuple([step * size for step in array.stride()])
         return DeviceArray.over(array.data_ptr(), tuple(array.shape), steps, dtype, array)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -461,7 +462,7 @@ class _Written:
 @lru_cache(maxsize=256)
 def replaying(kind: Any) -> Library | None:
     """The library of a type of arrays whose calls can be made again; None where it has no such."""
-    make = _maker(kind, tuple(module in sys.modules for module, _ in _OTHERS))
+    make = _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
     library = None if make is None else make()
     return None if isinstance(library, _Jax) else library
 
@@ -475,7 +476,7 @@ def library_of(value: Any, name: str) -> Library:
         It is no array of a library that convforge knows.
     """
     kind: Any = type(value)
-    make = _maker(kind, tuple(module in sys.modules for module, _ in _OTHERS))
+    make = _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
     if make is None:
         raise TypeError(
             f"{name} must be a NumPy array, a PyTorch tensor, or an array of CuPy or JAX; got {kind.__name__}: "

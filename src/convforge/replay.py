@@ -281,17 +281,18 @@ def replay(
     """
     if not tape.launches or not tape.launches_alone:
         return None
-    if any(place % ALIGNMENT for place in (0 if given else address(out), *(place for place, _ in tape.taken))):
+    taken = [place for place, _ in tape.taken]
+    if any(place % ALIGNMENT for place in (0 if given else address(out), *taken)):
         return None
     pieces = [(address(array), *span(array)) for array in (out, *inputs)]
     pieces += [(at, at, at + nbytes) for at, nbytes in tape.taken]
-    spans = tuple((low - at, high - at) for at, low, high in pieces[: 1 + len(inputs)])
+    spans = tuple([(low - at, high - at) for at, low, high in pieces[: 1 + len(inputs)]])
     moving = len(pieces)
     pieces += [(address(array), *span(array)) for array in held]
     launches = [again for launch in tape.launches if (again := _again(runtime, launch, pieces, moving)) is not None]
     if len(launches) < len(tape.launches):
         return None
-    takes = tuple(nbytes for _, nbytes in tape.taken)
+    takes = tuple([nbytes for _, nbytes in tape.taken])
     stream = tape.handle if held else None
     return Ready(
         home.library, runtime, out.shape, dtype, home.device, spans, takes, tuple(launches), tuple(held), stream
@@ -324,7 +325,7 @@ def _again(
         maps.append((at, *found, _encoder(runtime, one)))
     return _Launch(
         runtime.launcher(kernel, info), type(args).from_buffer_copy, args,
-        tuple(one for one in pointers if one[1] < moving), tuple(one for one in maps if one[1] < moving),
+        tuple([one for one in pointers if one[1] < moving]), tuple([one for one in maps if one[1] < moving]),
     )  # fmt: skip
 
 

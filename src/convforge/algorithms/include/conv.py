@@ -143,13 +143,15 @@ def strides(array: Any, layout: str, wide: bool) -> Strides:
     ValueError
         They have 32, and the array has gaps so large that these do not reach its end.
     """
-    steps = [step // array.itemsize for step in array.strides]
+    size = array.itemsize
+    first, second, third, last = [step // size for step in array.strides]
     if not wide:
-        reach = sum((size - 1) * abs(step) for size, step in zip(array.shape, steps, strict=True))
+        reach = 0
+        for count, step in zip(array.shape, (first, second, third, last), strict=True):
+            reach += (count - 1) * abs(step)
         if reach > WIDE:
             raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
-    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
-    return Strides(*(steps[axis] for axis in order))
+    return Strides(first, second, third, last) if layout == "NCHW" else Strides(first, last, second, third)
 
 
 def is_aligned(
@@ -174,9 +176,13 @@ def is_aligned(
     >>> is_aligned(4096, Strides(42, 21, 7, 1), {"n": 1, "c": 2, "h": 3}, {"w": 1}, 4, 4)
     False
     """
-    together = all(getattr(strides, axis) == step for axis, step in run.items())
-    even = all(size <= 1 or getattr(strides, axis) % vector == 0 for axis, size in sizes.items())
-    return together and even and (address or 0) % (vector * nbytes) == 0
+    for axis, step in run.items():
+        if getattr(strides, axis) != step:
+            return False
+    for axis, size in sizes.items():
+        if size > 1 and getattr(strides, axis) % vector:
+            return False
+    return (address or 0) % (vector * nbytes) == 0
 
 
 class _Weights(ctypes.Structure):

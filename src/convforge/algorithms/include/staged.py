@@ -76,7 +76,7 @@ class StagedWeights:
         """
         w = prepared.tensors["w"]
         steps = [step // w.itemsize for step in w.strides]
-        if sum((size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)) > WIDE:
+        if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:
             raise ValueError(f"weights of shape {w.shape} have strides of {steps} elements; make them contiguous first")
         start = address(w)
         if "flipped" in prepared.tensors:

@@ -33,13 +33,25 @@ class DeviceArray:
         At the device's address.
     owner : object
         What keeps the memory alive.
+
+    Attributes
+    ----------
+    address : int
+        Of the first element, on the device.
+    described : array
+        Shape, strides, type and address as a NumPy array, whose elements must not be touched.
+    shape, strides, dtype, ndim, size, itemsize, nbytes
+        As NumPy's; strides in bytes.
     """
 
-    __slots__ = ("_seen", "owner")
+    __slots__ = ("address", "described", "dtype", "itemsize", "nbytes", "ndim", "owner", "shape", "size", "strides")
 
     def __init__(self, seen: NDArray[Any], owner: Any) -> None:
-        self._seen = seen
+        self.described = seen
         self.owner = owner
+        self.address: int = seen.__array_interface__["data"][0]
+        self.shape, self.strides, self.dtype = seen.shape, seen.strides, seen.dtype
+        self.ndim, self.size, self.itemsize, self.nbytes = seen.ndim, seen.size, seen.itemsize, seen.nbytes
 
     @classmethod
     def at(cls, address: int, nbytes: int, owner: Any) -> DeviceArray:
@@ -58,54 +70,9 @@ class DeviceArray:
         return cls(seen.view(dtype) if dtype.names else seen, owner)
 
     @property
-    def address(self) -> int:
-        """Device address of the first element."""
-        return int(self._seen.__array_interface__["data"][0])
-
-    @property
-    def described(self) -> NDArray[Any]:
-        """Shape, strides, type and address as a NumPy array, whose elements must not be touched."""
-        return self._seen
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As NumPy's."""
-        return self._seen.shape
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """As NumPy's, in bytes."""
-        return self._seen.strides
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As NumPy's."""
-        return self._seen.dtype
-
-    @property
-    def ndim(self) -> int:
-        """As NumPy's."""
-        return self._seen.ndim
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return self._seen.size
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self._seen.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self._seen.nbytes
-
-    @property
     def is_contiguous(self) -> bool:
         """Whether its elements lie side by side in C order."""
-        return self._seen.flags.c_contiguous
+        return self.described.flags.c_contiguous
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -114,21 +81,21 @@ class DeviceArray:
 
     def __getitem__(self, index: Any) -> DeviceArray:
         """A view; an index that would copy is refused."""
-        return self._view(self._seen[index])
+        return self._view(self.described[index])
 
     def transpose(self, *axes: int) -> DeviceArray:
         """A view with the axes in this order."""
-        return self._view(self._seen.transpose(*axes))
+        return self._view(self.described.transpose(*axes))
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """A view of a contiguous array in another shape; ValueError where the array has gaps, as that takes a copy."""
         if not self.is_contiguous:
             raise ValueError(f"an array of shape {self.shape} and strides {self.strides} bytes must be copied first")
-        return self._view(self._seen.reshape(*shape))
+        return self._view(self.described.reshape(*shape))
 
     def view(self, dtype: Any) -> DeviceArray:
         """The same bytes as another type."""
-        return self._view(self._seen.view(dtype))
+        return self._view(self.described.view(dtype))
 
     def _view(self, seen: NDArray[Any]) -> DeviceArray:
         return DeviceArray(seen, self.owner)

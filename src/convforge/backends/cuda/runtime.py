@@ -229,7 +229,7 @@ class CudaRuntime:
 
         if room is None and _has_rows_apart(array):
             return self._download_rows(array, stream)
-        low, high = np.lib.array_utils.byte_bounds(array._seen) if array.size else (0, 0)
+        low, high = np.lib.array_utils.byte_bounds(array.described) if array.size else (0, 0)
         raw = np.empty(high - low, np.uint8) if room is None else room(high - low)
         if raw.size:
             handle = self.stream_handle(stream)
@@ -416,7 +416,7 @@ def _has_rows_apart(array: DeviceArray) -> bool:
     """Whether an array is rows, each in one piece, with gaps between them larger than they are."""
     if array.ndim != 2 or not array.size or array.strides[1] != array.itemsize:
         return False
-    return 2 * array.shape[1] * array.itemsize < array.strides[0] <= MOST_PITCH
+    return bool(2 * array.shape[1] * array.itemsize < array.strides[0] <= MOST_PITCH)
 
 
 def _timed() -> Any:
