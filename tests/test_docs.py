@@ -96,23 +96,40 @@ def touched() -> dict[str, str]:
 
 
 def names_in(name: str) -> set[str]:
-    """The methods that a file names, by their classes too; of a folder, any file; of faults, those beside it."""
+    """The methods that a file names, by their classes too; of a folder, any file; of faults, those beside it.
+
+    A catalogue of messages names them by their summaries.
+    """
     paths = sorted((ROOT / name).rglob("*.*")) if name.endswith("/") else [ROOT / name]
     if name == "tests/algorithms/faults.py":
         paths = sorted((ROOT / "tests/algorithms").glob("*faults*.py"))
+    if name.endswith(".po"):
+        text = text_of(name).replace('"\n"', "")
+        return {a.name for a in ASKED["every method"] if a.summary in text}
     paths = [path for path in paths if path.suffix != ".pyc"]
     words = {word for path in paths for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     return {a.name for a in ASKED["every method"] if not words.isdisjoint({a.name, type(a).__name__})}
 
 
 def test_the_files_that_a_new_method_touches_name_every_method() -> None:
-    assert len(touched()) == 13
+    assert len(touched()) == 14
     for file, asked in touched().items():
         if file in ("src/convforge/algorithms/FOLDER/", "src/convforge/algorithms/__init__.py"):
             continue  # a method without these is none
         assert (ROOT / file).exists(), file
         missing = {a.name for a in ASKED.get(asked, [])} - names_in(file)
         assert not missing, f"{file} does not name {sorted(missing)}, and the page says {asked}"
+
+
+def test_a_convolution_on_gpus_touches_as_many_files_as_the_page_says() -> None:
+    """None of these is a table of methods in the rooms that tune, draw or measure: they read it beside the method."""
+    of_every = ("every method", "every method of GPUs", "every convolution and product of GPUs")
+    files = [file for file, asked in touched().items() if asked in of_every]
+    several = {"src/convforge/algorithms/FOLDER/": 3, "docs/kernels/": 2}
+    count = sum(several.get(file, 1) for file in files)
+    assert f"touches {count} files" in text_of("docs/adding-an-algorithm.md")
+    source = [file for file in files if file.startswith("src/")]
+    assert {file.split("/")[2] for file in source} == {"algorithms", "language"}
 
 
 @pytest.mark.parametrize("of", ["the CPU", "GPUs"])
