@@ -18,7 +18,7 @@ def named(algorithm: Any) -> str:
 
 def allowed(problem: Any, algorithm: Any) -> Any:
     """The problem as it reads when it allows the method's arithmetic."""
-    if algorithm.precision == "strict" or not hasattr(problem, "precision"):
+    if algorithm.precision == "strict" or not problem.multiplies:
         return problem
     return dataclasses.replace(problem, precision=algorithm.precision)
 

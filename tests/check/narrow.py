@@ -71,12 +71,9 @@ def inputs_of(problem: Any, data: str, rounding: Rounding = FP32) -> Inputs:
         rows, columns = (np.arange(size) for size in shape[-2:])
         return 100 + 20 * np.sin(rows[:, None] / 3) + 10 * np.cos(columns / 4) + rng.normal(0, 1, shape)
 
-    if isinstance(problem, GemmProblem):
-        shapes: Any = ((problem.m, problem.k), (problem.k, problem.n))
-    else:
-        shapes = (problem.x_shape, problem.w_shape)
+    shapes = (problem.input.shape, problem.weights.shape)
     x, w = (rounding(numbers(shape, i == 0)) for i, shape in enumerate(shapes))
-    dtype = problem.dtype if isinstance(problem, GemmProblem) else problem.x_dtype
+    dtype = problem.input.dtype
     return Inputs(x.astype(dtype), w.astype(dtype), Operands())
 
 

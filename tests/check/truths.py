@@ -8,12 +8,11 @@ import numpy as np
 from tests.cases import CASES
 
 from convforge.check import Inputs, truth, truth_on_device
-from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
+from convforge.problem import Problem, parse_problem
 
 
 def _can(problem: Problem) -> bool:
-    sums = getattr(problem, "acc_dtype", getattr(problem, "dtype", ""))
-    return isinstance(problem, (Conv2dProblem, GemmProblem)) and sums != "float64"
+    return problem.multiplies and problem.acc_dtype != "float64"
 
 
 # Every case whose sums are not float64; pixels that float32 does not hold; matrices that no tile divides.

@@ -335,7 +335,7 @@ TEXTS = {"conv2d": "n1c3h9w8_k2r3s3_p1_f32_nchw", "gemm": "m4n5k6_f32", "relu": 
 def asked(text: str, peer: Any) -> Any:
     """The problem as it reads when it allows the peer's arithmetic."""
     problem = parse_problem(text)
-    if peer.precision == "strict" or not hasattr(problem, "precision"):
+    if peer.precision == "strict" or not problem.multiplies:
         return problem
     return dataclasses.replace(problem, precision=peer.precision)
 

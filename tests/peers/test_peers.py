@@ -40,7 +40,7 @@ def need(peer: Any) -> None:
 def asked(text: str, peer: Any) -> Any:
     """The problem as it reads when it allows the peer's arithmetic."""
     problem = parse_problem(text)
-    if peer.precision == "strict" or not hasattr(problem, "precision"):
+    if peer.precision == "strict" or not problem.multiplies:
         return problem
     return dataclasses.replace(problem, precision=peer.precision)
 

@@ -107,7 +107,7 @@ def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFa
 def stored_problem(algorithm: AnyAlgorithm, problem: str) -> Any:
     """A stored problem as its method was asked: with the precision that the method must be asked for."""
     parsed: Any = parse_problem(problem)
-    if algorithm.precision in ("strict", getattr(parsed, "precision", "strict")):
+    if algorithm.precision in ("strict", parsed.precision):
         return parsed
     return replace(parsed, precision=algorithm.precision)
 

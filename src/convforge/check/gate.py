@@ -138,6 +138,7 @@ class Gate:
         self._whole, self._magnitude = truth.value, truth.magnitude
         self._items, self._stored = items, stored
         self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
+        self._fft: Floats | None = None  # allowed in each picture and channel
         self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
@@ -310,32 +311,13 @@ class Gate:
                     found = worst
         return found
 
-    @cached_property
-    def _fft_allowed(self) -> Floats:
-        """The RMS error that is allowed in each picture and channel, shape (N, K)."""
-        problem, inputs = self._problem, self._inputs
-        assert isinstance(problem, Conv2dProblem)
-        assert inputs.w is not None
-        # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
-        absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
-        energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
-        filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
-        norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
-        dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
-        u = unit_roundoff(problem.acc_dtype)
-        norm = norm / problem.epilogue.divisor
-        if problem.epilogue.scale != "none":
-            norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
-        # The epilogue comes on top.
-        largest = float(np.where(np.isfinite(self._magnitude), self._magnitude, 0).max(initial=0.0))
-        allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
-        return np.asarray(allowed + 4 * u * largest, np.float64)
-
     def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
         """The FFT spreads its error over the whole picture: one RMS for each picture and channel."""
         whole = self._items is None
         rows, reference = (to_rows(problem, got), to_rows(problem, self._whole)) if whole else (got, self._whole)
         picture = (np.arange(problem.n * problem.p) if self._items is None else self._items) // problem.p
+        if self._fft is None:
+            self._fft = _fft_allowed(problem, self._inputs, self._magnitude)
         found: Measured | None = None
         for n in np.unique(picture):
             values, truth = rows[picture == n].astype(np.float64), within_range(problem, reference[picture == n])
@@ -343,11 +325,30 @@ class Gate:
             finite = np.isfinite(error)
             count = np.maximum(finite.sum(axis=(0, 2)), 1)
             rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
-            allowed = np.maximum(self._fft_allowed[n], np.finfo(np.float64).tiny)
+            allowed = np.maximum(self._fft[n], np.finfo(np.float64).tiny)
             worst = int(np.argmax(rms / allowed))
             this = Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst]))
             found = this if found is None or this.ratio > found.ratio else found
         return found
+
+
+def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> Floats:
+    """The RMS error that is allowed in each picture and channel, shape (N, K)."""
+    assert inputs.w is not None
+    # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
+    absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
+    energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
+    filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
+    norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
+    dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
+    u = unit_roundoff(problem.acc_dtype)
+    norm = norm / problem.epilogue.divisor
+    if problem.epilogue.scale != "none":
+        norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
+    # The epilogue comes on top.
+    largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
+    allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
+    return np.asarray(allowed + 4 * u * largest, np.float64)
 
 
 def _worst_channel(

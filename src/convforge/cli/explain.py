@@ -87,7 +87,7 @@ def _print_problem(console: Console, problem: Any, facts: Any) -> None:
     from convforge.problem import tuning_key
 
     console.print(f"[bold]{problem}[/bold]\n  on {facts.name}, {cores_in_words(facts.cores, facts.backend)}")
-    if problem.operation in ("conv2d", "max_pool2d"):
+    if problem.stride:
         console.print(f"  x {problem.x_shape} -> out {problem.out_shape}")
     intensity = problem.flops / max(problem.least_bytes, 1)
     flops, least = _si(problem.flops, "FLOP"), _si(problem.least_bytes, "B")

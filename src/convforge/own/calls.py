@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,7 @@ class Call:
         self._guarded = {
             "x": self._room(inputs.x.nbytes, POISONS[0]),
             "w": self._room(inputs.w.nbytes, POISONS[0]),
-            "y": self._room(4 * math.prod(problem.out_shape), byte),
+            "y": self._room(4 * problem.outputs, byte),
         }
         for name, array in self.inputs.items():
             there = runtime.upload(array)  # held until it is copied

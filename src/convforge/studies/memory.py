@@ -174,9 +174,7 @@ def traffic(run: Run) -> Iterator[Finding]:
 def requested(r: Reading) -> int:
     """Bytes that a kernel asks for which reads its whole window, picture and filter, for each output."""
     p: Conv2dProblem = r.problem
-    outputs = p.n * p.k * p.p * p.q
-    window = p.c // p.groups * p.r * p.s
-    return outputs * (window * (_bytes(p.x_dtype) + _bytes(p.w_dtype)) + _bytes(p.out_dtype))
+    return p.outputs * (p.taps * (_bytes(p.x_dtype) + _bytes(p.w_dtype)) + _bytes(p.out_dtype))
 
 
 def _bytes(dtype: str) -> int:
