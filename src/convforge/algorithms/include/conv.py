@@ -143,15 +143,13 @@ def strides(array: Any, layout: str, wide: bool) -> Strides:
     ValueError
         They have 32, and the array has gaps so large that these do not reach its end.
     """
-    size = array.itemsize
-    first, second, third, last = [step // size for step in array.strides]
+    steps = [step // array.itemsize for step in array.strides]
     if not wide:
-        reach = 0
-        for count, step in zip(array.shape, (first, second, third, last), strict=True):
-            reach += (count - 1) * abs(step)
+        reach = sum((size - 1) * abs(step) for size, step in zip(array.shape, steps, strict=True))
         if reach > WIDE:
             raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
-    return Strides(first, second, third, last) if layout == "NCHW" else Strides(first, last, second, third)
+    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
+    return Strides(*(steps[axis] for axis in order))
 
 
 def is_aligned(
