@@ -27,8 +27,8 @@ class Bench:
         self.folder = folder
         self.patch = patch
         self.methods: Sequence[fakes.Honest] = [fakes.Honest(), fakes.Rival()]
-        room = importlib.import_module("convforge.algorithms")
-        patch.setattr(room, "algorithms", lambda: tuple(self.methods))
+        room = importlib.import_module("convforge.peers")
+        patch.setattr(room, "every_algorithm", lambda: tuple(self.methods))
         defaults = runner.Runner.__init__.__kwdefaults__ or {}
         patch.setattr(runner.Runner.__init__, "__kwdefaults__", defaults | {"ceilings": fakes.still})
 

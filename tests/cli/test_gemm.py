@@ -209,8 +209,8 @@ def test_the_matrices_are_saved(run: Callable[..., Ran], tmp_path: Path, dtype: 
 def test_a_wrong_product_is_given_no_time(
     run: Callable[..., Ran], stored: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = importlib.import_module("convforge.algorithms")
-    monkeypatch.setattr(room, "algorithms", lambda: (fakes.Honest(), fakes.Silent()))
+    room = importlib.import_module("convforge.peers")
+    monkeypatch.setattr(room, "every_algorithm", lambda: (fakes.Honest(), fakes.Silent()))
     ran = run(6, 5, 4)
     columns, rows = table(ran)
     assert columns == ["case", "stride", "honest", "fastest"], "what timed nothing stands in the notes"

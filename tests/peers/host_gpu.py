@@ -46,9 +46,9 @@ class HostRuntime:
 
     def download(self, array: DeviceArray, *, room: Any = None) -> Any:
         if room is None:
-            return array._seen.copy()
+            return array.described.copy()
         copied = room(array.nbytes).view(array.dtype).reshape(array.shape)
-        copied[...] = array._seen
+        copied[...] = array.described
         return copied
 
     def fill(self, array: DeviceArray, byte: int) -> None:
@@ -257,7 +257,7 @@ def cupy() -> dict[str, Any]:
     from scipy import ndimage
 
     def asarray(array: Any) -> Any:
-        return array._seen if isinstance(array, DeviceArray) else np.asarray(array)
+        return array.described if isinstance(array, DeviceArray) else np.asarray(array)
 
     @contextlib.contextmanager
     def from_external(stream: Any) -> Iterator[None]:

@@ -43,7 +43,7 @@ def played_cudnn(monkeypatch: Any) -> Iterator[Any]:
             self.runtime = runtime
 
         def __call__(self, w: DeviceArray, stream: Any = None) -> Any:
-            packed = self.runtime.upload(w._seen.transpose(0, 2, 3, 1))
+            packed = self.runtime.upload(w.described.transpose(0, 2, 3, 1))
             return SimpleNamespace(tensors={"w": packed})
 
     def forget() -> None:

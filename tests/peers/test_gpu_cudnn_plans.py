@@ -228,10 +228,10 @@ def test_explain_shows_the_count_and_each_plan_where_more_is_asked(installed: An
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "uint8", "int8", "int16", "int32", "bfloat16"])
 def test_random_arrays_of_every_type(dtype: str) -> None:
     runtime: Any = HostRuntime()
-    found = random_array((3, 5, 4097), dtype, runtime, 0)._seen
+    found = random_array((3, 5, 4097), dtype, runtime, 0).described
     assert found.shape == (3, 5, 4097)
     assert len(np.unique(found)) > 8
-    assert not np.array_equal(found, random_array((3, 5, 4097), dtype, runtime, 1)._seen)
+    assert not np.array_equal(found, random_array((3, 5, 4097), dtype, runtime, 1).described)
     if dtype == "bfloat16":
         found = (found.astype(np.uint32) << 16).view(np.float32)
     assert np.isfinite(found.astype(np.float64)).all()

@@ -233,7 +233,7 @@ def played_torch(monkeypatch: Any) -> Any:
 
     for module in (torch_cuda, torch_cuda_parts):
         monkeypatch.setattr(module, "missing_cuda", lambda: None)
-        monkeypatch.setattr(module, "tensor", lambda array: torch.from_numpy(array._seen))
+        monkeypatch.setattr(module, "tensor", lambda array: torch.from_numpy(array.described))
         monkeypatch.setattr(module, "running", running)
     return torch
 
@@ -284,7 +284,7 @@ def test_a_tensor_as_an_array_of_ours_keeps_its_memory() -> None:
     array = torch_cuda.device_array(found)
     assert (array.shape, str(array.dtype), array.address) == ((2, 3), "float16", found.data_ptr())
     assert array.owner is found
-    assert array._seen.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert array.described.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_float16_is_computed_as_such_where_it_is_rounded_once() -> None:
