@@ -408,7 +408,10 @@ class Algorithm(ABC, Generic[P, C]):
         return Work(problem.flops, problem.least_bytes)
 
     def preference_for(self, problem: P, facts: DeviceFacts) -> Preference | None:
-        """Where the choice by rule puts it for a problem, which it may refuse; None: that never chooses it."""
+        """Its place in the choice by rule, for a problem that allows its arithmetic; None: it is never chosen so.
+
+        It may refuse the problem.
+        """
         return self.preference
 
     def versions(self) -> dict[str, str]:

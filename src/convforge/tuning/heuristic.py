@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
-from convforge.algorithms.contract import Config, Plan
+from convforge.algorithms.contract import Config, Plan, precision_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
@@ -74,8 +74,16 @@ def choose(
 
 
 def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, str]]:
-    """Our methods in the order of preference, each with the rule that puts it there; some may refuse the problem."""
-    able = [a for a in algorithms() if a.operation == problem.operation and a.backend == facts.backend]
+    """Our methods in the order of preference, each with the rule that puts it there; some may refuse the problem.
+
+    A method whose arithmetic the problem does not allow is not asked.
+    """
+    able = [
+        a
+        for a in algorithms()
+        if (a.operation, a.backend) == (problem.operation, facts.backend)
+        and precision_refusal(a, problem.precision) is None
+    ]
     found = [(a, rule) for a in able if (rule := a.preference_for(problem, facts)) is not None]
     return [(a, rule.why) for a, rule in sorted(found, key=lambda pair: pair[1].rank)]
 

@@ -13,7 +13,7 @@ from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, tr
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -71,14 +71,11 @@ class Fft(DeviceConvolution[FftConfig]):
     nan_spread = "picture"  # its tile, which may be as large as that
     cost = MethodCost(0.30, 0.7, 4096, 5)
     look = Mark("green", "triangle-right")
+    preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return transform_work(problem, 3)
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        return TRANSFORM if problem.precision == self.precision else None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -23,7 +23,7 @@ from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
 from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
+from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -70,14 +70,11 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     nan_spread = "picture"  # its tile, which may be as large as that
     cost = MethodCost(0.10, 0.4, 1, 2)
     look = Mark("green", "triangle-right")
+    preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return transform_work(problem, 3)
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        return TRANSFORM if problem.precision == self.precision else None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
         """See :class:`Algorithm`."""

@@ -62,7 +62,7 @@ class FftFused(DeviceConvolution[FusedConfig]):
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
-        if problem.precision != self.precision or max(problem.extent_h, problem.extent_w) > MOST_EXTENT:
+        if max(problem.extent_h, problem.extent_w) > MOST_EXTENT:
             return None
         return Preference(
             Rank.LESS_ARITHMETIC_ON_CHIP, "every filter sees one channel: its tiles never leave shared memory"

@@ -113,10 +113,8 @@ class Separable(DeviceConvolution[FusedConfig]):
         """See :class:`Algorithm`."""
         return two_passes(problem)
 
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
         """See :class:`Algorithm`."""
-        if problem.precision != self.precision:
-            return None
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:

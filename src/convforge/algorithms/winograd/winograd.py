@@ -241,9 +241,4 @@ class WinogradF4(_Winograd):
     m = 4
     cost = MethodCost(0.27, 0.4, 1, 2)
     look = Mark("purple", "triangle-down")
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if problem.precision != self.precision:
-            return None
-        return Preference(Rank.LESS_ARITHMETIC, "a quarter of the products, where the transforms pay")
+    preference = Preference(Rank.LESS_ARITHMETIC, "a quarter of the products, where the transforms pay")
