@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.maps import without_fault
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap, TiledMap, im2col_of
 from convforge.backends.structs import MapField, address_places, struct_with_maps
@@ -18,6 +19,18 @@ IM2COL = im2col_of(
     1 << 20, "f16", (64, 56, 54, 32), padding=((1, 2), (3, 1)), taps=(3, 2), channels=64, pixels=128, stride=(2, 1),
     dilation=(1, 2), swizzle=128,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["sm_61", "sm_90", "sm_90a", "sm_100f", "sm_120"])
+def test_an_architecture_is_its_text(text: str) -> None:
+    assert str(Architecture.parse(text)) == text
+    assert Architecture.parse(text).number == int(text[3:].rstrip("af"))
+
+
+@pytest.mark.parametrize("text", ["x86_64", "sm_", "sm_90b", "compute_90", "sm_90 "])
+def test_what_is_no_architecture_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must read like sm_90 or sm_90a"):
+        Architecture.parse(text)
 
 
 def test_maps_stand_where_the_accelerator_finds_them() -> None:

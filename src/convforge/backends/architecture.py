@@ -15,8 +15,8 @@ class Architecture:
     Attributes
     ----------
     number : int
-        10 times the major version and the minor one: 90 of sm_90 and sm_90a. Machine code for a plain architecture runs
-        on GPUs of the same major version and no smaller minor one.
+        10 times the major version plus the minor one, 90 for sm_90 and sm_90a. Machine code for an architecture without
+        a feature runs on GPUs of the same major version whose minor version is not smaller.
     feature : {"", "a", "f"}
         "a": its machine code runs on this architecture alone, and may use instructions that later ones do not have;
         "f": on its family.
@@ -42,18 +42,6 @@ class Architecture:
         if (found := _FORM.fullmatch(text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])
-
-    @property
-    def major(self) -> int:
-        """Of the compute capability."""
-        return self.number // 10
-
-    def has(self, feature: str) -> bool:
-        """Whether code of an architecture such as "sm_90a" runs on a GPU of this one."""
-        wanted = Architecture.parse(feature)
-        if wanted.feature == "a":
-            return self.number == wanted.number
-        return self.major == wanted.major and self.number >= wanted.number
 
     def __str__(self) -> str:
         return f"sm_{self.number}{self.feature}"

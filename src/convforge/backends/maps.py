@@ -26,8 +26,67 @@ MOST_PIXELS, MOST_STRIDE = 1024, 8
 MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 
+class _Map:
+    """What maps of both modes share."""
+
+    __slots__ = ()
+
+    address: int
+    element: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+    swizzle: int
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            object.__setattr__(self, "steps", (1,) * len(self.sizes))
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to behind the last."""
+        size = ELEMENTS[self.element]
+        return sum((count - 1) * step for count, step in zip(self.sizes, (size, *self.strides), strict=True)) + size
+
+    def refusal(self) -> str | None:
+        """Why the accelerator cannot read the array so, in words; None if it can."""
+        return next(self._faults(), None)
+
+    def _faults(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def _common_faults(self) -> Iterator[str]:
+        if self.element not in ELEMENTS:
+            yield f"element={self.element!r} is unknown; choose one of {', '.join(ELEMENTS)}"
+            return
+        if self.address % ALIGNMENT:
+            yield f"the address {self.address:#x} is no multiple of {ALIGNMENT}"
+        if len(self.strides) != len(self.sizes) - 1:
+            yield f"strides are one fewer than axes, {len(self.sizes) - 1}; got {len(self.strides)}"
+        for axis, stride in enumerate(self.strides, 1):
+            if stride % ALIGNMENT or not 0 < stride < 2**40:
+                rule = f"it must be a positive multiple of {ALIGNMENT} below 2^40"
+                yield f"a stride of {stride} bytes along axis {axis}: {rule}"
+        for axis, size in enumerate(self.sizes):
+            if not 1 <= size < 2**32:
+                yield f"an array has 1 to 2^32 - 1 elements along axis {axis}; got {size}"
+        if len(self.steps) != len(self.sizes) or any(not 1 <= step <= MOST_STRIDE for step in self.steps):
+            steps = ", ".join(map(str, self.steps))
+            yield f"steps are one number from 1 to {MOST_STRIDE} for each axis; got {steps}"
+        if self.swizzle not in SWIZZLES:
+            yield f"swizzle={self.swizzle} must be one of {', '.join(map(str, SWIZZLES))}"
+
+    def _row_faults(self, elements: int) -> Iterator[str]:
+        """Faults of a row in shared memory: it has whole pieces of 16 bytes, and fits the swizzle."""
+        nbytes = elements * ELEMENTS[self.element]
+        if nbytes % ALIGNMENT:
+            yield f"a row of a box is a multiple of {ALIGNMENT} bytes; got {nbytes}"
+        if self.swizzle and nbytes > self.swizzle:
+            yield f"a row of a box has at most the {self.swizzle} bytes of its swizzle; got {nbytes}"
+
+
 @dataclass(frozen=True, slots=True)
-class TiledMap:
+class TiledMap(_Map):
     """An array of one to five axes in memory of the device, of which one copy brings a box.
 
     What of a box lies outside of the array is zero.
@@ -44,7 +103,7 @@ class TiledMap:
     box : int each
         Elements along each axis that one copy brings, before `steps`.
     steps : int each
-        Along each axis every so-manieth element of the box is brought.
+        Along each axis, how far apart the elements of the box are that one copy brings.
     swizzle : {0, 32, 64, 128}
         See :data:`SWIZZLES`.
 
@@ -64,35 +123,23 @@ class TiledMap:
     steps: tuple[int, ...] = ()
     swizzle: int = 0
 
-    def __post_init__(self) -> None:
-        _fill_steps(self, self.steps, len(self.sizes))
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first element to behind the last."""
-        return _span(self.element, self.sizes, self.strides)
-
-    def refusal(self) -> str | None:
-        """Why the accelerator cannot see it so, in words; None if it can."""
-        return next(self._faults(), None)
-
     def _faults(self) -> Iterator[str]:
         axes = len(self.sizes)
         if not 1 <= axes <= 5:
             yield f"an array has one to five axes; got {axes}"
             return
-        yield from _common_faults(self.address, self.element, self.sizes, self.strides, self.steps, self.swizzle)
+        yield from self._common_faults()
         if len(self.box) != axes:
             yield f"a box has as many axes as its array, {axes}; got {len(self.box)}"
             return
         for axis, box in enumerate(self.box):
             if not 1 <= box <= MOST_UNITS:
                 yield f"a box has 1 to {MOST_UNITS} elements along axis {axis}; got {box}"
-        yield from _row_faults(-(-self.box[0] // self.steps[0]) * ELEMENTS[self.element], self.swizzle)
+        yield from self._row_faults(-(-self.box[0] // self.steps[0]))
 
 
 @dataclass(frozen=True, slots=True)
-class Im2colMap:
+class Im2colMap(_Map):
     """A picture of three to five axes (channels, then W, then H, ..., then pictures): one copy brings rows of pixels.
 
     The accelerator goes from pixel to pixel through all positions that a window's first tap takes, across the ends of
@@ -136,24 +183,12 @@ class Im2colMap:
     steps: tuple[int, ...] = ()
     swizzle: int = 0
 
-    def __post_init__(self) -> None:
-        _fill_steps(self, self.steps, len(self.sizes))
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first element to behind the last."""
-        return _span(self.element, self.sizes, self.strides)
-
-    def refusal(self) -> str | None:
-        """Why the accelerator cannot see it so, in words; None if it can."""
-        return next(self._faults(), None)
-
     def _faults(self) -> Iterator[str]:
         axes = len(self.sizes)
         if not 3 <= axes <= 5:
             yield f"a picture has three to five axes in im2col mode; got {axes}"
             return
-        yield from _common_faults(self.address, self.element, self.sizes, self.strides, self.steps, self.swizzle)
+        yield from self._common_faults()
         for name, corner in (("lower", self.lower), ("upper", self.upper)):
             if len(corner) != axes - 2:
                 yield f"{name} has one number for each axis of pixels, {axes - 2}; got {len(corner)}"
@@ -164,7 +199,7 @@ class Im2colMap:
             yield f"a copy brings 1 to {MOST_UNITS} channels; got {self.channels}"
         if not 1 <= self.pixels <= MOST_PIXELS:
             yield f"a copy brings 1 to {MOST_PIXELS} pixels; got {self.pixels}"
-        yield from _row_faults(self.channels * ELEMENTS[self.element], self.swizzle)
+        yield from self._row_faults(self.channels)
 
 
 AnyMap = TiledMap | Im2colMap
@@ -195,44 +230,3 @@ def im2col_of(
     return Im2colMap(
         address, element, tuple(sizes), strides, lower, upper, channels, pixels, (1, *stride, 1), swizzle
     )  # fmt: skip
-
-
-def _fill_steps(seen: AnyMap, steps: tuple[int, ...], axes: int) -> None:
-    if not steps:
-        object.__setattr__(seen, "steps", (1,) * axes)
-
-
-def _span(element: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    size = ELEMENTS[element]
-    return sum((count - 1) * step for count, step in zip(sizes, (size, *strides), strict=True)) + size
-
-
-def _common_faults(
-    address: int, element: str, sizes: tuple[int, ...], strides: tuple[int, ...], steps: tuple[int, ...], swizzle: int
-) -> Iterator[str]:
-    if element not in ELEMENTS:
-        yield f"element={element!r} is unknown; choose one of {', '.join(ELEMENTS)}"
-        return
-    if address % ALIGNMENT:
-        yield f"the address {address:#x} is no multiple of {ALIGNMENT}"
-    if len(strides) != len(sizes) - 1:
-        yield f"strides are one fewer than axes, {len(sizes) - 1}; got {len(strides)}"
-    for axis, stride in enumerate(strides, 1):
-        if stride % ALIGNMENT or not 0 < stride < 2**40:
-            rule = f"it must be a positive multiple of {ALIGNMENT} below 2^40"
-            yield f"a stride of {stride} bytes along axis {axis}: {rule}"
-    for axis, size in enumerate(sizes):
-        if not 1 <= size < 2**32:
-            yield f"an array has 1 to 2^32 - 1 elements along axis {axis}; got {size}"
-    if len(steps) != len(sizes) or any(not 1 <= step <= MOST_STRIDE for step in steps):
-        yield f"steps are one number from 1 to {MOST_STRIDE} for each axis; got {', '.join(map(str, steps))}"
-    if swizzle not in SWIZZLES:
-        yield f"swizzle={swizzle} must be one of {', '.join(map(str, SWIZZLES))}"
-
-
-def _row_faults(nbytes: int, swizzle: int) -> Iterator[str]:
-    """Of a row in shared memory: whole pieces of 16 bytes, no more than the pieces change places within."""
-    if nbytes % ALIGNMENT:
-        yield f"a row of a box is a multiple of {ALIGNMENT} bytes; got {nbytes}"
-    if swizzle and nbytes > swizzle:
-        yield f"a row of a box has at most the {swizzle} bytes of its swizzle; got {nbytes}"
