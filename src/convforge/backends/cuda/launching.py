@@ -31,7 +31,7 @@ class _Config(ctypes.Structure):
 
 
 class _Made(threading.local):
-    """What one thread hands to the driver; None before its first launch."""
+    """The structs of one thread for the driver; `config` is None until the thread launches for the first time."""
 
     config: Any = None
 

@@ -15,8 +15,8 @@ from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap, TiledMap
 _ELEMENTS = {"u8": 0, "u16": 1, "u32": 2, "u64": 4, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11}
 # CUtensorMapSwizzle by bytes.
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-# CU_TENSOR_MAP_INTERLEAVE_NONE; CU_TENSOR_MAP_L2_PROMOTION_L2_128B: the second level cache reads lines of 128 bytes;
-# CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE: zeros.
+# Options of all maps: no interleaved layout (CU_TENSOR_MAP_INTERLEAVE_NONE); the L2 cache reads lines of 128 bytes
+# (CU_TENSOR_MAP_L2_PROMOTION_L2_128B); elements outside the array are zeros (CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE).
 _INTERLEAVE, _PROMOTION, _FILL = 0, 2, 0
 
 # Drivers up to this version set a bit in the maps of tensors below this size for which a copy reads what it must not;

@@ -146,7 +146,7 @@ class CudaRuntime:
         return kernel.symbol(symbol)
 
     def tensor_map(self, seen: AnyMap) -> bytes:
-        """What a kernel is handed so that it can bring parts of an array; see :mod:`convforge.backends.maps`."""
+        """Encode a map: 128 bytes that a kernel takes in its struct; see :mod:`convforge.backends.maps`."""
         return encoded(seen)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
