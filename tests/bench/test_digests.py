@@ -190,7 +190,9 @@ def room(tmp_path: Path) -> Path:
             "from convforge.algorithms.rows import store as keep\n\n@jit\ndef add(a):\n    keep(a + np.pi)\n\n"
             "@jit\ndef unused(a):\n    pass\n"
         ),
-        "algorithms/rows.py": "STEP = 2\n\ndef store(a):\n    a[::STEP] = 0  # every other\n\ndef load(a):\n    pass\n",
+        "algorithms/rows.py": (
+            "STEP = 2\n\ndef store(a):\n    cost = 0\n    a[::STEP] = cost  # every other\n\ndef load(a):\n    pass\n"
+        ),
         "backends/cpu/jit.py": "FAST = {1}\n\ndef jit(f):\n    return compiled(f, FAST)\n",
         "problem/__init__.py": "def parse(n):\n    return n\n",
     }
@@ -213,7 +215,7 @@ def code(room: Path, name: str = "Method") -> dict[str, list[str]]:
 def test_a_closure_holds_what_is_named_and_no_more(room: Path) -> None:
     found = code(room)
     assert set(found) == {"algorithms/method.py", "algorithms/cpu.py", "algorithms/rows.py", "backends/cpu/jit.py"}
-    assert found["algorithms/rows.py"] == ["STEP = 2", "def store(a):\n    a[::STEP] = 0"]
+    assert found["algorithms/rows.py"] == ["STEP = 2", "def store(a):\n    cost = 0\n    a[::STEP] = cost"]
     assert found["backends/cpu/jit.py"] == ["FAST = {1}"], "of a decorator the options"
     assert any("import numpy" in text for text in found["algorithms/method.py"])
     whole = "\n".join(text for texts in found.values() for text in texts)
@@ -224,7 +226,8 @@ def test_a_closure_holds_what_is_named_and_no_more(room: Path) -> None:
     ("file", "before", "after"),
     [
         ("algorithms/rows.py", "STEP = 2", "STEP = 3"),
-        ("algorithms/rows.py", "= 0  #", "= 1  #"),
+        ("algorithms/rows.py", "= cost  #", "= 1  #"),
+        ("algorithms/rows.py", "cost = 0", "cost = 1"),
         ("algorithms/cpu.py", "a + np.pi", "a - np.pi"),
         ("algorithms/cpu.py", "import store as", "import load as"),
         ("algorithms/method.py", "LIMIT = 8", "LIMIT = 9"),

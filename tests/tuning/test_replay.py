@@ -153,7 +153,7 @@ def test_the_best_stored_is_among_the_few_that_the_model_puts_first() -> None:
             results = [r for r in run.results if r.case == one.case and r.ours and r.time is not None]
             assert {r.backend for r in results} == {"cuda"}
             problem = parse_problem(results[0].problem)
-            able = [r for r in results if r.precision in ("strict", getattr(problem, "precision", "strict"))]
+            able = [r for r in results if r.precision in ("strict", problem.precision)]
             best = min(able, key=lambda r: run.timing(r).median_s)  # type: ignore[union-attr]
             first = [a.name for a, _ in methods_for(problem, facts_of(run))][: EFFORTS["auto"].methods]
             missed += [one.case] * (best.algorithm not in first)
@@ -170,7 +170,7 @@ def test_the_best_stored_on_a_cpu_is_among_the_first_three_by_the_model() -> Non
             results = [r for r in run.results if r.case == case and r.ours and r.backend == "cpu"]
             for r in results:
                 timing = run.timing(r)
-                if timing and r.precision in ("strict", getattr(parse_problem(r.problem), "precision", "strict")):
+                if timing and r.precision in ("strict", parse_problem(r.problem).precision):
                     times[r.algorithm] = min(times.get(r.algorithm, timing.median_s), timing.median_s)
             if len(times) < 4:
                 continue

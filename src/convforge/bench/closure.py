@@ -22,8 +22,8 @@ LEFT_OUT = ("convforge.algorithms.contract",)
 # Decorators of kernels: of how they compile and keep code only the options count, constants that they name.
 DECORATORS = ("convforge.backends.cpu.jit",)
 # Members of a class that choose among methods and configs or speak to readers: a config, once chosen, runs the same
-# without them. `reads` refuses arrays. `sources` were lists of files that methods kept by hand.
-SAID = ("refuses", "configs", "summary", "since", "reads", "sources", "cost", "work_for", "look", "preference",
+# without them. `reads` refuses arrays.
+SAID = ("refuses", "configs", "summary", "since", "reads", "cost", "work_for", "look", "preference",
         "preference_for")  # fmt: skip
 
 Name = tuple[str, str]
@@ -170,7 +170,8 @@ def _read(tree: Tree, path: Path) -> Module:
 
 
 def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
-    dropped = {id(inner): inner for inner in ast.walk(node) if _is_said(inner)}
+    classes = (parent for parent in ast.walk(node) if isinstance(parent, ast.ClassDef))
+    dropped: dict[int, ast.AST] = {id(inner): inner for parent in classes for inner in parent.body if _is_said(inner)}
     for parent in ast.walk(node):
         if isinstance(parent, ast.FunctionDef | ast.ClassDef) and _is_docstring(parent.body[0]):
             dropped[id(parent.body[0])] = parent.body[0]

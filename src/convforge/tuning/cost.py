@@ -13,7 +13,7 @@ from convforge.algorithms import AnyAlgorithm
 from convforge.algorithms.contract import Plan
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Problem
 
 # Multiply-adds that a multiprocessor begins in a clock: 64 on these architectures, 128 on all others.
 HALF_WIDTH = (60, 70, 75, 80)
@@ -59,7 +59,7 @@ def predicted_s(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts, p
     cost, work = algorithm.cost, algorithm.work_for(problem)
     launches, share = cost.launches, cost.arithmetic
     if facts.backend != "cpu":
-        share *= min(1.0, outputs_of(problem) / (cost.outputs * facts.cores))
+        share *= min(1.0, problem.outputs / (cost.outputs * facts.cores))
     if plan is not None:
         launches = max(launches, len(plan.launches))
         occupancy = min((i.occupancy for i in plan.launches if i.occupancy is not None), default=1.0)
@@ -87,10 +87,3 @@ def rates_of(facts: DeviceFacts) -> Rates:
     flops = REACHED * 2 * width * facts.cores * (facts.clock_hz or CLOCK_HZ)
     moved = REACHED * facts.memory_bytes_per_s if facts.memory_bytes_per_s else flops / FLOPS_PER_BYTE
     return Rates(flops, moved, launch_s)
-
-
-def outputs_of(problem: Problem) -> int:
-    """Elements of the output."""
-    if isinstance(problem, GemmProblem):
-        return problem.m * problem.n
-    return problem.n * problem.k * problem.p * problem.q if isinstance(problem, Conv2dProblem) else problem.flops

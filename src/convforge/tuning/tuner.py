@@ -221,7 +221,7 @@ def _searched(
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
     """Whether times decide: not on the emulator, not where the weights' values do, nor where nothing is computed."""
-    by_values = getattr(problem, "precision", "strict") == "separable"
+    by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
 
