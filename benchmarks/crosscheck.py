@@ -73,7 +73,7 @@ class Subject:
         plan.runtime.synchronize()
 
         def call(i: int, stream: Any = None) -> None:
-            plan(slots[i].x, prepared[i], slots[i].operands, slots[i].out, workspace, stream)
+            plan(plan.buffers(slots[i].x, prepared[i], slots[i].operands, slots[i].out, workspace), stream)
 
         material.ring.poison()
         for i in range(len(slots)):

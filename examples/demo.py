@@ -26,7 +26,7 @@ from rich.table import Table
 import convforge
 from convforge import conv2d
 from convforge.algorithms import refusal
-from convforge.algorithms.contract import Operands, Plan
+from convforge.algorithms.contract import Plan
 from convforge.backends import cuda
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.notices import quiet
@@ -96,7 +96,7 @@ def edges(device: str, folder: Path, console: Console) -> None:
     w = np.broadcast_to(named_kernel("laplacian").values.astype(np.float32), (3, bands, 3, 3))
     problem = Conv2dProblem(n=1, c=bands, h=height, w=width, k=3, r=3, s=3, padding=(1, 1, 1, 1),
                             padding_mode="reflect", x_layout="NHWC")  # fmt: skip
-    inputs = Inputs(x=x, w=w, operands=Operands())
+    inputs = Inputs(x=x, w=w, operands={})
     exact = truth(problem, inputs)
     folder.mkdir(parents=True, exist_ok=True)
     write_picture(folder / "photograph.png", Picture(pixels))
@@ -126,9 +126,9 @@ def edges(device: str, folder: Path, console: Console) -> None:
 
 def call_twice(plan: Plan, x: Any, w: Any, out: Any) -> float:
     """Seconds of a second call, its weights prepared: the first may compile."""
-    plan(x, plan.prepare(w), None, out)
+    plan({"x": x, "w": plan.prepare(w), "out": out})
     plan.runtime.fill(out, 0xFF)  # NaN: what is looked at later is what the timed call wrote
-    return plan.runtime.time(lambda: plan(x, plan.prepare(w), None, out), 1)
+    return plan.runtime.time(lambda: plan({"x": x, "w": plan.prepare(w), "out": out}), 1)
 
 
 def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out")) -> None:

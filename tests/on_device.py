@@ -12,7 +12,6 @@ from tests.cases import WORKED, Case, worked_inputs
 from tests.judged import allowed, judge_of
 
 from convforge.algorithms import refusal
-from convforge.algorithms.contract import Operands
 from convforge.backends.facts import DeviceFacts
 from convforge.check import Inputs, Judge, check_plan, make_inputs, truth
 from convforge.check.bounds import error_bound
@@ -136,7 +135,7 @@ def check_views(plan: Any, inputs: Inputs, ahead: int) -> None:
     pixels, inner = within(plan.problem.x_shape, plan.problem.x_dtype)
     around, part = within(plan.problem.out_shape, plan.problem.out_dtype)
     pixels[inner] = inputs.x
-    plan(pixels[inner], plan.prepare(inputs.w), inputs.operands, around[part])
+    plan(plan.buffers(pixels[inner], plan.prepare(inputs.w), inputs.operands, around[part]))
     verdict = Judge(plan.problem, inputs).verdict(plan.algorithm.precision, np.ascontiguousarray(around[part]))
     assert verdict.ok, verdict.message
     around[part] = 7
@@ -151,7 +150,7 @@ def check_worked_values(algorithm: Any, runtime: Any, configs: int = 4) -> None:
         for config in algorithm.configs(problem, runtime.facts)[:configs]:
             plan = algorithm.plan(problem, config, runtime)
             out = runtime.empty(problem.out_shape, problem.out_dtype)
-            plan(runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w)), inputs.operands, out)
+            plan(plan.buffers(runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w)), inputs.operands, out))
             got = runtime.download(out)
             assert np.rint(got).tolist() == worked.expected
             assert algorithm.precision != "strict" or got.tolist() == worked.expected
@@ -189,8 +188,8 @@ def check_bfloat16(algorithm: Any, text: str, kind: str, runtime: Any) -> None:
     plan = algorithm.plan(stored, algorithm.configs(stored, runtime.facts)[0], runtime)
     out = runtime.empty(stored.out_shape, np.uint16)
     runtime.fill(out, 0xFF)  # a NaN
-    there = Operands(operands.scale, operands.bias, None).on(runtime)
-    plan(runtime.upload(x), plan.prepare(runtime.upload(w)), there, out)
+    there = {name: runtime.upload(operands[name]) for name in ("scale", "bias") if name in operands}
+    plan(plan.buffers(runtime.upload(x), plan.prepare(runtime.upload(w)), there, out))
     runtime.synchronize()
     got = from_bfloat16(np.ascontiguousarray(runtime.download(out)))
     low, high = (from_bfloat16(to_bfloat16(exact.value + sign * bound)) for sign in (-1, 1))

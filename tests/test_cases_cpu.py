@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def test_worked_values(algorithm: Any, worked: Any) -> None:
     for config in algorithm.configs(problem, cpu_facts()):
         plan = algorithm.plan(problem, config, cpu_runtime())
         out = np.full(problem.out_shape, np.nan, problem.out_dtype)
-        plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+        plan(plan.buffers(inputs.x, plan.prepare(inputs.w), inputs.operands, out))
         assert np.rint(out).astype(int).tolist() == worked.expected
         if algorithm.precision == "strict":
             assert out.tolist() == worked.expected
@@ -149,14 +148,14 @@ def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
         return
     judge = judge_of(text, "normal")
     inputs, operands = judge.inputs, judge.inputs.operands
-    if operands.residual is not None:
-        operands = dataclasses.replace(operands, residual=laid_out(operands.residual, how))
+    if "residual" in operands:
+        operands = {**operands, "residual": laid_out(operands["residual"], how)}
     plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
     for x, w, out_as in ((how, "plain", "plain"), ("plain", how, "plain"), ("plain", "plain", how)):
         if out_as == "read-only":
             continue
         out = laid_out(np.full(problem.out_shape, np.nan, problem.out_dtype), out_as)
-        plan(laid_out(inputs.x, x), plan.prepare(laid_out(inputs.w, w)), operands, out)
+        plan(plan.buffers(laid_out(inputs.x, x), plan.prepare(laid_out(inputs.w, w)), operands, out))
         verdict = judge.verdict(algorithm.precision, out)
         assert verdict.ok, verdict.message
 
@@ -192,7 +191,7 @@ def test_the_weights_may_change_after_they_are_prepared() -> None:
             prepared = plan.prepare(w)
             w[...] = np.nan
             out = np.empty(problem.out_shape, problem.out_dtype)
-            plan(judge.inputs.x, prepared, judge.inputs.operands, out)
+            plan(plan.buffers(judge.inputs.x, prepared, judge.inputs.operands, out))
             verdict = judge.verdict(algorithm.precision, out)
             assert verdict.ok, verdict.message
 

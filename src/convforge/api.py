@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from convforge.algorithms import refusal
-from convforge.algorithms.contract import Config, Operands, PreparedFilter
+from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
@@ -146,14 +146,15 @@ def convolved(
     home = home_of(x=x, w=w, bias=bias, out=out)
     seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
-    problem, operands = conv2d_problem(
+    problem, added = conv2d_problem(
         seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
         activation=activation, precision=precision,
     )  # fmt: skip
-    operands = Operands(bias=home.operand(operands.bias, bias, problem.operand_dtype))
+    added = home.operand(added, bias, problem.operand_dtype)
+    operands = {} if added is None else {"bias": added}
     stream = home.stream()
     x_filled, w_filled = home.filled(seen, problem.x_shape), home.filled(weights, problem.w_shape)
-    as_given = operands.bias is vector and x_filled is seen and w_filled is weights
+    as_given = added is vector and x_filled is seen and w_filled is weights
     keep = calls.keeper(key, as_given, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):
@@ -218,8 +219,9 @@ class Filter:
             return result
         home = home_of(w=self.w, x=x, out=out)
         seen = home.read(x, "x", (3, 4))
-        problem, operands = conv2d_problem(seen, self._w, self._bias, **self._options)
-        operands = Operands(bias=home.operand(self._bias, self.bias, problem.operand_dtype))
+        problem, _ = conv2d_problem(seen, self._w, self._bias, **self._options)
+        added = home.operand(self._bias, self.bias, problem.operand_dtype)
+        operands = {} if added is None else {"bias": added}
         stream = home.stream()
         filled, w = home.filled(seen, problem.x_shape), home.filled(self._w, problem.w_shape)
         keep = self._calls.keeper(key, filled is seen, stream, key_of(problem))
@@ -301,7 +303,7 @@ def max_pool2d(
     device = home.runs_on(device)
     with at_home(device):
         plan = find_plan(problem, "auto", None, device, None, stream=stream)
-        return run(plan, home, seen, None, Operands(), out, stream=stream, keep=keep)
+        return run(plan, home, seen, None, {}, out, stream=stream, keep=keep)
 
 
 def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
@@ -329,7 +331,7 @@ def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Ar
         plan = find_plan(problem, "auto", None, device, None, stream=stream)
         x, seen = home.dense(x, seen)
         output = home.output_like(out, x, seen)
-        execute(plan, flat(seen), None, Operands(), flat(output.seen), None, stream)
+        execute(plan, flat(seen), None, {}, flat(output.seen), None, stream)
         return output.finish(stream)
 
 
@@ -384,7 +386,7 @@ def gemm(
     device = home.runs_on(device)
     with at_home(device):
         plan = find_plan(problem, algorithm, config, device, None, stream=stream)
-        return run(plan, home, left, right, Operands(), out, stream=stream, keep=keep)
+        return run(plan, home, left, right, {}, out, stream=stream, keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

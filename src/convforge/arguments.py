@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Operands
 from convforge.arrays import Seen, dtype_name
 from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem, padding_mode_of
 from convforge.problem.types import is_integer
@@ -36,8 +35,8 @@ def conv2d_problem(
     activation: Activation = None,
     precision: str = "strict",
     out_dtype: str = "",
-) -> tuple[Conv2dProblem, Operands]:
-    """The problem that conv2d's arguments mean, and the epilogue's operands; arrays as a :class:`Home` reads them.
+) -> tuple[Conv2dProblem, Seen | None]:
+    """The problem that conv2d's arguments mean, and the bias that it takes; arrays as a :class:`Home` reads them.
 
     A problem has at least one channel and one pixel. Sums over no channels are zeros, so they are posed as sums over
     one channel of zeros a group; where windows see padding alone, a pixel of zeros takes the place of one of padding.
@@ -99,7 +98,7 @@ def conv2d_problem(
         precision=precision,
         epilogue=_epilogue(bias is not None, activation),
     )
-    return problem, Operands(bias=_bias(bias, problem))
+    return problem, _bias(bias, problem)
 
 
 def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:

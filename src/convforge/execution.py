@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms import find, make_config, refusal
-from convforge.algorithms.contract import Config, Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
 from convforge.arguments import check_word, whole_number
 from convforge.arrays import Home
 from convforge.backends.forks import no_fork
@@ -175,7 +175,7 @@ def at_home(device: str | None) -> AbstractContextManager[None]:
 
 
 def run(
-    plan: Plan, home: Home, x: Any, w: Any, operands: Operands, out: Any = None, prepared: PreparedFilter | None = None,
+    plan: Plan, home: Home, x: Any, w: Any, operands: Buffers, out: Any = None, prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None, keep: Callable[[Ready | HostReady], None] | None = None,
 ) -> Any:  # fmt: skip
     """Run a plan on arrays of the caller's, and give back what the caller gets.
@@ -193,7 +193,7 @@ def run(
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
-    inputs = tuple([array for array in (x, w, operands.bias) if array is not None])
+    inputs = tuple([array for array in (x, w, operands.get("bias")) if array is not None])
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
     tape = None if keep is None or stream is None else Tape(stream)
     first = (None,) * lacks_batch
@@ -203,7 +203,7 @@ def run(
     if keep is not None and output.wanted is None:
         ready: Ready | HostReady | None = None
         if tape is not None:
-            kept = () if prepared is None else (*prepared.tensors.values(), operands.bias)
+            kept = () if prepared is None else (*prepared.tensors.values(), *operands.values())
             held = tuple(array for array in kept if hasattr(array, "strides"))
             read = inputs if prepared is None else (x,)
             ready = replay(home, plan.runtime, tape, read, output.seen, dtype, held, given=out is not None)
@@ -221,20 +221,20 @@ def _weighted(plan: Plan, first: tuple[None, ...]) -> Callable[[tuple[Any, ...],
     def compute(inputs: tuple[Any, ...], out: Any) -> None:
         x, w, bias = (*inputs, None, None)[:3]
         x, out = (x[first], out[first]) if first else (x, out)
-        plan(x, plan.borrow(w), Operands(bias=bias), out)
+        plan(plan.buffers(x, plan.borrow(w), {} if bias is None else {"bias": bias}, out))
 
     return compute
 
 
 def _prepared(
-    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter, operands: Operands
+    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter, operands: Buffers
 ) -> Callable[[tuple[Any, ...], Any], None]:
     """A call of a plan on x, with weights that are prepared."""
 
     def compute(inputs: tuple[Any, ...], out: Any) -> None:
         (x,) = inputs
         x, out = (x[first], out[first]) if first else (x, out)
-        plan(x, prepared, operands, out)
+        plan(plan.buffers(x, prepared, operands, out))
 
     return compute
 
@@ -243,7 +243,7 @@ def execute(
     plan: Plan,
     x: Any,
     w: Any,
-    operands: Operands,
+    operands: Buffers,
     out: Any,
     prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None,
@@ -253,12 +253,12 @@ def execute(
     if stream is None and runtime.facts.backend != "cpu":
         x, w = runtime.upload(x), None if w is None else runtime.upload(w)
         there = runtime.empty(out.shape, out.dtype)
-        plan(x, prepared or plan.borrow(w), _cast(operands, plan.problem).on(runtime), there)
+        plan(plan.buffers(x, prepared or plan.borrow(w), _cast(operands, plan.problem, runtime), there))
         out[...] = runtime.download(there)
         return
     if plan.algorithm.reads == "forward":
-        _check_strides(plan, x=x, w=w, bias=operands.bias, out=out)
-    plan(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out, None, stream)
+        _check_strides(plan, x=x, w=w, **operands, out=out)
+    plan(plan.buffers(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out), stream)
 
 
 def _check_strides(plan: Plan, **arrays: Any) -> None:
@@ -273,10 +273,7 @@ def _check_strides(plan: Plan, **arrays: Any) -> None:
 
 
 @np.errstate(all="ignore")  # a bias beyond float32 is Inf there
-def _cast(operands: Operands, problem: Any) -> Operands:
-    """A device's kernels take contiguous operands of one type."""
-    scale, bias = (
-        None if operand is None else np.ascontiguousarray(operand, problem.operand_dtype)
-        for operand in (operands.scale, operands.bias)
-    )
-    return Operands(scale, bias, operands.residual)
+def _cast(operands: Buffers, problem: Any, runtime: Runtime) -> Buffers:
+    """Copies on a device, whose kernels take a scale and a bias that are contiguous and of one type."""
+    types = {"scale": problem.operand_dtype, "bias": problem.operand_dtype} if operands else {}
+    return {name: runtime.upload(np.ascontiguousarray(array, types.get(name))) for name, array in operands.items()}

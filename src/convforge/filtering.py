@@ -9,7 +9,7 @@ from typing import Any, Never
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.arguments import IntPair, check_word, pair, refuse_others
 from convforge.arrays import dtype_name, home_of
 from convforge.backends.forks import no_fork
@@ -126,7 +126,7 @@ def filter(  # noqa: A001
         shape = result_shape(home.read(image, "image").shape, problem.out_shape, channels, axes)
         output = home.output(None, shape, problem.out_dtype)
         prepared = None if stream is None else _prepared(plan, w, stream)
-        execute(plan, x, w, Operands(), output.seen.reshape(problem.out_shape), prepared, stream)
+        execute(plan, x, w, {}, output.seen.reshape(problem.out_shape), prepared, stream)
         return output.finish(stream)
 
 

@@ -12,7 +12,6 @@ from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 from tests.on_device import check_views
 
-from convforge.algorithms.contract import Operands
 from convforge.algorithms.depthwise.device import (
     ChannelsConfig,
     DepthwiseBatch,
@@ -184,7 +183,7 @@ def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
     found = []
     for one in (plan, naive.plan(problem, naive.configs(problem, runtime.facts)[0], runtime)):
         found.append(np.empty(problem.out_shape, np.float16))
-        one(inputs.x, one.prepare(inputs.w), Operands(), found[-1])
+        one({"x": inputs.x, "w": one.prepare(inputs.w), "out": found[-1]})
     got, expected = found
     assert not np.isfinite(expected[:, 1]).all()
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
@@ -203,7 +202,7 @@ def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:
     top, left, (r, s) = problem.padding[0], problem.padding[2], (problem.r - 1, problem.s // 2)
     inputs.w[1, 0, r, s] = np.nan
     got = np.empty(problem.out_shape, np.float16)
-    plan(inputs.x, plan.prepare(inputs.w), Operands(), got)
+    plan({"x": inputs.x, "w": plan.prepare(inputs.w), "out": got})
     h = np.arange(problem.p) * problem.stride[0] + r * problem.dilation[0] - top
     w = np.arange(problem.q) * problem.stride[1] + s * problem.dilation[1] - left
     seen = ((h >= 0) & (h < problem.h))[:, None] & ((w >= 0) & (w < problem.w))
@@ -227,11 +226,11 @@ def test_reversed_axes() -> None:
     for method in (CHANNELS, PLANES):
         plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
         out = np.empty(problem.out_shape, np.float32)
-        plan(inputs.x[:, ::-1, ::-1], plan.prepare(inputs.w), Operands(), out)
+        plan({"x": inputs.x[:, ::-1, ::-1], "w": plan.prepare(inputs.w), "out": out})
         naive = DirectNaive("emulator")
         other = naive.plan(problem, naive.configs(problem, runtime.facts)[0], runtime)
         expected = np.empty(problem.out_shape, np.float32)
-        other(np.ascontiguousarray(inputs.x[:, ::-1, ::-1]), other.prepare(inputs.w), Operands(), expected)
+        other({"x": np.ascontiguousarray(inputs.x[:, ::-1, ::-1]), "w": other.prepare(inputs.w), "out": expected})
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -335,7 +334,7 @@ def test_outputs_follow_each_other_by_their_own_sizes(text: str, strides: tuple[
     plan = ROWS.plan(problem, RowsConfig(2), runtime)
     room = np.full(2048, 7, np.float32)
     out = np.lib.stride_tricks.as_strided(room[512:], problem.out_shape, [4 * stride for stride in strides])
-    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+    plan({"x": inputs.x, "w": plan.prepare(inputs.w), **inputs.operands, "out": out})
     assert Judge(problem, inputs).verdict(ROWS.precision, out.copy()).ok
     out[...] = 7
     assert (room == 7).all(), "it wrote beside its output"

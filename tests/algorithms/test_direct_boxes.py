@@ -13,7 +13,6 @@ from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
-from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.box import Box, box_of
 from convforge.algorithms.direct.boxes import threads_share
 from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
@@ -249,7 +248,7 @@ def test_views(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for prepared in (plan.prepare(inputs.w), plan.borrow(inputs.w)):
         launched.clear()
         out = np.full((*problem.out_shape[:3], problem.q + 1), np.nan, np.float32)
-        plan(x, prepared, Operands(), out[..., :-1])
+        plan({"x": x, "w": prepared, "out": out[..., :-1]})
         assert launched == ["direct_boxes" if name in SEEN else "direct_tiled"]
         verdict = Judge(problem, inputs).verdict("strict", out[..., :-1])
         assert verdict.ok, verdict.message
@@ -270,7 +269,7 @@ def test_a_plan_serves_many_pictures_at_once() -> None:
         for flat in share:
             x, out = flat.reshape(inputs.x.shape), np.full(problem.out_shape, np.nan, np.float32)
             x[...] = inputs.x
-            plan(x, prepared, Operands(), out)
+            plan({"x": x, "w": prepared, "out": out})
             verdict = judge.verdict("strict", out)
             messages.extend([] if verdict.ok else [verdict.message])
 

@@ -12,7 +12,6 @@ from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
-from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import (
     ConstantConfig,
     DirectConstant,
@@ -126,7 +125,7 @@ def test_arrays_that_no_vector_fits(method: Any) -> None:
         x[...] = inputs.x
         for shape in ((1, 2, 20, 300), (1, 2, 20, 302)):
             out = np.full(shape, np.nan, np.float32)[..., :300]
-            plan(x, prepared, Operands(), out)
+            plan({"x": x, "w": prepared, "out": out})
             verdict = judge.verdict("strict", out)
             assert verdict.ok, verdict.message
 
@@ -146,7 +145,7 @@ def test_prepared_filters_do_not_disturb_each_other(method: Any) -> None:
     results = []
     for owner, filter_ in zip((plan, plan, again), prepared, strict=True):
         out = np.full(problem.out_shape, np.nan, np.float32)
-        owner(inputs.x, filter_, Operands(), out)
+        owner({"x": inputs.x, "w": filter_, "out": out})
         results.append(out)
     np.testing.assert_array_equal(results[1], 2 * results[0])
     np.testing.assert_allclose(results[2], 3 * results[0], rtol=1e-5, atol=1e-5)
@@ -163,7 +162,7 @@ def test_a_module_serves_the_next_filter_of_its_stream_alone() -> None:
         prepared = plan.prepare(inputs.w)
         kernel = prepared.tensors["module"].kernel
         for stream in streams:
-            plan(inputs.x, prepared, Operands(), out, stream=stream)
+            plan({"x": inputs.x, "w": prepared, "out": out}, stream)
         del prepared
         gc.collect()
         return kernel

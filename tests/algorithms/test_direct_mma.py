@@ -11,7 +11,6 @@ from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
-from convforge.algorithms.contract import Operands
 from convforge.algorithms.direct.device import DirectMma, MmaConfig
 from convforge.algorithms.direct.mma import default_config
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
@@ -120,7 +119,7 @@ def test_pictures_that_do_not_begin_at_16_bytes_go_to_direct_tiled(ahead: int, e
     x[:] = inputs.x
     out = np.empty(problem.out_shape, np.uint8)
     runtime.launched.clear()
-    plan(x, plan.prepare(inputs.w), Operands(), out)
+    plan({"x": x, "w": plan.prepare(inputs.w), "out": out})
     verdict = Judge(problem, inputs).verdict("strict", out)
     assert verdict.ok, verdict.message
     assert runtime.launched[-1] == expected

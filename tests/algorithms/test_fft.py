@@ -48,7 +48,14 @@ def test_worked_values(worked: Any) -> None:
     problem, inputs = problem.replace(precision="fft"), worked_inputs(worked)
     for config in Fft().configs(problem, cpu_facts()):
         plan = Fft().plan(problem, config, cpu_runtime())
-        out = plan(inputs.x, plan.prepare(inputs.w), inputs.operands, np.full(problem.out_shape, np.nan, "f4"))
+        out = plan(
+            {
+                "x": inputs.x,
+                "w": plan.prepare(inputs.w),
+                **inputs.operands,
+                "out": np.full(problem.out_shape, np.nan, "f4"),
+            }
+        )
         assert np.rint(out).tolist() == worked.expected
         np.testing.assert_allclose(out, worked.expected, rtol=1e-5)
 
@@ -67,7 +74,7 @@ def test_nan_stays_in_the_tiles_that_read_it() -> None:
     x = inputs.x.copy()
     x[0, 0, 30, 2] = np.nan
     plan = Fft().plan(problem, FftConfig(16, 16, 3), cpu_runtime())  # tiles of 12 x 12 outputs, 24 to 35 the third
-    out = plan(x, plan.prepare(inputs.w), None, np.empty(problem.out_shape, "f4"))
+    out = plan({"x": x, "w": plan.prepare(inputs.w), "out": np.empty(problem.out_shape, "f4")})
     expected = np.zeros(problem.out_shape, bool)
     expected[0, 0, 24:36, 0:12] = True
     assert (np.isnan(out) == expected).all()
@@ -79,10 +86,12 @@ def test_chunks_bound_the_workspace() -> None:
     assert plans[0].workspace_bytes < plans[1].workspace_bytes < 8 * plans[0].workspace_bytes + 64
     assert len(plans[0].launches) > len(plans[1].launches)
     inputs = make_inputs(problem)
-    results = [p(inputs.x, p.prepare(inputs.w), None, np.empty(problem.out_shape, "f4")) for p in plans]
+    results = [p({"x": inputs.x, "w": p.prepare(inputs.w), "out": np.empty(problem.out_shape, "f4")}) for p in plans]
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-4)
     with pytest.raises(WorkspaceTooSmall, match="fft needs"):
-        plans[1](inputs.x, plans[1].prepare(inputs.w), None, results[0], np.empty(64, np.uint8))
+        plans[1](
+            {"x": inputs.x, "w": plans[1].prepare(inputs.w), "out": results[0], "workspace": np.empty(64, np.uint8)}
+        )
 
 
 def test_default_chunks_and_their_temporaries_are_bounded() -> None:

@@ -129,7 +129,7 @@ def test_nan_stays_in_the_tiles_that_read_it() -> None:
     plan = METHOD.plan(
         problem, FftConfig(16, 16, 0), emulator_runtime()
     )  # tiles of 12 x 12 outputs, 24 to 35 the third
-    out = plan(x, plan.prepare(inputs.w), None, np.empty(problem.out_shape, "f4"))
+    out = plan({"x": x, "w": plan.prepare(inputs.w), "out": np.empty(problem.out_shape, "f4")})
     expected = np.zeros(problem.out_shape, bool)
     expected[0, 0, 24:36, 0:12] = True
     assert (np.isnan(out) == expected).all()
@@ -143,11 +143,13 @@ def test_chunks_bound_the_workspace() -> None:
     assert room[0] < 5 * 64 * 36 * 8 + 4096 < room[1] < (1 << 20) + 4096 < room[2] < (8 << 20) + 4096
     assert [len(plan.launches) for plan in plans] == sorted((len(plan.launches) for plan in plans), reverse=True)
     inputs = make_inputs(problem)
-    results = [p(inputs.x, p.prepare(inputs.w), None, np.empty(problem.out_shape, "f4")) for p in plans]
+    results = [p({"x": inputs.x, "w": p.prepare(inputs.w), "out": np.empty(problem.out_shape, "f4")}) for p in plans]
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-4)
     assert np.array_equal(results[1], results[2]), "a tile is computed alike in whichever chunk"
     with pytest.raises(WorkspaceTooSmall, match="fft needs"):
-        plans[1](inputs.x, plans[1].prepare(inputs.w), None, results[0], np.empty(64, np.uint8))
+        plans[1](
+            {"x": inputs.x, "w": plans[1].prepare(inputs.w), "out": results[0], "workspace": np.empty(64, np.uint8)}
+        )
 
 
 @needs_emulator
@@ -169,7 +171,15 @@ def test_a_workspace_that_begins_anywhere(ahead: int) -> None:
     room = np.full(plan.workspace_bytes + 1024, 0x7F, np.uint8)
     first = -room.ctypes.data % 256 + ahead
     out = runtime.empty(problem.out_shape, "float32")
-    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out, room[first : first + plan.workspace_bytes])
+    plan(
+        {
+            "x": inputs.x,
+            "w": plan.prepare(inputs.w),
+            **inputs.operands,
+            "out": out,
+            "workspace": room[first : first + plan.workspace_bytes],
+        }
+    )
     assert Judge(problem, inputs).verdict("fft", out).ok
     assert (room[:first] == 0x7F).all()
     assert (room[first + plan.workspace_bytes :] == 0x7F).all()
@@ -193,7 +203,7 @@ def test_a_prepared_filter_is_of_no_picture() -> None:
     assert prepared.nbytes == 3 * 2 * 16 * 12 * 8, "rows of 9 complex numbers take 12"
     w[...] = 0
     out = runtime.empty(problem.out_shape, "float32")
-    plan(inputs.x, prepared, inputs.operands, out)
+    plan({"x": inputs.x, "w": prepared, **inputs.operands, "out": out})
     assert Judge(problem, inputs).verdict("fft", out).ok
 
 

@@ -85,7 +85,7 @@ def test_nan_stays_in_its_plane(kind: str) -> None:
     x[1, 2, 3, 4] = np.nan
     plan = METHOD.plan(problem, SMALL, emulator_runtime())
     out = np.empty(problem.out_shape, np.float32)
-    plan(x, plan.prepare(inputs.w), None, out)
+    plan({"x": x, "w": plan.prepare(inputs.w), "out": out})
     assert np.isnan(out[1, 2]).any()
     out[1, 2] = 0
     assert np.isfinite(out).all(), "planes are not paired with each other"

@@ -57,7 +57,7 @@ def test_operands_and_outputs_of_any_strides_and_alignment(step: Any, text: str)
 
     for how in (gaps, shifted, backwards, columns_first):
         out = how(np.full((problem.m, problem.n), np.nan, problem.dtype))
-        plan(how(inputs.x), plan.prepare(how(inputs.w)), None, out)
+        plan({"a": how(inputs.x), "b": plan.prepare(how(inputs.w)), "c": out})
         verdict = judge.verdict("strict", np.ascontiguousarray(out))
         assert verdict.ok, f"{how.__name__}: {verdict.message}"
 

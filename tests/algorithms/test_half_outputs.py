@@ -10,7 +10,6 @@ from tests.backends.emulated import needs_emulator
 
 import convforge
 from convforge.algorithms import algorithms, refusal
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.problem import Conv2dProblem, parse_problem
 
@@ -36,7 +35,7 @@ def convolved(algorithm: Any, text: str, x: Any, w: Any, scale: Any = None) -> A
     x = np.broadcast_to(np.array(x, problem.x_dtype)[:, None, None], problem.x_shape)
     w = np.array(w, problem.w_dtype).reshape(problem.w_shape)
     out = np.full(problem.out_shape, np.nan, np.float16)
-    plan(x, plan.prepare(w), Operands(scale=scale), out)
+    plan({"x": x, "w": plan.prepare(w), "scale": scale, "out": out})
     assert (out == out[0, 0, 0, 0]).all()
     return float(out[0, 0, 0, 0])
 

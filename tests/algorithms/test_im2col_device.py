@@ -95,7 +95,7 @@ def test_pictures_and_outputs_of_any_strides(algorithm: Any) -> None:
             x[...] = inputs.x
             shape = [size + 1 if part.start else size for size, part in zip(problem.out_shape, place, strict=True)]
             out = np.full(shape, np.nan, np.float32)[place]
-            plan(x, plan.prepare(inputs.w), None, out)
+            plan({"x": x, "w": plan.prepare(inputs.w), "out": out})
             verdict = Judge(problem, inputs).verdict("strict", np.ascontiguousarray(out))
             assert verdict.ok, f"{text} {place}: {verdict.message}"
 

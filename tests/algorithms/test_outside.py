@@ -11,7 +11,6 @@ from tests.backends.emulated import needs_emulator
 from tests.judged import allowed
 
 from convforge.algorithms import algorithms, refusal
-from convforge.algorithms.contract import Operands
 from convforge.algorithms.include.outside import outside
 from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.execution import runtime_of
@@ -60,10 +59,10 @@ def computed(method: Any, problem: Conv2dProblem, inputs: Any) -> Any:
     """The output by a method as (N, K, P, Q), where nothing but what it stored is a number."""
     runtime = runtime_of(method.backend)
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
-    there = Operands(*(None if a is None else runtime.upload(a) for a in dataclasses.astuple(inputs.operands)))
+    there = {name: runtime.upload(array) for name, array in inputs.operands.items()}
     dtype = np.dtype(problem.out_dtype)
     out = runtime.upload(np.full(problem.out_shape, np.nan if dtype.kind == "f" else 77, dtype))
-    plan(runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w)), there, out)
+    plan({"x": runtime.upload(inputs.x), "w": plan.prepare(runtime.upload(inputs.w)), **there, "out": out})
     result = runtime.download(out)
     return result if problem.out_layout == "NCHW" else result.transpose(0, 3, 1, 2)
 

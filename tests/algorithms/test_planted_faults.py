@@ -114,7 +114,7 @@ def what_is_wrong_ahead(plan: Any, run: Run) -> str | None:
     seen = source[aligned[0] :][: x.size]
     seen[...] = x
     out = target[aligned[1] :][: x.size]
-    plan(seen, plan.prepare(None), None, out)
+    plan(plan.buffers(seen, plan.prepare(None), out=out))
     around = np.delete(target, np.s_[aligned[1] : aligned[1] + out.size])
     if (around != 77).any():
         return "writes outside its output"

@@ -113,7 +113,7 @@ def test_the_least_values_win_where_there_is_nothing_else(layout: str) -> None:
         least = -np.inf if dtype == "f32" else np.iinfo(problem.dtype).min
         x, out = np.full(problem.x_shape, least, problem.dtype), np.zeros(problem.out_shape, problem.dtype)
         plan = plan_of(str(problem))
-        plan(x, plan.prepare(None), None, out)
+        plan({"x": x, "out": out})
         assert (out == least).all()
 
 
@@ -128,7 +128,7 @@ def test_nan_wins_over_all_and_reaches_its_windows_alone(dtype: str, layout: str
     x.reshape(-1)[RANDOM.choice(x.size, x.size // 20, replace=False)] = np.inf
     for config in POOL.configs(problem, H200)[:3]:
         plan, out = plan_of(text, config), np.zeros(problem.out_shape, problem.dtype)
-        plan(x, plan.prepare(None), None, out)
+        plan({"x": x, "out": out})
         assert np.isnan(out).any()
         assert np.isfinite(out).any()
         np.testing.assert_array_equal(out, by_cpu(problem, x))
@@ -142,7 +142,7 @@ def test_bfloat16_by_its_bits(layout: str) -> None:
     problem = problem_of(text)
     bits = (RANDOM.normal(size=problem.x_shape).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     out, plan = np.zeros(problem.out_shape, np.uint16), plan_of(text)
-    plan(bits, plan.prepare(None), None, out)
+    plan({"x": bits, "out": out})
     wide, result = ((a.astype(np.uint32) << 16).view(np.float32) for a in (bits, out))
     np.testing.assert_array_equal(result, by_cpu(dataclasses.replace(problem, dtype="float32"), wide))
 
@@ -185,7 +185,7 @@ def test_arrays_of_any_strides_and_alignment(layout: str) -> None:
             for target in (as_it_is, form):
                 source, out = form(x), target(expected)
                 source[...], out[...] = x, np.nan
-                plan(source, plan.prepare(None), None, out)
+                plan({"x": source, "out": out})
                 np.testing.assert_array_equal(out, expected, err_msg=f"{form.__name__}, {target.__name__}")
 
 
@@ -256,7 +256,7 @@ def test_an_array_beyond_narrow_places_says_so() -> None:
     plan, one = plan_of(str(problem)), np.zeros(1, np.uint8)
     x = np.lib.stride_tricks.as_strided(one, problem.x_shape, (2**31, 16, 4, 1))
     with pytest.raises(ValueError, match="make it contiguous first"):
-        plan(x, plan.prepare(None), None, np.zeros(problem.out_shape, np.uint8))
+        plan({"x": x, "out": np.zeros(problem.out_shape, np.uint8)})
 
 
 def test_small_pictures_get_small_tiles() -> None:

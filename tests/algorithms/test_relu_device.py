@@ -64,7 +64,7 @@ def test_every_config_in_several_orders_of_threads(text: str) -> None:
 def test_bits_of_every_type(dtype: str) -> None:
     x = numbers(4001, dtype)
     out, plan = np.full_like(x, 77), plan_of(x.size, dtype)
-    plan(x, plan.prepare(None), None, out)
+    plan({"x": x, "out": out})
     np.testing.assert_array_equal(out.view(np.uint8), expected(x, dtype).view(np.uint8))
 
 
@@ -78,7 +78,7 @@ def test_a_few_elements_at_every_alignment(dtype: str) -> None:
                 x = np.zeros(size + 40, dtype)[ahead : ahead + size]
                 x[...] = numbers(size, dtype)
                 whole = np.full(size + 40, 55, dtype)
-                plan(x, plan.prepare(None), None, whole[behind : behind + size])
+                plan({"x": x, "out": whole[behind : behind + size]})
                 np.testing.assert_array_equal(whole[behind : behind + size], expected(x, dtype))
                 assert (whole[:behind] == 55).all()
                 assert (whole[behind + size :] == 55).all()
@@ -93,7 +93,7 @@ def test_strides_of_any_kind_and_in_place() -> None:
         for to_view in views:
             source, target = (np.full(x.size * 3, 5, np.float32)[view][: x.size] for view in (from_view, to_view))
             source[...] = x
-            plan(source, plan.prepare(None), None, target)
+            plan({"x": source, "out": target})
             np.testing.assert_array_equal(target, expected(x, "float32"))
     for config in RELU.configs(ElementwiseProblem(size=x.size), H200):
         own = x.copy()

@@ -153,8 +153,8 @@ def test_channels_that_lie_apart_are_filtered_one_by_one() -> None:
     together, apart = np.empty(problem.out_shape, "f4"), np.empty(problem.out_shape, "f4")
     wide = np.zeros((1, 20, 31, 7), "f4")
     wide[..., 1:7:2] = inputs.x
-    plan(inputs.x, prepared, None, together)
-    plan(wide[..., 1:7:2], prepared, None, apart)
+    plan({"x": inputs.x, "w": prepared, "out": together})
+    plan({"x": wide[..., 1:7:2], "w": prepared, "out": apart})
     np.testing.assert_allclose(together, apart, rtol=1e-6, atol=1e-6)
 
 
@@ -173,7 +173,9 @@ def test_worked_values(worked: Any) -> None:
     problem = parse_problem(worked.text)
     assert isinstance(problem, Conv2dProblem)
     plan, inputs = default_plan(problem.replace(precision="separable")), worked_inputs(worked)
-    out = plan(inputs.x, plan.prepare(inputs.w), inputs.operands, np.full(problem.out_shape, np.nan, "f4"))
+    out = plan(
+        {"x": inputs.x, "w": plan.prepare(inputs.w), **inputs.operands, "out": np.full(problem.out_shape, np.nan, "f4")}
+    )
     assert np.rint(out).tolist() == worked.expected
     np.testing.assert_allclose(out, worked.expected, rtol=1e-5)
 
@@ -198,7 +200,7 @@ def test_nan_under_a_zero_tap_arrives(w: Any, width: int) -> None:
     x = np.random.default_rng(1).standard_normal(problem.x_shape).astype("f4")
     x[0, 0, 4, 3] = np.nan
     plan = default_plan(problem)
-    out = plan(x, plan.prepare(np.array(w, "f4")[None, None]), None, np.zeros(problem.out_shape, "f4"))
+    out = plan({"x": x, "w": plan.prepare(np.array(w, "f4")[None, None]), "out": np.zeros(problem.out_shape, "f4")})
     expected = np.zeros(problem.out_shape, bool)
     expected[0, 0, 2:5, 1:4] = True
     assert (np.isnan(out) == expected).all()
@@ -220,5 +222,8 @@ def test_a_picture_that_cannot_be_written_is_taken() -> None:
     inputs, plan = make_inputs(problem), default_plan(problem)
     frozen = inputs.x.copy()
     frozen.flags.writeable = False
-    results = [plan(x, plan.prepare(inputs.w), None, np.zeros(problem.out_shape, "f4")) for x in (inputs.x, frozen)]
+    results = [
+        plan({"x": x, "w": plan.prepare(inputs.w), "out": np.zeros(problem.out_shape, "f4")})
+        for x in (inputs.x, frozen)
+    ]
     assert (results[0] == results[1]).all()

@@ -156,8 +156,8 @@ def test_reversed_axes() -> None:
     naive = DirectNaive("emulator")
     other = naive.plan(problem, naive.configs(problem, runtime.facts)[0], runtime)
     out, expected = np.empty(problem.out_shape, np.float32), np.empty(problem.out_shape, np.float32)
-    plan(x[:, ::-1, ::-1], plan.prepare(w), None, out)
-    other(np.ascontiguousarray(x[:, ::-1, ::-1]), other.prepare(w), None, expected)
+    plan({"x": x[:, ::-1, ::-1], "w": plan.prepare(w), "out": out})
+    other({"x": np.ascontiguousarray(x[:, ::-1, ::-1]), "w": other.prepare(w), "out": expected})
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-4)
 
 
@@ -170,7 +170,7 @@ def test_a_filter_with_nan_makes_its_own_outputs_nan(layout: str, number: float)
     w[1, 0, 2, 1] = number
     plan = METHOD.plan(problem, dataclasses.replace(SMALL, planes=3), runtime)
     prepared, out = plan.prepare(w), np.zeros(problem.out_shape, np.float32)
-    plan(x, prepared, None, out)
+    plan({"x": x, "w": prepared, "out": out})
     outputs = np.moveaxis(out, -1, 1) if layout == "nhwc" else out
     assert np.isnan(outputs).all(axis=(0, 2, 3)).tolist() == [False, True, False]
     assert np.isfinite(outputs[:, [0, 2]]).all()

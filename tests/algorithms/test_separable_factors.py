@@ -156,7 +156,7 @@ def test_a_call_that_prepares_its_filter_waits_for_nothing() -> None:
     inputs = make_inputs(problem)
     plan = Separable("emulator").plan(problem, FusedConfig(4, 2, 16, 8), runtime)
     prepared, out = plan.prepare(inputs.w), np.zeros(problem.out_shape, np.float32)
-    plan(inputs.x, prepared, inputs.operands, out)
+    plan({"x": inputs.x, "w": prepared, **inputs.operands, "out": out})
     assert out.any()
     runtime.asked = True
     assert prepared.note.startswith("rank 5, factor error ")

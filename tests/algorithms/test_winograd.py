@@ -137,7 +137,9 @@ def test_worked_values(method: Any, worked: Any) -> None:
         return
     inputs = worked_inputs(worked)
     plan = method.plan(problem, method.configs(problem, cpu_facts())[0], cpu_runtime())
-    out = plan(inputs.x, plan.prepare(inputs.w), inputs.operands, np.full(problem.out_shape, np.nan, "f4"))
+    out = plan(
+        {"x": inputs.x, "w": plan.prepare(inputs.w), **inputs.operands, "out": np.full(problem.out_shape, np.nan, "f4")}
+    )
     assert np.rint(out).tolist() == worked.expected
     np.testing.assert_allclose(out, worked.expected, rtol=1e-5)
 
@@ -177,12 +179,21 @@ def test_chunks_bound_the_workspace_and_change_no_bit() -> None:
     for panels in (1, 3, 1000):
         plan = WinogradF4().plan(problem, WinogradConfig(panels, 12), cpu_runtime())
         sizes.append(plan.workspace_bytes)
-        outputs.append(plan(inputs.x, plan.prepare(inputs.w), None, np.full(problem.out_shape, np.nan, "f4")))
+        outputs.append(
+            plan({"x": inputs.x, "w": plan.prepare(inputs.w), "out": np.full(problem.out_shape, np.nan, "f4")})
+        )
     assert sizes[0] < sizes[1] < sizes[2]
     assert (outputs[0] == outputs[1]).all()
     assert (outputs[0] == outputs[2]).all()
     with pytest.raises(WorkspaceTooSmall, match="winograd_f4 needs"):
-        plan(inputs.x, plan.prepare(inputs.w), None, outputs[0], np.empty(sizes[2] - 1, np.uint8))
+        plan(
+            {
+                "x": inputs.x,
+                "w": plan.prepare(inputs.w),
+                "out": outputs[0],
+                "workspace": np.empty(sizes[2] - 1, np.uint8),
+            }
+        )
 
 
 def test_the_default_workspace_is_bounded() -> None:
@@ -214,5 +225,8 @@ def test_a_picture_that_cannot_be_written_is_taken(method: Any) -> None:
     plan = method.plan(problem, WinogradConfig(1, 6), cpu_runtime())
     frozen = inputs.x.copy()
     frozen.flags.writeable = False
-    results = [plan(x, plan.prepare(inputs.w), None, np.zeros(problem.out_shape, "f4")) for x in (inputs.x, frozen)]
+    results = [
+        plan({"x": x, "w": plan.prepare(inputs.w), "out": np.zeros(problem.out_shape, "f4")})
+        for x in (inputs.x, frozen)
+    ]
     assert (results[0] == results[1]).all()

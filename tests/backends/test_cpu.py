@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convforge.algorithms import find
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import CpuRuntime, cpu_facts, cpu_runtime
 from convforge.backends.cpu.facts import _cores
 from convforge.backends.cpu.runtime import block_of_items
@@ -129,7 +128,7 @@ def test_one_plan_from_many_threads_at_once(name):
         start.wait()
         for _ in range(5):
             out = np.full(problem.out_shape, np.nan, np.float32)
-            plan(inputs[i].x, plan.prepare(inputs[i].w), inputs[i].operands, out)
+            plan({"x": inputs[i].x, "w": plan.prepare(inputs[i].w), **inputs[i].operands, "out": out})
             verdict = compare(problem, "strict", out, rights[i], inputs[i])
             assert verdict.ok, verdict.message
 
@@ -146,7 +145,7 @@ def test_results_do_not_depend_on_the_number_of_threads():
     outs = []
     for cores in (1, 2, 7):
         plan = algorithm.plan(problem, config, with_cores(cores))
-        outs.append(plan(inputs.x, plan.prepare(inputs.w), Operands(), np.empty(problem.out_shape, np.float32)))
+        outs.append(plan({"x": inputs.x, "w": plan.prepare(inputs.w), "out": np.empty(problem.out_shape, np.float32)}))
     assert np.array_equal(outs[0], outs[1])
     assert np.array_equal(outs[0], outs[2])
 
@@ -165,9 +164,9 @@ def test_a_small_workspace_is_refused():
     plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
     inputs = make_inputs(problem)
     assert plan.workspace_bytes > 0
+    buffers = {"x": inputs.x, "w": plan.prepare(inputs.w), "out": np.empty(problem.out_shape, np.float32)}
     with pytest.raises(WorkspaceTooSmall, match=f"im2col needs {plan.workspace_bytes} bytes of workspace; got"):
-        plan(inputs.x, plan.prepare(inputs.w), Operands(), np.empty(problem.out_shape, np.float32),
-             np.empty(plan.workspace_bytes - 1, np.uint8))  # fmt: skip
+        plan({**buffers, "workspace": np.empty(plan.workspace_bytes - 1, np.uint8)})
 
 
 @settings(deadline=None)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -51,8 +51,8 @@ class Honest(Algorithm[GemmProblem, Tile]):
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
         return PreparedFilter({"w": np.array(w)}, w.nbytes, "as it is")
 
-    def compute(self, frame: Frame) -> None:
-        np.matmul(frame.x, frame.prepared.tensors["w"], out=frame.out)
+    def compute(self, buffers: Buffers, stream: Any) -> None:
+        np.matmul(buffers["a"], buffers["b"].tensors["w"], out=buffers["c"])
 
 
 class Rival(Honest):
@@ -67,7 +67,7 @@ class Silent(Honest):
 
     name = "silent"
 
-    def compute(self, frame: Frame) -> None:
+    def compute(self, buffers: Buffers, stream: Any) -> None:
         pass
 
 
@@ -80,13 +80,13 @@ class Stale(Honest):
         self.calls = 0
         self.kept: Any = None
 
-    def compute(self, frame: Frame) -> None:
+    def compute(self, buffers: Buffers, stream: Any) -> None:
         self.calls += 1
         if self.calls <= 3:
-            super().compute(frame)
-            self.kept = np.array(frame.out)
+            super().compute(buffers, stream)
+            self.kept = np.array(buffers["c"])
         else:
-            frame.out[...] = self.kept
+            buffers["c"][...] = self.kept
 
 
 class Tired(Honest):
@@ -97,11 +97,11 @@ class Tired(Honest):
     def __init__(self) -> None:
         self.calls = 0
 
-    def compute(self, frame: Frame) -> None:
+    def compute(self, buffers: Buffers, stream: Any) -> None:
         self.calls += 1
-        super().compute(frame)
+        super().compute(buffers, stream)
         if self.calls > 6:
-            frame.out[0, 0] += 1
+            buffers["c"][0, 0] += 1
 
 
 class Broken(Honest):
@@ -109,7 +109,7 @@ class Broken(Honest):
 
     name = "broken"
 
-    def compute(self, frame: Frame) -> None:
+    def compute(self, buffers: Buffers, stream: Any) -> None:
         raise ArithmeticError("it broke")
 
 

@@ -14,7 +14,7 @@ from tests.bench import fakes
 from tests.bench.fakes import cases, run_bench
 
 from convforge.algorithms import find
-from convforge.algorithms.contract import Child, Chunks, Frame, Launch, Plan, Step
+from convforge.algorithms.contract import Buffers, Child, Chunks, Launch, Plan, Step
 from convforge.algorithms.im2col.device import Im2col, Im2colConfig
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.emulator.runtime import emulator_runtime
@@ -40,16 +40,16 @@ class Doubling(fakes.Honest):
         self.ran: list[str] = []
 
     def plan(self, problem: GemmProblem, config: fakes.Tile, runtime: Runtime) -> Plan:
-        def double(frame: Frame) -> None:
+        def double(buffers: Buffers, stream: Any) -> None:
             self.ran.append("double")
-            _matrix(frame)[...] = 2 * frame.x
+            _matrix(buffers)[...] = 2 * buffers["a"]
 
-        def multiply(frame: Frame) -> None:
+        def multiply(buffers: Buffers, stream: Any) -> None:
             self.ran.append("multiply")
-            frame.out[...] = _matrix(frame) @ frame.prepared.tensors["w"] / 2
+            buffers["c"][...] = _matrix(buffers) @ buffers["b"].tensors["w"] / 2
 
-        def _matrix(frame: Frame) -> Any:
-            return frame.workspace[: 4 * problem.m * problem.k].view(np.float32).reshape(problem.m, problem.k)
+        def _matrix(buffers: Buffers) -> Any:
+            return buffers["workspace"][: 4 * problem.m * problem.k].view(np.float32).reshape(problem.m, problem.k)
 
         nbytes = 4 * problem.m * problem.k
         launches = [Launch(LaunchInfo("double_kernel", (1,), (1,)), double, "doubling", 2 * nbytes),
@@ -93,13 +93,13 @@ def test_a_method_that_is_wrong_has_no_steps(tmp_path: Path) -> None:
 
 
 def _launch(name: str, nbytes: int | None = None) -> Launch:
-    return Launch(LaunchInfo(name, (1,), (1,)), lambda frame: None, least_bytes=nbytes)
+    return Launch(LaunchInfo(name, (1,), (1,)), lambda buffers, stream: None, least_bytes=nbytes)
 
 
 def test_steps_of_one_name_stay_in_their_chunks() -> None:
     method, problem = fakes.Honest(), parse_problem("m8n8k8_f32")
     assert isinstance(problem, GemmProblem)
-    child = Child(method.plan(problem, fakes.Tile(), cpu_runtime()), lambda frame: [frame])
+    child = Child(method.plan(problem, fakes.Tile(), cpu_runtime()), lambda buffers: [buffers])
     chunks = Chunks(((_launch("a", 3), child), (_launch("a", 4), _launch("b"))), 2, 64, cpu_runtime())
     steps: list[Step] = [chunks, _launch("b", 5)]
     assert step_names(steps) == ["a", "honest", "b"]
@@ -176,10 +176,10 @@ def test_a_step_on_a_device_is_its_launches_alone_and_all_together_are_the_call(
     assert set(launched[turn:]) == {"gemm_warp_tiled"}
 
     material.ring.poison()
-    frame = Frame(slot.x, rig.prepared[0], slot.operands, slot.out, rig.workspace, None)
+    buffers = plan.buffers(slot.x, rig.prepared[0], slot.operands, slot.out, rig.workspace)
     for name in step_names(plan.steps):
         for step in only(plan.steps, name):
-            step.run(frame)
+            step.run(buffers, None)
     assert material.judges[slot.kind].verdict("strict", runtime.download(slot.out)).ok
 
 

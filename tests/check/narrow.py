@@ -36,7 +36,6 @@ from tests.check.arithmetic import (
     tensor_core,
 )
 
-from convforge.algorithms.contract import Operands
 from convforge.check import Inputs
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
@@ -74,7 +73,7 @@ def inputs_of(problem: Any, data: str, rounding: Rounding = FP32) -> Inputs:
     shapes = (problem.input.shape, problem.weights.shape)
     x, w = (rounding(numbers(shape, i == 0)) for i, shape in enumerate(shapes))
     dtype = problem.input.dtype
-    return Inputs(x.astype(dtype), w.astype(dtype), Operands())
+    return Inputs(x.astype(dtype), w.astype(dtype), {})
 
 
 def result(problem: Any, inputs: Inputs, model: Model) -> Floats:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import fft
 from tests.strategies import DTYPES, conv2d_problems
 
-from convforge.algorithms.contract import Operands
 from convforge.check import KINDS, Inputs, compare, make_inputs, truth
 from convforge.check.bounds import error_bound, gamma, rounded
 from convforge.check.rows import border_of
@@ -72,11 +71,11 @@ def added_up(problem: Conv2dProblem, inputs: Inputs, order: str, seed: int = 0) 
         if ends.divisor != 1:
             value = value / value.dtype.type(ends.divisor)
         if ends.scale != "none":
-            value = value * np.broadcast_to(operands.scale, (problem.k,)).reshape(shape).astype(value.dtype)
+            value = value * np.broadcast_to(operands["scale"], (problem.k,)).reshape(shape).astype(value.dtype)
         if ends.bias:
-            value = value + operands.bias.reshape(shape).astype(value.dtype)
+            value = value + operands["bias"].reshape(shape).astype(value.dtype)
         if ends.residual:
-            value = value + operands.residual.astype(value.dtype)
+            value = value + operands["residual"].astype(value.dtype)
         value = activate(value, ends.activation, ends.alpha)
     return rounded(value, np.dtype(problem.out_dtype)).astype(problem.out_dtype)
 
@@ -112,7 +111,7 @@ def test_no_false_alarm_whatever_the_data_look_like(c, kind, order, seed):
         "sparse": rng.standard_normal(shape) * (rng.random(shape) < 0.05),
     }[kind].astype(np.float32)  # fmt: skip
     w = np.full(problem.w_shape, np.float32(1 / 9)) if kind == "constant" else rng.standard_normal(problem.w_shape)
-    inputs = Inputs(x, w.astype(np.float32), Operands())
+    inputs = Inputs(x, w.astype(np.float32), {})
     verdict = compare(problem, "strict", added_up(problem, inputs, order), truth(problem, inputs), inputs)
     assert verdict.ok, verdict.message
 
@@ -183,7 +182,7 @@ def test_exact_sums_have_no_tolerance(problem):
 def test_nan_and_inf_are_compared_by_kind():
     problem = parse_problem("n1c1h1w4_k1r1s1_f32_nchw")
     x = np.array([np.nan, np.inf, -np.inf, 1], np.float32).reshape(1, 1, 1, 4)
-    inputs = Inputs(x, np.ones((1, 1, 1, 1), np.float32), Operands())
+    inputs = Inputs(x, np.ones((1, 1, 1, 1), np.float32), {})
     right = truth(problem, inputs)
     assert compare(problem, "strict", x.copy(), right, inputs).ok
     for place, value in (
@@ -204,7 +203,7 @@ def test_nan_and_inf_are_compared_by_kind():
 def test_sums_that_overflow_may_do_so_in_any_order():
     problem = parse_problem("n1c1h1w3_k1r1s3_f32_nchw")
     x = np.array([3e38, 3e38, -3e38], np.float32).reshape(1, 1, 1, 3)
-    inputs = Inputs(x, np.ones((1, 1, 1, 3), np.float32), Operands())
+    inputs = Inputs(x, np.ones((1, 1, 1, 3), np.float32), {})
     right = truth(problem, inputs)
     for value in (np.inf, 3e38):
         assert compare(problem, "strict", np.full((1, 1, 1, 1), value, np.float32), right, inputs).ok
@@ -212,7 +211,7 @@ def test_sums_that_overflow_may_do_so_in_any_order():
 
 def test_float16_overflow_at_the_last_moment_is_right():
     problem = parse_problem("n1c1h1w1_k1r1s1_f16_nchw")
-    inputs = Inputs(np.full((1, 1, 1, 1), 300, np.float16), np.full((1, 1, 1, 1), 300, np.float16), Operands())
+    inputs = Inputs(np.full((1, 1, 1, 1), 300, np.float16), np.full((1, 1, 1, 1), 300, np.float16), {})
     right = truth(problem, inputs)
     assert compare(problem, "strict", np.full((1, 1, 1, 1), np.inf, np.float16), right, inputs).ok
     assert not compare(problem, "strict", np.full((1, 1, 1, 1), 65504, np.float16), right, inputs).ok
@@ -258,7 +257,7 @@ def test_winograd_passes_in_its_class(tile, transform, seed):
     wrong = got.copy()
     wrong[0, 1, 3, 5] += 0.01
     assert not compare(problem, "winograd", wrong, right, inputs).ok
-    coarse = truth(problem, Inputs(tf32(inputs.x), tf32(inputs.w), Operands())).value.astype(np.float32)
+    coarse = truth(problem, Inputs(tf32(inputs.x), tf32(inputs.w), {})).value.astype(np.float32)
     assert not compare(problem, "winograd", coarse, right, inputs).ok
 
 
@@ -337,8 +336,8 @@ def test_inputs_are_seeded_and_unequal(kind):
     first, again, other = (make_inputs(problem, kind, seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.x, again.x)
     np.testing.assert_array_equal(first.w, again.w)
-    np.testing.assert_array_equal(first.operands.residual, again.operands.residual)
-    assert not np.array_equal(first.operands.residual, other.operands.residual)
+    np.testing.assert_array_equal(first.operands["residual"], again.operands["residual"])
+    assert not np.array_equal(first.operands["residual"], other.operands["residual"])
     assert len({filters.tobytes() for filters in first.w.reshape(12, 9)}) == 12
     if kind != "impulse":
         assert len({channel.tobytes() for channel in first.x.reshape(6, 72)}) == 6

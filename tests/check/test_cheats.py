@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.runtime import LaunchInfo
 from convforge.check import Inputs, Judge, Verdict, check_nan_spread, check_plan, make_inputs, truth
 from convforge.check.bounds import rounded
 from convforge.problem import Conv2dProblem, parse_problem
 
-Compute = Callable[[Conv2dProblem, Frame, np.ndarray], None]
+Compute = Callable[[Conv2dProblem, Buffers, np.ndarray], None]
 
 PLAIN = "n2c4h10w13_k6r3s3_st1_p1_f32_nchw"
 
 
-def result(problem: Conv2dProblem, frame: Frame, w: Any, x: Any = None) -> Any:
+def result(problem: Conv2dProblem, buffers: Buffers, w: Any, x: Any = None) -> Any:
     """The right result, rounded to the output's type."""
-    seen = Inputs(frame.x if x is None else x, w, frame.operands)
+    seen = Inputs(buffers["x"] if x is None else x, w, buffers)
     return rounded(truth(problem, seen).value, np.dtype(problem.out_dtype)).astype(problem.out_dtype)
 
 
@@ -46,8 +46,8 @@ class Scripted(Algorithm[Conv2dProblem, Config]):
         return [Config()]
 
     def plan(self, problem, config, runtime):
-        def run(frame: Frame) -> None:
-            self.compute(problem, frame, frame.prepared.tensors["w"])
+        def run(buffers: Buffers, stream: Any) -> None:
+            self.compute(problem, buffers, buffers["w"].tensors["w"])
 
         return Plan(self, problem, config, runtime, steps=[Launch(LaunchInfo("scripted", (1,), (1,)), run)],
                     prepare=lambda w, stream: PreparedFilter({"w": w.copy()}, w.nbytes),
@@ -60,8 +60,8 @@ def verdict_on(compute: Compute, text: str = PLAIN, kind: str = "normal", **decl
     return check_plan(plan, Judge(problem, make_inputs(problem, kind)))
 
 
-def honest(problem, frame, w):
-    frame.out[...] = result(problem, frame, w)
+def honest(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w)
 
 
 @pytest.mark.parametrize("text", [PLAIN, "n1c3h9w8_k4r3s5_st2x1_p1x2x0x3_u8-i8-u8-i32_nhwc_+scale:channel+bias+relu",
@@ -74,27 +74,27 @@ def test_an_honest_plan_passes(text):
     assert verdict.message == ""
 
 
-def writes_nothing(problem, frame, w):
+def writes_nothing(problem, buffers, w):
     pass
 
 
-def misses_one_output(problem, frame, w):
-    before = frame.out[1, 2, 3, 4].copy()
-    honest(problem, frame, w)
-    frame.out[1, 2, 3, 4] = before
+def misses_one_output(problem, buffers, w):
+    before = buffers["out"][1, 2, 3, 4].copy()
+    honest(problem, buffers, w)
+    buffers["out"][1, 2, 3, 4] = before
 
 
-def leaves_the_border(problem, frame, w):
-    frame.out[..., 1:-1, 1:-1] = result(problem, frame, w)[..., 1:-1, 1:-1]
+def leaves_the_border(problem, buffers, w):
+    buffers["out"][..., 1:-1, 1:-1] = result(problem, buffers, w)[..., 1:-1, 1:-1]
 
 
-def zeroes_the_border(problem, frame, w):
-    frame.out[...] = 0
-    leaves_the_border(problem, frame, w)
+def zeroes_the_border(problem, buffers, w):
+    buffers["out"][...] = 0
+    leaves_the_border(problem, buffers, w)
 
 
-def is_off_by_a_thousandth(problem, frame, w):
-    frame.out[...] = result(problem, frame, w) * np.float32(1.001)
+def is_off_by_a_thousandth(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w) * np.float32(1.001)
 
 
 def tf32(array):
@@ -102,55 +102,55 @@ def tf32(array):
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def uses_tf32_in_secret(problem, frame, w):
-    frame.out[...] = result(problem, frame, tf32(w), tf32(frame.x))
+def uses_tf32_in_secret(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, tf32(w), tf32(buffers["x"]))
 
 
-def swaps_h_and_w_of_the_filter(problem, frame, w):
-    frame.out[...] = result(problem, frame, w.transpose(0, 1, 3, 2).copy())
+def swaps_h_and_w_of_the_filter(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w.transpose(0, 1, 3, 2).copy())
 
 
-def swaps_h_and_w_of_the_output(problem, frame, w):
-    right = result(problem, frame, w)
-    frame.out[...] = right.transpose(0, 1, 3, 2).reshape(right.shape)
+def swaps_h_and_w_of_the_output(problem, buffers, w):
+    right = result(problem, buffers, w)
+    buffers["out"][...] = right.transpose(0, 1, 3, 2).reshape(right.shape)
 
 
-def swaps_h_and_w_of_the_picture(problem, frame, w):
-    frame.out[...] = result(problem, frame, w, frame.x.transpose(0, 1, 3, 2).reshape(frame.x.shape))
+def swaps_h_and_w_of_the_picture(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w, buffers["x"].transpose(0, 1, 3, 2).reshape(buffers["x"].shape))
 
 
-def ignores_a_channel(problem, frame, w):
+def ignores_a_channel(problem, buffers, w):
     silent = w.copy()
     silent[:, 2] = 0
-    frame.out[...] = result(problem, frame, silent)
+    buffers["out"][...] = result(problem, buffers, silent)
 
 
-def uses_one_filter_for_all(problem, frame, w):
-    frame.out[...] = result(problem, frame, np.broadcast_to(w[1:2], w.shape).copy())
+def uses_one_filter_for_all(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, np.broadcast_to(w[1:2], w.shape).copy())
 
 
-def flips_the_filter(problem, frame, w):
-    frame.out[...] = result(problem, frame, w[:, :, ::-1, ::-1].copy())
+def flips_the_filter(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w[:, :, ::-1, ::-1].copy())
 
 
-def writes_outside(problem, frame, w):
-    honest(problem, frame, w)
-    np.lib.stride_tricks.as_strided(frame.out[-1, -1, -1, -1:], (2,), frame.out.strides[-1:])[1] = 3
+def writes_outside(problem, buffers, w):
+    honest(problem, buffers, w)
+    np.lib.stride_tricks.as_strided(buffers["out"][-1, -1, -1, -1:], (2,), buffers["out"].strides[-1:])[1] = 3
 
 
-def writes_before(problem, frame, w):
-    honest(problem, frame, w)
-    address = frame.out.__array_interface__["data"][0]
+def writes_before(problem, buffers, w):
+    honest(problem, buffers, w)
+    address = buffers["out"].__array_interface__["data"][0]
     np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 1).from_address(address - 40))[0] = 1.0
 
 
-def modifies_its_input(problem, frame, w):
-    honest(problem, frame, w)
-    frame.x[0, 0, 0, 0] += 1
+def modifies_its_input(problem, buffers, w):
+    honest(problem, buffers, w)
+    buffers["x"][0, 0, 0, 0] += 1
 
 
-def reads_the_second_picture_never(problem, frame, w):
-    frame.out[...] = result(problem, frame, w, np.broadcast_to(frame.x[:1], frame.x.shape).copy())
+def reads_the_second_picture_never(problem, buffers, w):
+    buffers["out"][...] = result(problem, buffers, w, np.broadcast_to(buffers["x"][:1], buffers["x"].shape).copy())
 
 
 CHEATS = [
@@ -185,10 +185,10 @@ def test_a_cheat_is_caught_and_named(compute, fault):
 def test_the_last_result_returned_is_caught():
     kept: list[np.ndarray] = []
 
-    def returns_the_last_result(problem, frame, w):
+    def returns_the_last_result(problem, buffers, w):
         if not kept:
-            kept.append(result(problem, frame, w))
-        frame.out[...] = kept[0]
+            kept.append(result(problem, buffers, w))
+        buffers["out"][...] = kept[0]
 
     assert verdict_on(returns_the_last_result).fault == "stale result"
 
@@ -196,8 +196,8 @@ def test_the_last_result_returned_is_caught():
 def test_weights_that_are_kept_by_place_are_caught():
     kept: dict[tuple[int, ...], np.ndarray] = {}
 
-    def keeps_the_weights(problem, frame, w):
-        frame.out[...] = result(problem, frame, kept.setdefault(w.shape, w.copy()))
+    def keeps_the_weights(problem, buffers, w):
+        buffers["out"][...] = result(problem, buffers, kept.setdefault(w.shape, w.copy()))
 
     verdict = verdict_on(keeps_the_weights)
     assert not verdict.ok
@@ -205,18 +205,18 @@ def test_weights_that_are_kept_by_place_are_caught():
 
 
 def test_an_output_that_must_be_contiguous_is_caught():
-    def ignores_strides(problem, frame, w):
-        right = result(problem, frame, w)
-        np.lib.stride_tricks.as_strided(frame.out, right.shape, right.strides)[...] = right
+    def ignores_strides(problem, buffers, w):
+        right = result(problem, buffers, w)
+        np.lib.stride_tricks.as_strided(buffers["out"], right.shape, right.strides)[...] = right
 
     verdict = verdict_on(ignores_strides)
     assert not verdict.ok
 
 
 def test_a_workspace_overrun_is_caught():
-    def overruns(problem, frame, w):
-        honest(problem, frame, w)
-        beyond = np.lib.stride_tricks.as_strided(frame.workspace[-1:], (2,), (1,))
+    def overruns(problem, buffers, w):
+        honest(problem, buffers, w)
+        beyond = np.lib.stride_tricks.as_strided(buffers.get("workspace")[-1:], (2,), (1,))
         beyond[1] = 7
 
     assert verdict_on(overruns, workspace_bytes=100).fault == "writes outside its workspace"
@@ -234,11 +234,11 @@ GEOMETRY = [
 
 @pytest.mark.parametrize(("text", "fields", "fault"), GEOMETRY, ids=[g[2] for g in GEOMETRY])
 def test_wrong_geometry_is_named(text, fields, fault):
-    def computes_another_problem(problem, frame, w):
-        other = result(problem.replace(**fields), frame, w)
-        frame.out[...] = 0
+    def computes_another_problem(problem, buffers, w):
+        other = result(problem.replace(**fields), buffers, w)
+        buffers["out"][...] = 0
         p, q = min(problem.p, other.shape[2]), min(problem.q, other.shape[3])
-        frame.out[:, :, :p, :q] = other[:, :, :p, :q]
+        buffers["out"][:, :, :p, :q] = other[:, :, :p, :q]
 
     assert verdict_on(computes_another_problem, text).fault == fault
 
@@ -254,27 +254,29 @@ EPILOGUES = [
 
 @pytest.mark.parametrize(("epilogue", "fields", "fault"), EPILOGUES, ids=[e[2] for e in EPILOGUES])
 def test_a_missing_part_of_the_epilogue_is_named(epilogue, fields, fault):
-    def forgets(problem, frame, w):
-        frame.out[...] = result(problem.replace(epilogue=dataclasses.replace(problem.epilogue, **fields)), frame, w)
+    def forgets(problem, buffers, w):
+        buffers["out"][...] = result(
+            problem.replace(epilogue=dataclasses.replace(problem.epilogue, **fields)), buffers, w
+        )
 
     assert verdict_on(forgets, f"n1c2h8w9_k3r3s3_p1_f32_nchw_{epilogue}").fault == fault
 
 
 @pytest.mark.parametrize("kind", ["normal", "integers", "impulse"])
 def test_one_wrong_tap_in_one_channel_is_caught_whatever_the_inputs(kind):
-    def drops_a_tap(problem, frame, w):
+    def drops_a_tap(problem, buffers, w):
         wrong = w.copy()
         wrong[3, 1, 2, 0] = 0
-        frame.out[...] = result(problem, frame, wrong)
+        buffers["out"][...] = result(problem, buffers, wrong)
 
     verdict = verdict_on(drops_a_tap, "n2c2h10w13_k6r3s3_p1_f32_nchw", kind)
     assert not verdict.ok
 
 
 def test_quantised_layers_that_truncate_instead_of_rounding_are_caught():
-    def truncates(problem, frame, w):
-        value = truth(problem, Inputs(frame.x, w, frame.operands)).value
-        frame.out[...] = np.clip(np.trunc(value), 0, 255)
+    def truncates(problem, buffers, w):
+        value = truth(problem, Inputs(buffers["x"], w, buffers)).value
+        buffers["out"][...] = np.clip(np.trunc(value), 0, 255)
 
     text = "n1c3h9w8_k4r3s3_p1_u8-i8-u8-i32_nchw_+scale:tensor"
     assert not verdict_on(truncates, text, "integers").ok
@@ -282,13 +284,13 @@ def test_quantised_layers_that_truncate_instead_of_rounding_are_caught():
 
 
 def test_ties_rounded_up_are_caught_where_sums_are_exact():
-    def rounds_ties_up(problem, frame, w):
-        value = truth(problem, Inputs(frame.x, w, frame.operands)).value
-        frame.out[...] = np.clip(np.floor(value + 0.5), -128, 127)
+    def rounds_ties_up(problem, buffers, w):
+        value = truth(problem, Inputs(buffers["x"], w, buffers)).value
+        buffers["out"][...] = np.clip(np.floor(value + 0.5), -128, 127)
 
     problem = parse_problem("n1c1h9w9_k1r1s1_i8-i8-i8-i32_nchw_+scale:tensor")
     inputs = make_inputs(problem, "integers")
-    halves = dataclasses.replace(inputs, w=np.ones_like(inputs.w), operands=Operands(scale=np.float32(0.5)))
+    halves = dataclasses.replace(inputs, w=np.ones_like(inputs.w), operands={"scale": np.float32(0.5)})
     plan = Scripted(rounds_ties_up).plan(problem, Config(), cpu_runtime())
     assert not check_plan(plan, Judge(problem, halves)).ok
     assert check_plan(Scripted(honest).plan(problem, Config(), cpu_runtime()), Judge(problem, halves)).ok
@@ -299,18 +301,18 @@ def test_nan_spread(kind):
     problem = parse_problem("n2c2h40w41_k3r3s3_p1_f32_nchw")
 
     def spread_over(reach: int) -> Compute:
-        def spreads(problem, frame, w):
-            honest(problem, frame, w)
-            frame.out[0, :, 20 - reach : 21 + reach, 20 - reach : 21 + reach] = np.nan
+        def spreads(problem, buffers, w):
+            honest(problem, buffers, w)
+            buffers["out"][0, :, 20 - reach : 21 + reach, 20 - reach : 21 + reach] = np.nan
 
         return spreads
 
-    def swallows(problem, frame, w):
-        frame.out[...] = result(problem, frame, w, np.nan_to_num(frame.x, nan=0, posinf=0))
+    def swallows(problem, buffers, w):
+        buffers["out"][...] = result(problem, buffers, w, np.nan_to_num(buffers["x"], nan=0, posinf=0))
 
-    def spreads_to_the_next_picture(problem, frame, w):
-        honest(problem, frame, w)
-        frame.out[:] = np.nan
+    def spreads_to_the_next_picture(problem, buffers, w):
+        honest(problem, buffers, w)
+        buffers["out"][:] = np.nan
 
     def verdict(compute, spread):
         declared = {"nan_spread": spread, "precision": "strict" if spread == "exact" else "winograd"}

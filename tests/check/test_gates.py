@@ -38,7 +38,6 @@ from tests.check.narrow import (
     result,
 )
 
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import cpu_runtime
 from convforge.check import Inputs, Judge, Sample, make_inputs, truth
 from convforge.check.factors import ROUNDINGS
@@ -279,7 +278,7 @@ def test_separable_fails_passes_of_narrow_factors(data: str, c: int) -> None:
     given, rng = inputs_of(problem, data), np.random.default_rng(c)
     columns, rows = (rng.uniform(0.5, 1.5, (2, c, 3)).astype(np.float32) for _ in range(2))
     w = (columns[..., None] * rows[:, :, None]).astype(np.float32)
-    judge = Judge(problem, Inputs(given.x, w, Operands()))
+    judge = Judge(problem, Inputs(given.x, w, {}))
     assert ratio(judge, "separable", in_two_passes(given.x[0], columns, rows, exact)) <= MARGIN
     for rounding in (TF32, TF32_CUT, nearest(10), BF16):
         assert ratio(judge, "separable", in_two_passes(given.x[0], columns, rows, rounding)) > 1
@@ -299,7 +298,7 @@ def test_sampled_outputs_pass_the_same_gate(precision: str) -> None:
     problem: Any = parse_problem("n2c8h40w13_k2r3s3_p1_f32_nchw")
     inputs = inputs_of(problem, "normal")
     sample = Sample(problem, inputs)
-    images = [Inputs(inputs.x[[n]], inputs.w, Operands()) for n in range(2)]
+    images = [Inputs(inputs.x[[n]], inputs.w, {}) for n in range(2)]
     one = problem.replace(n=1)
     for models, right in ((HONEST, True), (NARROWER, False)):
         for name, model in models[precision].items():

@@ -44,7 +44,7 @@ def test_what_a_method_computes_is_right_and_a_stale_output_is_not(text: str) ->
     inputs = make_inputs(problem, "repeated")
     plan = choose(problem, RUNTIME).plan
     out = np.empty_like(right(problem, inputs))
-    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, out)
+    plan(plan.buffers(inputs.x, plan.prepare(inputs.w), inputs.operands, out))
     sample = Sample(problem, inputs)
     assert sample.fault(plan.algorithm.precision, out, RUNTIME) is None
     out.fill(np.nan)

@@ -12,7 +12,6 @@ from scipy import signal
 from tests.cases import WORKED, worked_inputs
 from tests.strategies import conv2d_problems
 
-from convforge.algorithms.contract import Operands
 from convforge.check import Inputs, compare, make_inputs, truth
 from convforge.check.bounds import rounded
 from convforge.problem import ACTIVATIONS, Epilogue, Pool2dProblem, parse_problem
@@ -65,7 +64,7 @@ def test_sums_are_those_of_rational_arithmetic(problem):
 def test_float64_sums_that_cancel_keep_their_digits():
     problem = parse_problem("n1c1h1w4_k1r1s4_f64_nchw")
     x = np.array([1e16, 1.0, -1e16, 1e-8]).reshape(1, 1, 1, 4)
-    inputs = Inputs(x, np.ones((1, 1, 1, 4)), Operands())
+    inputs = Inputs(x, np.ones((1, 1, 1, 4)), {})
     assert truth(problem, inputs).value.item() == 1.00000001
     assert float(np.sum(x)) != 1.00000001  # what plain float64 makes of it
 
@@ -96,7 +95,7 @@ def test_activations_by_their_formulas(activation):
     }  # fmt: skip
     problem = parse_problem("n1c1h1w9_k1r1s1_f32_nchw").replace(epilogue=Epilogue(activation=activation))
     x = np.array([-30, -7, -1, -0.25, 0, 0.25, 1, 7, 30], np.float32).reshape(1, 1, 1, 9)
-    got = truth(problem, Inputs(x, np.ones((1, 1, 1, 1), np.float32), Operands())).value
+    got = truth(problem, Inputs(x, np.ones((1, 1, 1, 1), np.float32), {})).value
     np.testing.assert_allclose(got.reshape(-1), [formulas[activation](float(v)) for v in x.reshape(-1)], rtol=1e-12)
 
 
@@ -104,15 +103,15 @@ def test_activations_by_their_formulas(activation):
 def test_activations_keep_nan(activation):
     problem = parse_problem("n1c1h1w1_k1r1s1_f32_nchw").replace(epilogue=Epilogue(activation=activation))
     x = np.full((1, 1, 1, 1), np.nan, np.float32)
-    assert np.isnan(truth(problem, Inputs(x, np.ones((1, 1, 1, 1), np.float32), Operands())).value).all()
+    assert np.isnan(truth(problem, Inputs(x, np.ones((1, 1, 1, 1), np.float32), {})).value).all()
 
 
 def test_the_epilogue_in_its_order():
     problem = parse_problem("n1c1h1w2_k2r1s1_f32_nhwc_+scale:channel+bias+residual+relu")
     inputs = Inputs(
         np.array([3, -5], np.float32).reshape(1, 1, 2, 1), np.array([1, 2], np.float32).reshape(2, 1, 1, 1),
-        Operands(np.array([2, 10], np.float32), np.array([1, 2], np.float32),
-                 np.array([[[[4, 5], [6, 7]]]], np.float32)),
+        {"scale": np.array([2, 10], np.float32), "bias": np.array([1, 2], np.float32),
+         "residual": np.array([[[[4, 5], [6, 7]]]], np.float32)},
     )  # fmt: skip
     got = truth(problem, inputs)
     assert got.value.tolist() == [[[[11, 67], [0, 0]]]]
@@ -139,13 +138,13 @@ def test_pooling_against_a_plain_maximum(problem):
     wide = np.pad(x.astype(float), ((0, 0), (0, 0), pads[:2], pads[2:]), constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(wide, (pool.r, pool.s), (2, 3))
     expected = windows[:, :, :: pool.stride[0], :: pool.stride[1]].max(axis=(4, 5))
-    np.testing.assert_array_equal(truth(pool, Inputs(x, None, Operands())).value, expected)
+    np.testing.assert_array_equal(truth(pool, Inputs(x, None, {})).value, expected)
 
 
 def test_pooling_with_ceil_mode_and_nan():
     pool = Pool2dProblem(n=1, c=1, h=1, w=5, r=1, s=2, stride=(1, 2), ceil_mode=True)
     x = np.array([1, 2, np.nan, 0, -3], np.float32).reshape(1, 1, 1, 5)
-    got = truth(pool, Inputs(x, None, Operands())).value.reshape(-1)
+    got = truth(pool, Inputs(x, None, {})).value.reshape(-1)
     np.testing.assert_array_equal(got, [2, np.nan, -3])
 
 
@@ -163,5 +162,5 @@ def test_matrix_products(text):
 
 def test_relu_keeps_nan():
     problem = parse_problem("relu4_f16")
-    inputs = Inputs(np.array([-1, np.nan, 2, 0], np.float16), None, Operands())
+    inputs = Inputs(np.array([-1, np.nan, 2, 0], np.float16), None, {})
     np.testing.assert_array_equal(truth(problem, inputs).value, [0, np.nan, 2, 0])

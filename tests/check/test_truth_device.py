@@ -15,7 +15,6 @@ from tests.backends.emulated import ORDERS, needs_emulator
 from tests.check.truths import TEXTS, expect_the_loops_truth
 from tests.strategies import DTYPES, conv2d_problems
 
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cuda.compiler import compile_kernel
 from convforge.check import Inputs, Judge, make_inputs, truth_device, truth_on_device
@@ -71,7 +70,7 @@ def test_arrays_with_gaps_and_numbers_that_are_none(text: str) -> None:
     wide[..., ::2] = made.x
     wide[(0,) * wide.ndim] = np.inf
     wide[(-1,) * (wide.ndim - 1) + (-2,)] = np.nan
-    expect_the_loops_truth(problem, Inputs(wide[..., ::2], made.w, Operands()), emulator())
+    expect_the_loops_truth(problem, Inputs(wide[..., ::2], made.w, {}), emulator())
 
 
 @needs_emulator

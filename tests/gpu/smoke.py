@@ -15,6 +15,7 @@ from convforge.backends.cuda.driver import checked
 from convforge.backends.cuda.runtime import CudaRuntime
 from convforge.check import Judge, make_inputs
 from convforge.check.inputs import output_dtype
+from convforge.check.plans import upload_inputs
 from convforge.problem import parse_problem
 
 # Ragged, so that no tile divides them; with a border that reads elsewhere, an epilogue, groups, both layouts.
@@ -62,7 +63,7 @@ def run(runtime: Any, algorithm: Any, text: str, fault: str = "") -> None:
     if fault == "unwritten":  # a picture that nobody wrote
         x = runtime.empty(inputs.x.shape, inputs.x.dtype)
     prepared = plan.prepare(None if inputs.w is None else runtime.upload(inputs.w))
-    plan(x, prepared, inputs.operands.on(runtime), out)
+    plan(plan.buffers(x, prepared, upload_inputs(runtime, inputs).operands, out))
     runtime.synchronize()
     if not fault:
         verdict = Judge(problem, inputs).verdict(algorithm.precision, runtime.download(out))

@@ -84,7 +84,7 @@ def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
     there, out = runtime.upload(x.reshape(problem.x_shape)), runtime.empty(problem.out_shape, problem.out_dtype)
     runtime.fill(out, 0xFF)
-    plan(there, plan.prepare(runtime.upload(w)), None, out)
+    plan(plan.buffers(there, plan.prepare(runtime.upload(w)), out=out))
     runtime.synchronize()
     wide = 2**31 // SIDE
     for row in (0, 1, SIDE // 2, wide - 1, wide, wide + 1, SIDE - 2, SIDE - 1):

@@ -34,8 +34,8 @@ def test_a_call_that_prepares_its_filter_can_be_captured(layout: str) -> None:
     method = Separable("cuda")
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
     x, w, out = runtime.upload(judge.inputs.x), runtime.upload(judge.inputs.w), runtime.empty(problem.out_shape, "f4")
-    plan(x, plan.prepare(w), None, out)
+    plan({"x": x, "w": plan.prepare(w), "out": out})
     runtime.fill(out, 0xFF)
-    assert runtime.time(lambda: plan(x, plan.prepare(w), None, out), 3) > 0
+    assert runtime.time(lambda: plan({"x": x, "w": plan.prepare(w), "out": out}), 3) > 0
     verdict = judge.verdict("separable", np.ascontiguousarray(runtime.download(out)))
     assert verdict.ok, verdict.message

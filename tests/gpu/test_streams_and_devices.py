@@ -67,7 +67,7 @@ def test_work_stays_on_the_callers_stream(algorithm: Any) -> None:
     for array, source in zip(late, sources, strict=True):
         runtime.copy(array.address, source.address, source.nbytes, stream)
     prepared = plan.prepare(late[1] if len(late) > 1 else None, stream)
-    plan(late[0], prepared, None, out, None, stream)
+    plan(plan.buffers(late[0], prepared, out=out), stream)
     runtime.synchronize(stream)
     verdict = judge.verdict(algorithm.precision, runtime.download(out))
     assert verdict.ok, verdict.message
@@ -91,14 +91,14 @@ def test_two_streams_at_once_do_not_race() -> None:
         for inputs in sets:
             x, prepared = runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w))
             out = runtime.empty(problem.out_shape, problem.out_dtype)
-            plan(x, prepared, None, out)
+            plan(plan.buffers(x, prepared, out=out))
             runtime.synchronize()
             alone.append(np.array(runtime.download(out)))
             calls.append((x, prepared, runtime.empty(problem.out_shape, problem.out_dtype)))
         assert not np.array_equal(*alone)
         for _ in range(20):
             for (x, prepared, out), stream in zip(calls, streams, strict=True):
-                plan(x, prepared, None, out, None, stream)
+                plan(plan.buffers(x, prepared, out=out), stream)
         for (_, _, out), stream, expected in zip(calls, streams, alone, strict=True):
             runtime.synchronize(stream)
             assert np.array_equal(runtime.download(out), expected), algorithm.name

@@ -156,7 +156,7 @@ def test_arrays_with_gaps_are_not_handed_to_cudnn(played_cudnn: Any) -> None:
     w, out = runtime.empty(problem.w_shape, "float32"), runtime.empty(problem.out_shape, "float32")
     x = runtime.empty((1, 3, 9, 16), "float32")[..., ::2]
     with pytest.raises(ValueError, match="cuDNN takes arrays whose elements lie side by side; one of shape"):
-        plan(x, plan.prepare(w), None, out)
+        plan({"x": x, "w": plan.prepare(w), "out": out})
 
 
 # NaN and Inf: the check is run on the device's own arrays.

@@ -106,7 +106,11 @@ def test_interleaved_pixels_share_a_filter(
     inputs.w[...] = inputs.w[:1]
     prepared = plan.prepare(runtime.upload(inputs.w))
     assert prepared.note == "one filter for all channels"
-    out = plan(runtime.upload(inputs.x), prepared, inputs.operands, runtime.empty(problem.out_shape, problem.out_dtype))
+    out = plan(
+        plan.buffers(
+            runtime.upload(inputs.x), prepared, inputs.operands, runtime.empty(problem.out_shape, problem.out_dtype)
+        )
+    )
     verdict = Judge(problem, inputs).verdict("strict", runtime.download(out))
     assert verdict.ok, verdict.message
     assert played.called == [function.format(c)] * 2, "a call a picture"

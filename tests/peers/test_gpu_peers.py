@@ -30,6 +30,7 @@ from tests.peers.host_gpu import (
 from convforge.algorithms import refusal
 from convforge.bench.digests import code_files
 from convforge.check import Judge, make_inputs
+from convforge.check.plans import upload_inputs
 from convforge.peers import PEERS, cublas, libraries, torch_cuda, torch_cuda_parts
 from convforge.peers.cublas import column_major, leading_dimension
 from convforge.peers.cupy import BORDERS
@@ -256,7 +257,9 @@ def test_cases_by_pytorch_on_the_hosts_memory(peer: Any, text: str, played_torch
     inputs = make_inputs(problem)
     plan = peer.plan(problem, peer.configs(problem, FACTS)[0], runtime)
     prepared = plan.prepare(None if inputs.w is None else runtime.upload(inputs.w))
-    own = runtime.download(plan(runtime.upload(inputs.x), prepared, inputs.operands.on(runtime)))
+    own = runtime.download(
+        plan(plan.buffers(runtime.upload(inputs.x), prepared, upload_inputs(runtime, inputs).operands))
+    )
     verdict = Judge(problem, inputs).verdict(peer.precision, own)
     assert verdict.ok, verdict.message
 
@@ -335,7 +338,6 @@ def test_every_border_has_cupys_name() -> None:
 
 def test_arrays_that_run_backwards_are_refused_where_pytorch_would_be_handed_them() -> None:
     """PyTorch has no negative strides, also along axes of size 1; CuPy has."""
-    from convforge.algorithms.contract import Operands
     from convforge.backends.cuda.arrays import DeviceArray
     from convforge.errors import UnsupportedProblem
     from convforge.execution import execute
@@ -353,17 +355,20 @@ def test_arrays_that_run_backwards_are_refused_where_pytorch_would_be_handed_the
         def borrow(self, w: Any, stream: Any) -> Any:
             return w
 
-        def __call__(self, *arrays: Any) -> None:
+        def buffers(self, *arrays: Any) -> Any:
+            return arrays
+
+        def __call__(self, buffers: Any, stream: Any) -> None:
             called.append(self.algorithm.name)
 
     for peer in (peer for peer in GPU_PEERS if peer.operation == "conv2d"):
         plan: Any = Plan(peer)
-        execute(plan, x, w, Operands(), out, stream=object())
+        execute(plan, x, w, {}, out, stream=object())
         for turned in ((x[:, :, ::-1], w, out), (x, w[::-1], out), (x, w, out[..., ::-1])):
             if peer.name.startswith("torch"):
                 with pytest.raises(UnsupportedProblem, match=r"it reads strides of whole elements .* copy \w+ first"):
-                    execute(plan, *turned[:2], Operands(), turned[2], stream=object())
+                    execute(plan, *turned[:2], {}, turned[2], stream=object())
             else:
-                execute(plan, *turned[:2], Operands(), turned[2], stream=object())
+                execute(plan, *turned[:2], {}, turned[2], stream=object())
     assert called.count("torch_conv2d") == 1
     assert called.count("cupy_ndimage") == 4

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 import convforge
-from convforge.algorithms.contract import Operands
 from convforge.arguments import conv2d_problem
 from convforge.check import Inputs, compare, truth
 from convforge.errors import UnsupportedProblem
@@ -42,11 +41,11 @@ def checked(name: str, x: NDArray[Any], w: NDArray[Any], bias: Any = None, **how
     """Hold a peer's result against the truth; the reason where it refuses."""
     need(name)
     plain_x, plain_w = (np.array(a, a.dtype.newbyteorder("="), order="C") for a in (x, w))
-    problem, operands = conv2d_problem(plain_x, plain_w, bias, **how)
+    problem, added = conv2d_problem(plain_x, plain_w, bias, **how)
     peer = BY_NAME[name]
     if peer.precision != "strict":
         problem = problem.replace(precision=peer.precision)
-    inputs = Inputs(plain_x, plain_w, Operands(bias=operands.bias))
+    inputs = Inputs(plain_x, plain_w, {} if added is None else {"bias": added})
     try:
         got = convforge.conv2d(x, w, bias, algorithm=name, **how)
     except UnsupportedProblem as refused:

@@ -77,9 +77,9 @@ def run_both_ways(peer: Any, problem: Any, inputs: Inputs, right: Any) -> None:
     prepared = plan.prepare(w)
     if w is not None and peer.operation == "conv2d":
         w[...] = 77
-    own = plan(inputs.x, prepared, inputs.operands)
+    own = plan(plan.buffers(inputs.x, prepared, inputs.operands))
     out = np.full_like(own, 0x5A)
-    assert plan(inputs.x, prepared, inputs.operands, out) is out
+    assert plan(plan.buffers(inputs.x, prepared, inputs.operands, out)) is out
     for got in (own, out):
         verdict = compare(problem, peer.precision, got, right, inputs)
         assert verdict.ok, verdict.message
@@ -206,7 +206,7 @@ def test_worked_values(peer: Any, worked: Any) -> None:
         with pytest.raises(UnsupportedProblem, match="this one has rank 2"):
             plan.prepare(inputs.w)
         return
-    got = plan(inputs.x, plan.prepare(inputs.w))
+    got = plan(plan.buffers(inputs.x, plan.prepare(inputs.w)))
     assert np.rint(got).astype(int).tolist() == worked.expected
     if peer.precision == "strict":
         assert got.tolist() == worked.expected
@@ -220,7 +220,7 @@ def test_integers_round_half_to_even_and_saturate(peer: Any) -> None:
     x = np.array([1, 3, 5, 200, 255, 0], np.uint8).reshape(1, 1, 1, 6)
     for factor, expected in ((0.5, [0, 2, 2, 100, 128, 0]), (2.0, [2, 6, 10, 255, 255, 0]), (-1.0, [0] * 6)):
         plan = planned(peer, problem)
-        got = plan(x, plan.prepare(np.full((1, 1, 1, 1), factor, np.float32)))
+        got = plan(plan.buffers(x, plan.prepare(np.full((1, 1, 1, 1), factor, np.float32))))
         assert got.dtype == np.uint8
         assert got.ravel().tolist() == expected
 
@@ -263,7 +263,7 @@ def test_arrays_of_any_strides(peer: Any, how: str) -> None:
         wide = np.repeat(np.repeat(x, 2, axis=1), 2, axis=2)
         x = wide[:, ::2, ::2]
     plan = planned(peer, problem)
-    verdict = compare(problem, peer.precision, plan(x, plan.prepare(inputs.w)), right, inputs)
+    verdict = compare(problem, peer.precision, plan(plan.buffers(x, plan.prepare(inputs.w))), right, inputs)
     assert verdict.ok, verdict.message
 
 
@@ -278,7 +278,7 @@ def test_a_plan_without_an_output_gives_the_librarys_own_array() -> None:
     plan = planned(peer, parse_problem(PICTURES[0]))
     assert plan.allocates
     prepared = plan.prepare(inputs.w)
-    first, second = plan(inputs.x, prepared), plan(inputs.x, prepared)
+    first, second = plan(plan.buffers(inputs.x, prepared)), plan(plan.buffers(inputs.x, prepared))
     assert not np.shares_memory(first, second)
     assert first.flags.c_contiguous
     # The result is turned or cast into the problem's own layout or type: the library allocates nothing of use.
@@ -296,7 +296,7 @@ def test_channels_last_needs_no_workspace_where_the_picture_is_so() -> None:
     assert plan.workspace_bytes >= 3 * 9 * 9 * 4
     inputs, _ = material("n1c3h9w9_k2r3s3_f32_nchw")
     with pytest.raises(WorkspaceTooSmall, match=r"needs .* bytes of workspace; got 8"):
-        plan(inputs.x, plan.prepare(inputs.w), workspace=np.empty(8, np.uint8))
+        plan(plan.buffers(inputs.x, plan.prepare(inputs.w), workspace=np.empty(8, np.uint8)))
 
 
 # Presence and refusals: nothing here needs a library.

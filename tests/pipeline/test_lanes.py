@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
@@ -81,9 +80,13 @@ class LatePlan:
         self.runtime = runtime
         self.fails = False
 
-    def __call__(self, x: Any, prepared: Any, operands: Operands, out: Any, workspace: Any, stream: int) -> None:
+    def buffers(self, x: Any, prepared: Any, operands: Any, out: Any, workspace: Any) -> dict[str, Any]:
+        return {"x": x, "out": out, "workspace": workspace}
+
+    def __call__(self, buffers: dict[str, Any], stream: int) -> None:
         if self.fails:
             raise RuntimeError("not launched")
+        x, out, workspace = buffers["x"], buffers["out"], buffers["workspace"]
         assert (workspace is None) == (not self.workspace_bytes)
         assert workspace is None or workspace.nbytes == self.workspace_bytes
         self.runtime.queues[stream].append(lambda: np.add(x, 1, out=out))
@@ -151,7 +154,7 @@ def result_on(runtime: Any, device: str, method: str) -> tuple[Any, Any, list[An
     w = RANDOM.integers(-3, 4, problem.w_shape).astype(np.int8)
     plain = find_plan(problem, "direct_naive", None, "cpu", None)
     expected = np.empty(problem.out_shape, np.uint8)
-    plain(x, plain.prepare(w), Operands(), expected)
+    plain({"x": x, "w": plain.prepare(w), "out": expected})
     plan = find_plan(problem, method, None, device, None)
     prepared = plan.prepare(runtime.upload(w))
     outs = []

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import conv2d_problems
 
-from convforge.algorithms.contract import Operands
 from convforge.check import Inputs, make_inputs, truth
 from convforge.problem import Conv2dProblem, border_indices, parse_problem
 
@@ -56,7 +55,7 @@ def test_tile_by_tile_equals_the_whole(problem, tile_p, tile_q, zero):
         assert 0 <= tile.w0 <= tile.w1 <= problem.w
         read = picture_of(problem, tile, inputs.x)
         assert read.shape == tile.problem.x_shape
-        part = truth(tile.problem, Inputs(read, inputs.w, Operands())).value
+        part = truth(tile.problem, Inputs(read, inputs.w, {})).value
         np.testing.assert_array_equal(part, whole[:, :, tile.p0 : tile.p1, tile.q0 : tile.q1])
         covered[:, :, tile.p0 : tile.p1, tile.q0 : tile.q1] += 1
     assert np.all(covered == 1)

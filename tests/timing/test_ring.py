@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from convforge.algorithms.contract import Operands
 from convforge.backends.cpu import CpuRuntime, cpu_facts, cpu_runtime
 from convforge.check import Inputs
 from convforge.problem import parse_problem
@@ -63,7 +62,7 @@ def test_poison_overwrites_what_was_there() -> None:
 
 def test_inputs_without_weights_have_slots_without_weights() -> None:
     problem = parse_problem("relu64_f32")
-    ring = Ring(problem, [Inputs(np.ones(64, np.float32), None, Operands())], CpuRuntime(FACTS))
+    ring = Ring(problem, [Inputs(np.ones(64, np.float32), None, {})], CpuRuntime(FACTS))
     assert ring.slots[0].w is None
 
 

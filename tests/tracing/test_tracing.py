@@ -89,7 +89,7 @@ def written_by(name: str, text: str, config: str, which: int, block: int) -> lis
     inputs = make_inputs(problem, "integers")
     x, w = runtime.upload(inputs.x), None if inputs.w is None else runtime.upload(inputs.w)
     out = runtime.empty(problem.out_shape, output_dtype(problem))
-    plan(x, plan.borrow(w), None, out)
+    plan(plan.buffers(x, plan.borrow(w), out=out))
     found: list[int] = np.flatnonzero(~np.isnan(out)).tolist()
     return found
 
@@ -231,7 +231,7 @@ def test_tracing_leaves_the_plain_emulator_alone() -> None:
     method = find("conv2d", "emulator", "direct_shared")
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
     inputs = make_inputs(problem, "integers")
-    out = plan(inputs.x, plan.prepare(inputs.w), None, runtime.empty(problem.out_shape, np.float32))
+    out = plan(plan.buffers(inputs.x, plan.prepare(inputs.w), out=runtime.empty(problem.out_shape, np.float32)))
     again = trace(problem, "direct_shared").arrays["out"]
     assert not np.isnan(out).any()
     assert not np.isnan(again).any()

@@ -92,9 +92,9 @@ class Wrong(Honest):
 
     name: ClassVar[str] = "wrong"
 
-    def compute(self, frame: Any) -> None:
-        super().compute(frame)
-        frame.out[-1] = frame.out[-2]
+    def compute(self, buffers: Any, stream: Any) -> None:
+        super().compute(buffers, stream)
+        buffers["c"][-1] = buffers["c"][-2]
 
 
 class Seamed(Honest):
@@ -102,9 +102,9 @@ class Seamed(Honest):
 
     name: ClassVar[str] = "seamed"
 
-    def compute(self, frame: Any) -> None:
-        super().compute(frame)
-        frame.out[16::16] += np.float32(1)
+    def compute(self, buffers: Any, stream: Any) -> None:
+        super().compute(buffers, stream)
+        buffers["c"][16::16] += np.float32(1)
 
 
 def candidates(*methods: AnyAlgorithm, problem: Any) -> list[list[Candidate]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
@@ -47,25 +47,10 @@ class Cost:
     least_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """Tensors of the epilogue, and further inputs: None where the problem has none.
-
-    Attributes
-    ----------
-    scale : array of shape () or (K,), or None
-    bias : array of shape (K,), or None
-    residual : array of the output's shape, or None
-    """
-
-    scale: Any = None
-    bias: Any = None
-    residual: Any = None
-
-    def on(self, runtime: Runtime) -> Operands:
-        """The same tensors in copies on a device."""
-        copies = (None if a is None else runtime.upload(a) for a in (self.scale, self.bias, self.residual))
-        return Operands(*copies)
+# The arrays of one call by name: the problem's operands and results, and "workspace", a flat run of bytes that its
+# steps share. In the place of weights there is what the plan prepared of them, a :class:`PreparedFilter`. An
+# operand that the problem lacks is left out. All arrays are in the problem's physical layout.
+Buffers = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +79,9 @@ class PreparedFilter:
         return self.said if isinstance(self.said, str) else self.said()
 
 
-@dataclass(slots=True)
-class Frame:
-    """The buffers of one call, as its steps see them; each call has its own, so plans are re-entrant.
-
-    `x` and `out` are in the problem's physical layout; `workspace` is a flat run of bytes that the plan's steps share.
-    """
-
-    x: Any
-    prepared: PreparedFilter
-    operands: Operands
-    out: Any
-    workspace: Any
-    stream: Any
+def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
+    """For problems without weights."""
+    return PreparedFilter({}, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +92,7 @@ class Launch:
     ----------
     info : LaunchInfo
     run : callable
+        Of the call's buffers and the stream.
     role : str
         What the step does for its plan, such as "expansion"; empty where the kernel's name says it.
     least_bytes : int or None
@@ -124,7 +100,7 @@ class Launch:
     """
 
     info: LaunchInfo
-    run: Callable[[Frame], None] = field(repr=False)
+    run: Callable[[Buffers, Any], None] = field(repr=False)
     role: str = ""
     least_bytes: int | None = None
 
@@ -136,20 +112,27 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A step that runs another plan on parts of the frame, such as the matrix product inside im2col."""
+    """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
+
+    Attributes
+    ----------
+    plan : Plan
+    parts : callable
+        The buffers of the call -> those of each call of the other plan.
+    """
 
     plan: Plan
-    frames: Callable[[Frame], Iterable[Frame]] = field(repr=False)
+    parts: Callable[[Buffers], Iterable[Buffers]] = field(repr=False)
 
     @property
     def name(self) -> str:
         """Under which the bench times it: the other plan's algorithm."""
         return str(self.plan.algorithm.name)
 
-    def run(self, frame: Frame) -> None:
+    def run(self, buffers: Buffers, stream: Any) -> None:
         """Run the child's steps on each of its own views of the buffers."""
-        for part in self.frames(frame):
-            self.plan.execute(part)
+        for part in self.parts(buffers):
+            self.plan.execute(part, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +147,16 @@ class Chunks:
     slot_bytes: int
     runtime: Runtime = field(repr=False)
 
-    def run(self, frame: Frame) -> None:
+    def run(self, buffers: Buffers, stream: Any) -> None:
         """Run every group, in any order."""
 
         def task(group: tuple[Launch | Child, ...]) -> Callable[[int], None]:
             def run(slot: int) -> None:
-                part = None
-                if self.slot_bytes:
-                    part = frame.workspace[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
-                own = dataclasses.replace(frame, workspace=part)
+                own = buffers
+                if size := self.slot_bytes:
+                    own = {**buffers, "workspace": buffers["workspace"][slot * size : (slot + 1) * size]}
                 for step in group:
-                    step.run(own)
+                    step.run(own, stream)
 
             return run
 
@@ -196,8 +178,8 @@ class Plan:
         What it is a plan of.
     steps : sequence of Launch, Child or Chunks
         Run in order.
-    prepare : callable
-        Weights as users give them, and a stream -> :class:`PreparedFilter`.
+    prepare : callable, optional
+        Weights as users give them, and a stream -> :class:`PreparedFilter`; left out where there are no weights.
     borrow : callable, optional
         The same for calls that end before the weights change; by default `prepare`.
     workspace_bytes : int
@@ -205,6 +187,8 @@ class Plan:
 
     Attributes
     ----------
+    input, weights, result : str
+        Names of the buffers: of the first operand, the weights and the output; `weights` is "" where there are none.
     allocates : bool
         Called without an output it gives back an array of its own: a library's, never ours.
     takes_gaps : bool
@@ -228,7 +212,7 @@ class Plan:
         runtime: Runtime,
         *,
         steps: Sequence[Step],
-        prepare: Callable[[Any, Any], PreparedFilter],
+        prepare: Callable[[Any, Any], PreparedFilter] = nothing_to_prepare,
         borrow: Callable[[Any, Any], PreparedFilter] | None = None,
         workspace_bytes: int = 0,
     ) -> None:
@@ -238,6 +222,10 @@ class Plan:
         self.runtime = runtime
         self.steps = tuple(steps)
         self.workspace_bytes = workspace_bytes
+        first, *others = problem.operands
+        self.input = first.name
+        self.weights = next((operand.name for operand in others if operand.role == "weights"), "")
+        self.result = problem.results[0].name
         self._prepare = prepare
         self._borrow = prepare if borrow is None else borrow
         # SciPy's threads end before a fork, and refuse work until it is over: forks wait for its calls.
@@ -262,30 +250,51 @@ class Plan:
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
 
-    def __call__(
-        self,
-        x: Any,
-        prepared: PreparedFilter,
-        operands: Operands | None = None,
-        out: Any = None,
+    def buffers(
+        self, x: Any, prepared: PreparedFilter | None = None, operands: Buffers | None = None, out: Any = None,
         workspace: Any = None,
-        stream: Any = None,
-    ) -> Any:
-        """Compute ``out``. The caller owns `out` and the workspace; the latter is allocated here where it is None.
+    ) -> dict[str, Any]:  # fmt: skip
+        """The arrays of a call by the names that the problem has for them; those that are None are left out.
+
+        Parameters
+        ----------
+        x : array
+            For a matrix product, A.
+        prepared : PreparedFilter or None
+            Ignored where there are no weights.
+        operands : mapping of str to array, optional
+            Those of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's shape.
+        """
+        named = {self.input: x, **(operands or {}), self.result: out, "workspace": workspace}
+        if self.weights:
+            named[self.weights] = prepared
+        return {name: array for name, array in named.items() if array is not None}
+
+    def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
+        """Compute the result, and give it back. The caller owns all buffers.
+
+        Parameters
+        ----------
+        buffers : mapping of str to array
+            The operands and the result by the names that the problem has for them, with what :meth:`prepare` made in
+            the place of weights; and "workspace", which is allocated here where it is missing.
 
         Raises
         ------
         ValueError
-            There is no `out`.
+            There is no output.
         WorkspaceTooSmall
             The workspace has fewer than `workspace_bytes` bytes.
         """
+        out = buffers.get(self.result)
         if out is None:
-            raise ValueError(f"{self.algorithm.name} writes into its caller's output: out=None must be an array")
-        workspace = self.enough_workspace(workspace, stream)
+            raise ValueError(f"{self.algorithm.name} writes into its caller's output: {self.result} must be an array")
         target = self.runtime.writable(out)
+        if self.workspace_bytes or target is not out:
+            workspace = self.enough_workspace(buffers.get("workspace"), stream)
+            buffers = {**buffers, self.result: target, "workspace": workspace}
         with np.errstate(all="ignore"):
-            self.execute(Frame(x, prepared, operands or Operands(), target, workspace, stream))
+            self.execute(buffers, stream)
         if target is not out:
             out[...] = target
         return out
@@ -308,11 +317,11 @@ class Plan:
             )
         return workspace
 
-    def execute(self, frame: Frame) -> None:
+    def execute(self, buffers: Buffers, stream: Any = None) -> None:
         """Run the steps on buffers that are already in place."""
         with self._no_fork():
             for step in self.steps:
-                step.run(frame)
+                step.run(buffers, stream)
 
     def _no_fork(self) -> AbstractContextManager[None]:
         return no_fork() if self._holds_forks else nullcontext()

@@ -111,7 +111,8 @@ class Rig:
 
         def call(i: int) -> None:
             slot = slots[i]
-            slot.out = plan(slot.x, prepared[i], slot.operands, None if plan.allocates else slot.out, workspace)
+            out = None if plan.allocates else slot.out
+            slot.out = plan(plan.buffers(slot.x, prepared[i], slot.operands, out, workspace))
 
         return Cycle(len(prepared), call)
 
@@ -166,11 +167,12 @@ def measure_row(
         workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
         slot = material.ring.slots[0]
         first = plan.prepare(slot.w)
-        plan(slot.x, first, slot.operands, slot.out, workspace)
+        buffers = plan.buffers(slot.x, first, slot.operands, slot.out, workspace)
+        plan(buffers)
         runtime.synchronize()
         about["first_call_s"] = clock() - begin
         compiled(about["first_call_s"])
-        taken = runtime.time(lambda: plan(slot.x, first, slot.operands, slot.out, workspace), 1)
+        taken = runtime.time(lambda: plan(buffers), 1)
         if (why := refusal(taken)) is not None:
             return row.result("skipped", f"a call takes {in_words(taken)}; {why}", **about)
         rig = Rig(plan, material, workspace, [first])

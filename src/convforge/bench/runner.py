@@ -336,7 +336,7 @@ class Runner:
         there = Ring(problem, [inputs], self.runtime, limit_bytes=1).slots[0]
 
         def call() -> None:
-            plan(there.x, plan.prepare(there.w), there.operands, there.out)
+            plan(plan.buffers(there.x, plan.prepare(there.w), there.operands, there.out))
 
         begin = self._clock()
         call()  # compiles

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convforge.algorithms.contract import Child, Chunks, Frame, Launch, Step
+from convforge.algorithms.contract import Child, Chunks, Launch, Step
 from convforge.bench.records import StepTime
 from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache
 from convforge.timing.stopping import StoppingRule
@@ -82,9 +82,9 @@ def _caller(rig: Rig, steps: tuple[Step, ...]) -> Callable[[int], None]:
     def call(i: int) -> None:
         slot = slots[i]
         out = runtime.writable(slot.out)
-        frame = Frame(slot.x, prepared[i % len(prepared)], slot.operands, out, rig.workspace, None)
+        buffers = rig.plan.buffers(slot.x, prepared[i % len(prepared)], slot.operands, out, rig.workspace)
         for step in steps:
-            step.run(frame)
+            step.run(buffers, None)
 
     return call
 

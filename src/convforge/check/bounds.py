@@ -160,7 +160,7 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
         return False
     if not _whole(problem.padding_value) or not (_whole(inputs.x) and _whole(inputs.w)):
         return False
-    scale, bias, residual = inputs.operands.scale, inputs.operands.bias, inputs.operands.residual
+    scale, bias, residual = (inputs.operands.get(name) for name in ("scale", "bias", "residual"))
     if not (_whole(None if scale is None else 4 * np.asarray(scale, np.float64)) and _whole(bias) and _whole(residual)):
         return False
     smallest_scale = 1.0 if scale is None else min(1.0, float(np.abs(scale).min(initial=1.0)))
@@ -290,7 +290,7 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
     """What the epilogue multiplies errors of the sums by, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
     scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
-        scale = scale * np.abs(np.asarray(inputs.operands.scale, np.float64))
+        scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
     return (scale * max(1.13, abs(problem.epilogue.alpha or 0.0))).reshape(
         (-1, 1, 1) if problem.out_layout == "NCHW" else (1, 1, -1)
     )
@@ -316,7 +316,7 @@ def _magnitude(problem: Conv2dProblem, inputs: Inputs, w: NDArray[np.float64]) -
         epilogue=type(problem.epilogue)(), x_dtype="float64", w_dtype="float64", out_dtype="float64",
         acc_dtype="float64", padding_value=abs(problem.padding_value),
     )  # fmt: skip
-    sums = Inputs(np.abs(inputs.x.astype(np.float64)), np.asarray(w, np.float64), type(inputs.operands)())
+    sums = Inputs(np.abs(inputs.x.astype(np.float64)), np.asarray(w, np.float64), {})
     return conv2d_truth(plain, sums).value * _gain(problem, inputs)
 
 

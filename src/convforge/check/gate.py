@@ -344,7 +344,7 @@ def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> F
     u = unit_roundoff(problem.acc_dtype)
     norm = norm / problem.epilogue.divisor
     if problem.epilogue.scale != "none":
-        norm = norm * np.abs(np.asarray(inputs.operands.scale, np.float64))
+        norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
     # The epilogue comes on top.
     largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
     allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 
@@ -40,8 +39,9 @@ class Inputs:
         In the problem's physical layout and type. For a matrix product, A as stored.
     w : array of the problem's `w_shape`, or None
         For a matrix product, B as stored; None where there are no weights.
-    operands : Operands
-        Scale and bias in the problem's `operand_dtype`; the residual in the output's layout and type.
+    operands : dict of str to array
+        "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's layout and type. Those that the
+        epilogue lacks are left out.
     kind, seed
         How it was made, for the line that reproduces a failure; "given" where it was not made here.
     own_weights : bool
@@ -50,7 +50,7 @@ class Inputs:
 
     x: NDArray[Any]
     w: NDArray[Any] | None
-    operands: Operands
+    operands: dict[str, Any]
     kind: str = "given"
     seed: int = 0
     own_weights: bool = False
@@ -131,10 +131,10 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
     return flat.reshape(shape)
 
 
-def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands:
+def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str, Any]:
     """The epilogue's tensors. Whole numbers go with quarters of a scale: products stay exact, and ties come up."""
     if not isinstance(problem, Conv2dProblem):
-        return Operands()
+        return {}
     dtype = problem.operand_dtype
     exact = kind in ("integers", "impulse")
     scale: Any = None
@@ -155,7 +155,8 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> Operands
         residual = _any_size(rng, problem.out_shape, "int32")
     elif problem.epilogue.residual:
         residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
-    return Operands(scale, bias, residual)
+    named = {"scale": scale, "bias": bias, "residual": residual}
+    return {name: array for name, array in named.items() if array is not None}
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:

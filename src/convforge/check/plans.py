@@ -88,7 +88,7 @@ _NAMES = ("x", "w", "scale", "bias", "residual")
 
 
 def _arrays(inputs: Inputs) -> tuple[Any, ...]:
-    return (inputs.x, inputs.w, inputs.operands.scale, inputs.operands.bias, inputs.operands.residual)
+    return (inputs.x, inputs.w, *(inputs.operands.get(name) for name in _NAMES[2:]))
 
 
 def _on_other_inputs(
@@ -184,7 +184,7 @@ class _Bench:
         workspace = None
         if self.plan.workspace_bytes:
             workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
-        self.plan(inputs.x, prepared, inputs.operands, out, workspace)
+        self.plan(self.plan.buffers(inputs.x, prepared, inputs.operands, out, workspace))
         self.runtime.synchronize()
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
@@ -207,7 +207,8 @@ def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
     """Copies of a call's inputs on a device."""
 
     w = None if inputs.w is None else runtime.upload(inputs.w)
-    return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=inputs.operands.on(runtime))
+    operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
+    return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:

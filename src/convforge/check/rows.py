@@ -121,14 +121,14 @@ class _OfConvolution:
                 value = value / dtype.type(ends.divisor)
                 variance = variance / ends.divisor**2 + 2 * _rounding(value, u)
             if ends.scale != "none":
-                scale = np.asarray(operands.scale, dtype).reshape(-1, 1)
+                scale = np.asarray(operands["scale"], dtype).reshape(-1, 1)
                 value = value * scale
                 variance = variance * scale.astype(np.float64) ** 2 + 2 * _rounding(value, u)
             if ends.bias:
-                value = value + np.asarray(operands.bias, dtype).reshape(-1, 1)
+                value = value + np.asarray(operands["bias"], dtype).reshape(-1, 1)
                 variance = variance + 2 * _rounding(value, u)
             if ends.residual:
-                value = value + some_rows(problem, np.asarray(operands.residual), items).astype(dtype)
+                value = value + some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
                 variance = variance + 2 * _rounding(value, u)
             if ends.activation not in ("identity", "relu", "clipped_relu"):
                 variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)

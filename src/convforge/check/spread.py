@@ -41,7 +41,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     right = truth(problem, inputs)
     runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
     out = runtime.upload(np.full(problem.out_shape, 7, output_dtype(problem)))
-    plan(there.x, plan.prepare(there.w), there.operands, out)
+    plan(plan.buffers(there.x, plan.prepare(there.w), there.operands, out))
     got = runtime.download(out)
 
     bound = error_bound(problem, plan.algorithm.precision, right, inputs)

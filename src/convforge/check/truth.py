@@ -163,7 +163,7 @@ def epilogue(
     their own, relative to 1.
     """
     ends = problem.epilogue
-    operands = [inputs.operands.scale, inputs.operands.bias, inputs.operands.residual]
+    operands = [inputs.operands.get(name) for name in ("scale", "bias", "residual")]
     value = sums
     if ends.divisor != 1:
         value, magnitude = value / ends.divisor, magnitude / ends.divisor

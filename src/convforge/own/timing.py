@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from convforge.algorithms.contract import Operands
 from convforge.backends.cuda.absent import why_absent
 from convforge.check import Judge, make_inputs
 from convforge.errors import UnsupportedProblem
@@ -60,5 +59,6 @@ def time_ladder(text: str, device: str) -> Iterator[Time]:
             yield Time(name, None, note=str(refusal).splitlines()[-1].strip())
             continue
         workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-        timing = measure(lambda: plan(x, prepared, Operands(), out, workspace), runtime, RULE)  # noqa: B023
+        buffers = plan.buffers(x, prepared, None, out, workspace)
+        timing = measure(lambda: plan(buffers), runtime, RULE)  # noqa: B023
         yield Time(name, timing.median_s, timing.spread)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.include.conv import address
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
@@ -96,7 +96,7 @@ class PeerPlan(Plan):
     Parameters
     ----------
     compute : callable
-        A frame -> the result. The frame's `out` may be None.
+        The call's buffers and the stream -> the result. The output may be None.
     kernel : str
         The library's name of the call.
     allocates : bool
@@ -110,16 +110,16 @@ class PeerPlan(Plan):
         config: Config,
         runtime: Runtime,
         *,
-        compute: Callable[[Frame], Any],
-        prepare: Callable[[Any, Any], PreparedFilter],
+        compute: Callable[[Buffers, Any], Any],
+        prepare: Callable[[Any, Any], PreparedFilter] = nothing_to_prepare,
         kernel: str,
         workspace_bytes: int = 0,
         allocates: bool = False,
     ) -> None:
-        def run(frame: Frame) -> None:
-            result = compute(frame)
-            if result is not frame.out:
-                np.copyto(frame.out, result)
+        def run(buffers: Buffers, stream: Any) -> None:
+            result, out = compute(buffers, stream), buffers[self.result]
+            if result is not out:
+                np.copyto(out, result)
 
         step = Launch(LaunchInfo(kernel, (1,), (1,)), run)
         super().__init__(
@@ -128,26 +128,18 @@ class PeerPlan(Plan):
         self.allocates = allocates
         self._compute = compute
 
-    def __call__(
-        self,
-        x: Any,
-        prepared: PreparedFilter,
-        operands: Operands | None = None,
-        out: Any = None,
-        workspace: Any = None,
-        stream: Any = None,
-    ) -> Any:
-        """Compute into `out`, or return the library's own array where `out` is None.
+    def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
+        """Compute into the output, or return the library's own array where there is none.
 
         Raises
         ------
         WorkspaceTooSmall
             The workspace has fewer than `workspace_bytes` bytes.
         """
-        if out is not None:
-            return super().__call__(x, prepared, operands, out, workspace, stream)
-        workspace = self.enough_workspace(workspace, stream)
-        return self._compute(Frame(x, prepared, operands or Operands(), None, workspace, stream))
+        if buffers.get(self.result) is not None:
+            return super().__call__(buffers, stream)
+        workspace = self.enough_workspace(buffers.get("workspace"), stream)
+        return self._compute({**buffers, self.result: None, "workspace": workspace}, stream)
 
 
 def packed_address(array: Any, library: str) -> int:
@@ -164,8 +156,3 @@ def packed_address(array: Any, library: str) -> int:
             f"{array.strides} bytes: copy it first"
         )
     return address(array)
-
-
-def nothing_to_prepare(w: Any, stream: Any = None) -> PreparedFilter:
-    """For operations without weights."""
-    return PreparedFilter({}, 0)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark
@@ -155,9 +155,9 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
         """See :class:`Algorithm`."""
         handle = _handle(getattr(runtime, "device", 0))
 
-        def compute(frame: Frame) -> Any:
-            out = runtime.empty((problem.m, problem.n), problem.dtype) if frame.out is None else frame.out
-            handle.gemm(problem, MATH[config.math], frame, out, runtime)
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            out = runtime.empty((problem.m, problem.n), problem.dtype) if buffers["c"] is None else buffers["c"]
+            handle.gemm(problem, MATH[config.math], {**buffers, "c": out}, runtime, stream)
             return out
 
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b,
@@ -211,9 +211,9 @@ class _Handle:
         self._gemm = {dtype: signature(library, name, *sizes, *matrices) for dtype, name in _CALLS.items()}
         self._check("cublasCreate", signature(library, "cublasCreate_v2", c_void_p)(ctypes.byref(self._handle)))
 
-    def gemm(self, problem: GemmProblem, math: int, frame: Frame, out: Any, runtime: Any) -> None:
-        """out = op(A) op(B) on the frame's stream, in its workspace."""
-        a, b, workspace = frame.x, frame.prepared.tensors["b"], frame.workspace
+    def gemm(self, problem: GemmProblem, math: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
+        """out = op(A) op(B) on a stream, in the call's workspace."""
+        a, b, out, workspace = buffers["a"], buffers["b"].tensors["b"], buffers["c"], buffers["workspace"]
         call = column_major(
             problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
         )
@@ -223,7 +223,7 @@ class _Handle:
         with self._lock:
             # The workspace comes after the stream: with a new stream cuBLAS goes back to a workspace of its own, which
             # it would have to allocate while a graph is captured.
-            self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(frame.stream)))
+            self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
             self._check("cublasSetMathMode", self._set_math(self._handle, math))
             status = self._gemm[problem.dtype](

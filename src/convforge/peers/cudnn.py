@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
@@ -93,9 +93,9 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         except LibraryFault as fault:
             raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
 
-        def compute(frame: Frame) -> Any:
-            graph.execute(number, frame, runtime)
-            return frame.out
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            graph.execute(number, buffers, runtime, stream)
+            return buffers["out"]
 
         note = f"plan {number}: {name}" + (f"; {found.words}" if found else "")
         packer = None
@@ -192,16 +192,17 @@ class _Graph:
                 self._built[number] = self.name(number), nbytes
             return self._built[number]
 
-    def execute(self, number: int, frame: Frame, runtime: Any) -> None:
-        """Run a plan on the frame's stream. LibraryFault where cuDNN refuses it."""
+    def execute(self, number: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
+        """Run a plan on a stream. LibraryFault where cuDNN refuses it."""
         import cudnn
 
         with self._lock:
-            cudnn.set_stream(handle=self._handle, stream=runtime.stream_handle(frame.stream))
-            w = packed_address(frame.prepared.tensors["w"], "cuDNN")
-            places = {self._x: packed_address(frame.x, "cuDNN"), self._w: w,
-                      self._out: packed_address(frame.out, "cuDNN")}  # fmt: skip
-            workspace = 0 if frame.workspace is None else address(frame.workspace)
+            cudnn.set_stream(handle=self._handle, stream=runtime.stream_handle(stream))
+            w = packed_address(buffers["w"].tensors["w"], "cuDNN")
+            places = {self._x: packed_address(buffers["x"], "cuDNN"), self._w: w,
+                      self._out: packed_address(buffers["out"], "cuDNN")}  # fmt: skip
+            room = buffers.get("workspace")
+            workspace = 0 if room is None else address(room)
             with _faults():
                 self._graph.execute_plan_at_index(places, workspace, number, self._handle)
 
@@ -211,7 +212,7 @@ class _Graph:
             self._found = short_list(
                 problem, runtime, [f"{number}: {self.name(number)}" for number in range(self.count)],
                 build=lambda number: self.build(number)[1],
-                execute=lambda number, frame: self.execute(number, frame, runtime),
+                execute=lambda number, buffers: self.execute(number, buffers, runtime, None),
                 noun="plans", exclusion=_EXCLUSION,
             )  # fmt: skip
         return self._found

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
@@ -101,11 +101,10 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
         except CudnnStatus as fault:
             raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
 
-        def compute(frame: Frame) -> Any:
-            if frame.out is None:
-                frame.out = runtime.empty(problem.out_shape, problem.out_dtype)
-            convolution.forward(name, frame, runtime)
-            return frame.out
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            out = runtime.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
+            convolution.forward(name, {**buffers, "out": out}, runtime, stream)
+            return out
 
         packer = None
         if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too

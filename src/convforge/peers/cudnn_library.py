@@ -10,7 +10,7 @@ from ctypes import c_int, c_size_t, c_void_p
 from functools import cache, lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Frame, Operands, PreparedFilter
+from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.peers.contract import packed_address
 from convforge.peers.libraries import shared_library, signature
@@ -155,13 +155,13 @@ class LegacyConvolution:
             raise answer
         return answer
 
-    def forward(self, name: str, frame: Frame, runtime: Any) -> None:
-        """Convolve on the frame's stream, in its workspace."""
+    def forward(self, name: str, buffers: Buffers, runtime: Any, stream: Any) -> None:
+        """Convolve on a stream, in the call's workspace."""
         cudnn, nbytes = self._cudnn, self.workspace_bytes(name)
-        scratch = packed_address(frame.workspace, "cuDNN") if nbytes else None
-        places = [packed_address(array, "cuDNN") for array in (frame.x, frame.prepared.tensors["w"], frame.out)]
+        scratch = packed_address(buffers.get("workspace"), "cuDNN") if nbytes else None
+        places = [packed_address(array, "cuDNN") for array in (buffers["x"], buffers["w"].tensors["w"], buffers["out"])]
         with cudnn.lock:
-            cudnn.call("cudnnSetStream", cudnn.handle, runtime.stream_handle(frame.stream))
+            cudnn.call("cudnnSetStream", cudnn.handle, runtime.stream_handle(stream))
             cudnn.call(
                 "cudnnConvolutionForward", cudnn.handle, ctypes.byref(self._one), self._x, places[0], self._w,
                 places[1], self._convolution, ALGORITHMS[name], scratch, nbytes, ctypes.byref(self._zero), self._out,
@@ -178,7 +178,8 @@ class LegacyConvolution:
         out = runtime.empty(problem.out_shape, problem.out_dtype)
         nbytes = self.workspace_bytes(name)
         workspace = runtime.allocate(nbytes) if nbytes else None
-        self.forward(name, Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None), runtime)
+        buffers = {"x": x, "w": PreparedFilter({"w": w}, 0), "out": out, "workspace": workspace}
+        self.forward(name, buffers, runtime, None)
         runtime.synchronize()
         self._tried.add(name)
 
@@ -189,7 +190,7 @@ class LegacyConvolution:
             self._found[key] = short_list(
                 self._problem, runtime, key,
                 build=lambda number: self.workspace_bytes(key[number]),
-                execute=lambda number, frame: self.forward(key[number], frame, runtime),
+                execute=lambda number, buffers: self.forward(key[number], buffers, runtime, None),
                 noun="algorithms",
             )  # fmt: skip
         return self._found[key]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -80,18 +80,18 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
                 packed = _filter(problem, cupy.asarray(w))
             return PreparedFilter({"w": packed, "owner": w}, int(packed.nbytes))
 
-        def compute(frame: Frame) -> Any:
+        def compute(buffers: Buffers, stream: Any) -> Any:
             import cupy
 
-            out = runtime.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
-            with current_stream(runtime, frame.stream):
-                x, target = cupy.asarray(frame.x), cupy.asarray(out)
+            out = runtime.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
+            with current_stream(runtime, stream):
+                x, target = cupy.asarray(buffers["x"]), cupy.asarray(out)
                 if problem.x_layout == "NHWC":
                     x = x.transpose(0, 3, 1, 2)
                 if problem.out_layout == "NHWC":
                     target = target.transpose(0, 3, 1, 2)
                 for picture, result in zip(x, target, strict=True):
-                    _picture(problem, where, picture, frame.prepared.tensors["w"], result)
+                    _picture(problem, where, picture, buffers["w"].tensors["w"], result)
             return out
 
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare,

@@ -18,7 +18,7 @@ from ctypes import c_int, c_size_t, c_uint, c_void_p
 from functools import cache, lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
@@ -102,11 +102,11 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         pixel = channels(problem) * itemsize(problem.x_dtype)
         parts = parts_of(problem)
 
-        def compute(frame: Frame) -> Any:
-            out = runtime.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
-            x, target = packed_address(frame.x, "NPP"), packed_address(out, "NPP")
-            w = address(frame.prepared.tensors["w"])
-            context = stream_context(runtime, frame.stream)
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            out = runtime.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
+            x, target = packed_address(buffers["x"], "NPP"), packed_address(out, "NPP")
+            w = address(buffers["w"].tensors["w"])
+            context = stream_context(runtime, stream)
             for source_at, target_at, filter_at in parts:
                 status = call(
                     x + source_at, pixel * problem.w, size, start, target + target_at, pixel * problem.q, region,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
@@ -276,19 +276,19 @@ class Pictures:
             ((p.k, p.p, p.q) if p.out_layout == "NHWC" and p.k > 1 else (0,), p.out_dtype),
         ]
 
-    def compute(self, frame: Frame) -> Any:
+    def compute(self, buffers: Buffers, stream: Any) -> Any:
         """The whole batch."""
         problem = self.problem
-        out = np.empty(problem.out_shape, problem.out_dtype) if frame.out is None else frame.out
-        terms: Terms = frame.prepared.tensors["terms"]
-        x = readable(frame.x)
+        out = np.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
+        terms: Terms = buffers["w"].tensors["terms"]
+        x = readable(buffers["x"])
         if terms.finite and x.dtype.kind == "f" and not np.isfinite(x).all():
             reason = (
                 f"{self.library.call} has a NaN or an infinity wrong under a tap of 0 or between dilated taps, and x "
                 "holds one: use a method of convforge's"
             )
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
-        scratch = carve(frame.workspace, self.parts)
+        scratch = carve(buffers.get("workspace"), self.parts)
         with np.errstate(over="ignore", invalid="ignore"):  # an infinity is a result like any other
             for picture, result in zip(x, out, strict=True):
                 if terms.interleaved:

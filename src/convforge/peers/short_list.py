@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from convforge.algorithms.contract import Frame, Operands, PreparedFilter
+from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.backends.cuda.driver import CudaError
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -139,7 +139,7 @@ def short_list(
     runtime: Runtime,
     names: Sequence[str],
     build: Callable[[int], int],
-    execute: Callable[[int, Frame], None],
+    execute: Callable[[int, Buffers], None],
     *,
     noun: str,
     exclusion: str = "",
@@ -153,7 +153,7 @@ def short_list(
     build : callable
         Make a way ready; bytes of its workspace. :class:`LibraryFault` where the library refuses it.
     execute : callable
-        Run a way on a frame. :class:`LibraryFault` where the library refuses it.
+        Run a way on the buffers of a call. :class:`LibraryFault` where the library refuses it.
     noun, exclusion : str
         For :class:`ShortList`.
     """
@@ -165,8 +165,8 @@ def short_list(
     ways, needs = list[Way](), dict[int, int]()
 
     def cycle(number: int, workspace: Any) -> Cycle:
-        frames = [Frame(x, PreparedFilter({"w": w}, 0), Operands(), out, workspace, None) for x, w, out in slots]
-        return Cycle(len(frames), lambda i: execute(number, frames[i]))
+        calls = [{"x": x, "w": PreparedFilter({"w": w}, 0), "out": out, "workspace": workspace} for x, w, out in slots]
+        return Cycle(len(calls), lambda i: execute(number, calls[i]))
 
     rule = StoppingRule(samples=FIRST_SAMPLES, patience_s=FIRST_S, budget_s=FIRST_BUDGET_S)
     for number, name in enumerate(names):

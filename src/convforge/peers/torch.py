@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
@@ -136,22 +136,22 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
             )
             raise UnsupportedProblem(str(problem), {self.name: reason})
 
-    def _compute(self, problem: Conv2dProblem, parts: list[Part], frame: Frame) -> Any:
+    def _compute(self, problem: Conv2dProblem, parts: list[Part], buffers: Buffers, stream: Any) -> Any:
         import torch
 
-        x = tensor(logical(frame.x, problem.x_layout))
+        x = tensor(logical(buffers["x"], problem.x_layout))
         if parts:
-            (held,) = carve(frame.workspace, parts)
+            (held,) = carve(buffers.get("workspace"), parts)
             nhwc = self.channels_last or problem.x_layout == "NHWC"
             x = tensor(logical(held, "NHWC" if nhwc else "NCHW")).copy_(x)
         x, padding = padded(problem, x)
         bias = None
         if problem.epilogue.bias:
-            bias = tensor(np.ascontiguousarray(frame.operands.bias, sums_dtype(problem)))
+            bias = tensor(np.ascontiguousarray(buffers["bias"], sums_dtype(problem)))
         with torch.inference_mode():
-            y = self._conv2d(problem, x, frame.prepared.tensors["w"], bias, padding)
+            y = self._conv2d(problem, x, buffers["w"].tensors["w"], bias, padding)
             y = activated(problem, y)
-        return _stored(problem, y, frame.out)
+        return _stored(problem, y, buffers["out"])
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, padding: tuple[int, int]) -> Any:
         import torch

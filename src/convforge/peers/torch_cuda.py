@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Operands, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
 from convforge.algorithms.traits import Mark
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
@@ -131,14 +131,14 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
                 packed = self._filter(problem, tensor(w), dtype)
             return PreparedFilter({"w": packed, "owner": w}, packed.nbytes)
 
-        def compute(frame: Frame) -> Any:
-            with running(runtime, frame.stream, self.precision == "tf32"):
-                bias = tensor(frame.operands.bias) if problem.epilogue.bias else None
-                y = self._conv2d(problem, tensor(frame.x), frame.prepared.tensors["w"], bias, dtype)
-                if frame.out is None:
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream, self.precision == "tf32"):
+                bias = tensor(buffers["bias"]) if problem.epilogue.bias else None
+                y = self._conv2d(problem, tensor(buffers["x"]), buffers["w"].tensors["w"], bias, dtype)
+                if buffers["out"] is None:
                     return device_array(y.to(_torch_type(problem.out_dtype)).contiguous())
-                tensor(frame.out).copy_(y)
-                return frame.out
+                tensor(buffers["out"]).copy_(y)
+                return buffers["out"]
 
         plan = PeerPlan(
             self, problem, config, runtime, compute=compute, prepare=prepare, kernel="torch.nn.functional.conv2d",
@@ -248,9 +248,10 @@ def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> Non
     """Call a plan once on random numbers: PyTorch searches for its algorithm, which a captured graph must not hold."""
     x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
     w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
-    bias = None
+    operands = {}
     if problem.epilogue.bias:
-        bias = runtime.empty((problem.k,), problem.operand_dtype)
-        runtime.fill(bias, 0)
-    plan(x, plan.prepare(w), Operands(bias=bias), runtime.empty(problem.out_shape, problem.out_dtype))
+        operands["bias"] = runtime.empty((problem.k,), problem.operand_dtype)
+        runtime.fill(operands["bias"], 0)
+    out = runtime.empty(problem.out_shape, problem.out_dtype)
+    plan(plan.buffers(x, plan.prepare(w), operands, out))
     runtime.synchronize()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
+from convforge.peers.contract import PeerPlan, version
 from convforge.peers.torch import missing
 from convforge.peers.torch_cuda import device_array, logical_tensor, missing_cuda, running, tensor
 from convforge.peers.torch_parts import pooling
@@ -45,16 +45,16 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
         """See :class:`Algorithm`."""
         pool = pooling(problem)
 
-        def compute(frame: Frame) -> Any:
-            with running(runtime, frame.stream):
-                y = pool(logical_tensor(tensor(frame.x), problem.layout))
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream):
+                y = pool(logical_tensor(tensor(buffers["x"]), problem.layout))
                 y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
-                if frame.out is None:
+                if buffers["out"] is None:
                     return device_array(y.contiguous())
-                tensor(frame.out).copy_(y)
-                return frame.out
+                tensor(buffers["out"]).copy_(y)
+                return buffers["out"]
 
-        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare,
+        return PeerPlan(self, problem, config, runtime, compute=compute,
                         kernel="torch.nn.functional.max_pool2d", allocates=True)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
@@ -87,18 +87,18 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         import torch
 
-        def compute(frame: Frame) -> Any:
-            with running(runtime, frame.stream, self.precision == "tf32"):
-                a, b = tensor(frame.x), tensor(frame.prepared.tensors["b"])
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream, self.precision == "tf32"):
+                a, b = tensor(buffers["a"]), tensor(buffers["b"].tensors["b"])
                 a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
-                if frame.out is None:
+                if buffers["c"] is None:
                     return device_array(torch.matmul(a, b))
-                out = tensor(frame.out)
+                out = tensor(buffers["c"])
                 if out.is_contiguous():
                     torch.matmul(a, b, out=out)
                 else:
                     out.copy_(torch.matmul(a, b))
-                return frame.out
+                return buffers["c"]
 
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
@@ -148,14 +148,14 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
         """See :class:`Algorithm`."""
         import torch
 
-        def compute(frame: Frame) -> Any:
-            with running(runtime, frame.stream):
-                if frame.out is None:
-                    return device_array(torch.clamp_min(tensor(frame.x), 0))
-                torch.clamp_min(tensor(frame.x), 0, out=tensor(frame.out))
-                return frame.out
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream):
+                if buffers["out"] is None:
+                    return device_array(torch.clamp_min(tensor(buffers["x"]), 0))
+                torch.clamp_min(tensor(buffers["x"]), 0, out=tensor(buffers["out"]))
+                return buffers["out"]
 
-        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare,
+        return PeerPlan(self, problem, config, runtime, compute=compute,
                         kernel="torch.clamp_min")  # fmt: skip
 
     def versions(self) -> dict[str, str]:

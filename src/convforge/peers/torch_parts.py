@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame
+from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.peers.contract import PeerPlan, nothing_to_prepare, version
+from convforge.peers.contract import PeerPlan, version
 from convforge.peers.torch import missing, ready, tensor
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
 from convforge.problem.types import is_integer
@@ -46,8 +46,8 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
         ready(runtime.facts)
         pool = pooling(problem)
 
-        def compute(frame: Frame) -> Any:
-            x = tensor(logical(frame.x, problem.layout))
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            x = tensor(logical(buffers["x"], problem.layout))
             if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the pictures' own type
                 x = x.contiguous()
             y = pool(x)
@@ -60,7 +60,6 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
             config,
             runtime,
             compute=compute,
-            prepare=nothing_to_prepare,
             kernel="torch.nn.functional.max_pool2d",
             allocates=True,
         )
@@ -121,13 +120,13 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
-        def compute(frame: Frame) -> Any:
-            a, b = tensor(frame.x), tensor(frame.prepared.tensors["b"])
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            a, b = tensor(buffers["a"]), tensor(buffers["b"].tensors["b"])
             a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
-            if frame.out is None or not frame.out.flags.c_contiguous:
+            if buffers["c"] is None or not buffers["c"].flags.c_contiguous:
                 return torch.matmul(a, b).numpy()
-            torch.matmul(a, b, out=torch.from_numpy(frame.out))
-            return frame.out
+            torch.matmul(a, b, out=torch.from_numpy(buffers["c"]))
+            return buffers["c"]
 
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
@@ -161,15 +160,13 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
         """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
-        def compute(frame: Frame) -> Any:
-            if frame.out is None or not frame.out.flags.c_contiguous:
-                return torch.clamp_min(tensor(frame.x), 0).numpy()
-            torch.clamp_min(tensor(frame.x), 0, out=torch.from_numpy(frame.out))
-            return frame.out
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            if buffers["out"] is None or not buffers["out"].flags.c_contiguous:
+                return torch.clamp_min(tensor(buffers["x"]), 0).numpy()
+            torch.clamp_min(tensor(buffers["x"]), 0, out=torch.from_numpy(buffers["out"]))
+            return buffers["out"]
 
-        return PeerPlan(
-            self, problem, config, runtime, compute=compute, prepare=nothing_to_prepare, kernel="torch.clamp_min"
-        )
+        return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")
 
     def versions(self) -> dict[str, str]:
         """PyTorch's version."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
 from convforge.execution import runtime_of
 from convforge.pipeline.clock import Clock
@@ -67,7 +67,7 @@ class HostLane:
         """See :class:`Lane`; nothing is uploaded or downloaded."""
         out = np.empty(plan.problem.out_shape, plan.problem.out_dtype)
         with clock("filter"):
-            plan(x, prepared, Operands(), out)
+            plan(plan.buffers(x, prepared, out=out))
         return out
 
 
@@ -103,7 +103,7 @@ class DeviceLane:
             begin = runtime.mark(stream)
             runtime.send(there_x, host_x, stream)
             sent = runtime.mark(stream)
-            plan(there_x, prepared, Operands(), there_out, workspace, stream)
+            plan(plan.buffers(there_x, prepared, None, there_out, workspace), stream)
             computed = runtime.mark(stream)
             runtime.fetch(host_out, there_out, stream)
             fetched = runtime.mark(stream)

@@ -32,7 +32,7 @@ def _call(runtime: Any, call: Mapping[str, Any]) -> None:
     plan = method.plan(problem, config, runtime)
     inputs = upload_inputs(runtime, make_inputs(problem))
     shape, dtype = problem.out_shape, output_dtype(problem)
-    plan(inputs.x, plan.prepare(inputs.w), inputs.operands, runtime.empty(shape, dtype))
+    plan(plan.buffers(inputs.x, plan.prepare(inputs.w), inputs.operands, runtime.empty(shape, dtype)))
     runtime.synchronize()
 
 

@@ -145,15 +145,16 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
 
     def one(i: int) -> None:
         slot = slots[0]
-        plan(slot.x, plan.borrow(slot.w), slot.operands, slot.out, workspace)
+        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, slot.out, workspace))
 
     def allocating(i: int) -> None:
         slot = slots[i]
-        plan(slot.x, plan.borrow(slot.w), slot.operands, runtime.empty(problem.out_shape, slot.out.dtype), room())
+        out = runtime.empty(problem.out_shape, slot.out.dtype)
+        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, room()))
 
     def planning(i: int) -> None:
         slot, own = slots[i], method.plan(problem, config, runtime)
-        own(slot.x, own.prepare(slot.w), slot.operands, slot.out)
+        own(own.buffers(slot.x, own.prepare(slot.w), slot.operands, slot.out))
 
     calls, waiting = material.ring.calls(plan, workspace), Waiting(runtime)
     return {

@@ -36,7 +36,8 @@ class Slot:
     ----------
     x, w, out : array
         Copies that no other slot shares.
-    operands : contract.Operands
+    operands : dict of str to array
+        Those of the epilogue.
     kind : int
         Which of the sets of inputs it holds: neighbours differ, so that a stale result cannot pass for a fresh one.
     """
@@ -44,7 +45,7 @@ class Slot:
     x: Any
     w: Any
     out: Any
-    operands: Any
+    operands: dict[str, Any]
     kind: int
 
 
@@ -110,7 +111,7 @@ class Ring:
         self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w) if a is not None)) + out_bytes
         self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
         self.slots: list[Slot] = []
-        operands = [chosen.operands.on(runtime) for chosen in sets]
+        operands = [{name: runtime.upload(array) for name, array in chosen.operands.items()} for chosen in sets]
         for i in range(self.size.slots):
             chosen = sets[i % len(sets)]
             w = None if chosen.w is None else runtime.upload(chosen.w)
@@ -127,8 +128,8 @@ class Ring:
 
         def call(i: int) -> None:
             slot = slots[i]
-            prepared = plan.borrow(slot.w)
-            slot.out = plan(slot.x, prepared, slot.operands, None if plan.allocates else slot.out, workspace)
+            out = None if plan.allocates else slot.out
+            slot.out = plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, workspace))
 
         return Cycle(len(slots), call)
 

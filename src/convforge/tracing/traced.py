@@ -145,9 +145,9 @@ def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
     x, w = runtime.upload(inputs.x), None if inputs.w is None else runtime.upload(inputs.w)
     out = runtime.empty(problem.out_shape, output_dtype(problem))
     workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-    operands = inputs.operands.on(runtime)
     prepared = plan.borrow(w)
-    plan(x, prepared, operands, out, workspace)
+    operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
+    plan(plan.buffers(x, prepared, operands, out, workspace))
     arrays = {"x": x, "w": w, "out": out, "workspace": workspace}
     verdict = Judge(problem, inputs).verdict(method.precision, out)
     there = {key: array for key, array in arrays.items() if array is not None}

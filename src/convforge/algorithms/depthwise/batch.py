@@ -7,8 +7,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import (
     WIDE,
     DepthwiseConvolution,
@@ -152,17 +153,17 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q}
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             if not problem.n:  # a block takes its last picture for those that it lacks
                 return
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             pictures = {"n": problem.n}
             args.aligned_x = is_aligned(conv.x, conv.x_strides, pictures, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, pictures, out_run, lies.store, out_bytes)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         weights = StagedWeights(problem, runtime, kernel)
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)

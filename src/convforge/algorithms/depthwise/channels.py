@@ -6,8 +6,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
@@ -150,16 +151,16 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
         x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, config.vec, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             beside = (conv.x_strides.c, conv.x_strides.w, conv.out_strides.c, conv.out_strides.w)
             args.dense = args.aligned_x and args.aligned_out and beside == (1, problem.c, 1, problem.k)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         weights = StagedWeights(problem, runtime, kernel)
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)

@@ -55,7 +55,7 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
 def walk_planes(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, weights: Any, sums: Any, value: Any, begin: Any,
                 end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_columns`, in buffers that its frame holds."""
+    """Work items [begin, end) of :func:`along_columns`, in buffers that its buffers holds."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, places, tile, weights = borrow(corners), borrow(places), borrow(tile), borrow(weights)
     sums, value, target = borrow(sums), borrow(value), alias(out.flat, sums)
@@ -121,7 +121,7 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, str
 @jit
 def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, sums: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_channels`, in buffers that its frame holds."""
+    """Work items [begin, end) of :func:`along_channels`, in buffers that its buffers holds."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, places, tile, sums, value = borrow(corners), borrow(places), borrow(tile), borrow(sums), borrow(value)
     target, width = alias(out.flat, sums), block.channels if block.interleaved else block.item_vectors * lanes_of(w)

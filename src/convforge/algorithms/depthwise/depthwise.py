@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
@@ -131,13 +131,13 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         )
         kernel = runtime.compile(cpu.along_columns if config.along == "columns" else cpu.along_channels)
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
             straight = problem.epilogue.is_plain and out.flat.dtype == dtype and _lies_whole(problem, out, config.along)
             block = layout.block._replace(put_directly=straight)
-            args = (x, frame.prepared.tensors["w"], out, g, ends(problem, frame.operands), values, layout.tile, block,
+            args = (x, buffers["w"].tensors["w"], out, g, ends(problem, buffers), values, layout.tile, block,
                     layout.offsets, layout.corners, layout.places)  # fmt: skip
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = layout.packed(filter_to_pack(problem, w, dtype.name).reshape(problem.c, -1, problem.taps), lanes)

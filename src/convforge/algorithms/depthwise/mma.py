@@ -7,8 +7,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import (
     SMALL_PLANE,
     DepthwiseConvolution,
@@ -182,17 +183,17 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
         counts = (_tiles(problem), *_strips(problem, config), lies.pitch, lies.plane, lies.first)
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             args.windows, args.across = divisors
             args.tiles, args.strips, args.height, args.pitch, args.plane, args.first = counts
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, {"w": 1}, lies.fill, x_bytes)
             vectors = is_aligned(conv.out, conv.out_strides, out_sizes, {"w": 1}, 2, out_bytes)
             args.aligned_out = vectors and problem.q % 2 == 0
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         weights = StagedWeights(problem, runtime, kernel)
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)

@@ -8,8 +8,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
@@ -197,15 +198,15 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
         x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (lies.fill, store))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             args.tiles = divisors
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         weights = StagedWeights(problem, runtime, kernel)
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)

@@ -6,10 +6,11 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import (
     DepthwiseConvolution,
     idle_for_planes,
@@ -171,15 +172,15 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, x_sizes), lies.fill, x_bytes)
             out = _run(out_run, out_sizes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, out, lies.store, out_bytes)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         weights = StagedWeights(problem, runtime, kernel)
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)

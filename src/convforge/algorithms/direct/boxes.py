@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-from convforge.algorithms.contract import Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.direct.blocks import box_work, even_share
 from convforge.algorithms.direct.box import (
     MOST_TAPS,
@@ -205,21 +205,21 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         def map_of(where: int, strides: tuple[int, ...]) -> TiledMap | None:
             return box_map(problem, box, where, strides)
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             if not tiles:
                 return
-            seen = map_of(address(frame.x), tuple(frame.x.strides))
+            seen = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
             if seen is None:
-                fallback().execute(frame)
+                fallback().execute(buffers, stream)
                 return
             args = struct()
             conv = args.conv
             args.put_map("map", seen, cast(_WithMaps, runtime).tensor_map(seen))
-            fill(conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
+            fill(conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
             args.tiles, args.across, args.down = tiles, *divisors
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
@@ -50,10 +50,10 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
         info = LaunchInfo("direct_naive", (items,), (block_of_items(items, problem.flops, runtime.facts),))
         kernel = runtime.compile(cpu.naive)
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
-            args = (x, frame.prepared.tensors["w"], out, g, ends(problem, frame.operands), values)
-            runtime.launch(kernel, info, args, frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
+            args = (x, buffers["w"].tensors["w"], out, g, ends(problem, buffers), values)
+            runtime.launch(kernel, info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w)
@@ -130,11 +130,11 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
         info = LaunchInfo("direct_rows", (items,), (block,), scratch_bytes=scratch)
         kernel = runtime.compile(cpu.rows)
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
-            end = ends(problem, frame.operands)
-            args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, sum_shape, like, offsets)
-            runtime.launch(kernel, info, args, frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
+            end = ends(problem, buffers)
+            args = (x, buffers["w"].tensors["w"], out, g, end, values, tile, sum_shape, like, offsets)
+            runtime.launch(kernel, info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = correlation_filter(problem, w).reshape(problem.k, problem.taps)

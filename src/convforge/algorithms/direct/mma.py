@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.box import chunk_of, is_filled
 from convforge.algorithms.direct.fallback import tiled_instead
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
@@ -140,21 +140,21 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
         fallback = tiled_instead(self.backend, problem, runtime)
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             if not units * planes:
                 return
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
+            fill(conv, problem, buffers)
             if not is_aligned(conv.x, conv.x_strides, {**sizes, "h": problem.h}, run_of, COPY, 1):
-                fallback().execute(frame)
+                fallback().execute(buffers, stream)
                 return
-            args.filter = weights.filter(frame.prepared)
+            args.filter = weights.filter(buffers["w"])
             args.rows, args.units, args.spans, args.blocks = rows, units, *divisors
             args.aligned_out = is_aligned(
                 conv.out, conv.out_strides, {**sizes, "h": problem.p}, run_of, FOUR, itemsize(problem.out_dtype)
             )
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 

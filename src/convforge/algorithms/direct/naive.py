@@ -6,8 +6,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -89,9 +90,9 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
         blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct(per_p=per_p, per_q=per_q)
-            fill(args.conv, problem, frame)
-            runtime.launch(kernel, info, args, frame.stream)
+            fill(args.conv, problem, buffers)
+            runtime.launch(kernel, info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=WeightPacker(problem, runtime))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
@@ -120,10 +121,10 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         )
         info = runtime.describe(kernel, info)
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
-            fill(args.conv, problem, frame)
-            runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
+            fill(args.conv, problem, buffers)
+            runtime.launch(weights.kernel(buffers["w"], stream), info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
 

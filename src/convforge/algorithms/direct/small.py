@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share
 from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -110,11 +111,11 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         weights = StagedWeights(problem, runtime, kernel)
         info = evenly(runtime, kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
-            fill(args.conv, problem, frame)
-            args.filter = weights.filter(frame.prepared)
-            runtime.launch(kernel, info, args, frame.stream)
+            fill(args.conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
+            runtime.launch(kernel, info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 

@@ -6,8 +6,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
@@ -166,15 +167,15 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         out_sizes = {"n": problem.n, "c": problem.k // run_.store_k, "h": problem.p}
         x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (run_.chunk, run_.store_k))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct()
             conv = args.conv
-            fill(conv, problem, frame)
+            fill(conv, problem, buffers)
             if isinstance(weights, StagedWeights):
-                args.filter = weights.filter(frame.prepared)
+                args.filter = weights.filter(buffers["w"])
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, run_.load, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
-            runtime.launch(weights.kernel(frame.prepared, frame.stream), info, args, frame.stream)
+            runtime.launch(weights.kernel(buffers["w"], stream), info, args, stream)
 
         borrow = weights.borrow if isinstance(weights, StagedWeights) else None
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=borrow)

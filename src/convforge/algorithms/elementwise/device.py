@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, TYPES, address
-from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
+from convforge.algorithms.include.on_device import OnDevice, type_refusal
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -90,10 +90,10 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
             blocks = min(blocks, runtime.facts.cores * max(runtime.facts.threads // config.block, 1))
         info = runtime.describe(kernel, LaunchInfo("relu", (blocks,), (config.block,)))
 
-        def run(frame: Frame) -> None:
-            runtime.launch(kernel, info, _arguments(problem, frame.x, frame.out), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            runtime.launch(kernel, info, _arguments(problem, buffers["x"], buffers["out"]), stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=no_weights)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
 
 
 def _runs(problem: ElementwiseProblem, config: ReluConfig) -> int:

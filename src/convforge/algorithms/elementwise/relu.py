@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -42,13 +42,10 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
         info = LaunchInfo("relu", (problem.size,), (block_of_items(problem.size, problem.flops, runtime.facts),))
         kernel = runtime.compile(_relu)
 
-        def run(frame: Frame) -> None:
-            runtime.launch(kernel, info, (frame.x, frame.out), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            runtime.launch(kernel, info, (buffers["x"], buffers["out"]), stream)
 
-        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
-            return PreparedFilter({}, 0)
-
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
 
     def versions(self) -> dict[str, str]:
         """NumPy's version."""

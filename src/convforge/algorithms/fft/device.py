@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -238,25 +238,27 @@ class _Steps:
         out_bytes = round(share * problem.n * problem.k * problem.p * problem.q * itemsize(problem.out_dtype))
         gather, multiply, scatter = self._infos(chunk)
 
-        def run_gather(frame: Frame) -> None:
-            args = self._gather_struct(tiles=self._tiles(frame, chunk, products=False))
+        def run_gather(buffers: Buffers, stream: Any) -> None:
+            args = self._gather_struct(tiles=self._tiles(buffers, chunk, products=False))
             args.span_h, args.span_w = cut.span_h, cut.span_w
-            self._launch(gather, args, frame)
+            self._launch(gather, args, buffers, stream)
 
-        def run_multiply(frame: Frame) -> None:
-            filters = frame.prepared.tensors["spectra"]
+        def run_multiply(buffers: Buffers, stream: Any) -> None:
+            filters = buffers["w"].tensors["spectra"]
             first = chunk.group * problem.k_per_group * problem.c_per_group * plane
             args = _Multiply(
-                self._at(frame, False), address(filters) + first, self._at(frame, True),
+                self._at(buffers, False), address(filters) + first, self._at(buffers, True),
                 cut.points, chunk.count, chunk.groups,
             )  # fmt: skip
-            self._runtime.launch(self._kernels["fft_multiply"], multiply, args, frame.stream)
+            self._runtime.launch(self._kernels["fft_multiply"], multiply, args, stream)
 
-        def run_scatter(frame: Frame) -> None:
-            self._launch(scatter, self._scatter_struct(tiles=self._tiles(frame, chunk, products=True)), frame)
+        def run_scatter(buffers: Buffers, stream: Any) -> None:
+            self._launch(
+                scatter, self._scatter_struct(tiles=self._tiles(buffers, chunk, products=True)), buffers, stream
+            )
 
         def run(transform: Transform, planes: int, products: bool) -> Any:
-            return lambda frame: transform(*self._pieces(frame, products, planes * plane), frame.stream)
+            return lambda buffers, stream: transform(*self._pieces(buffers, products, planes * plane), stream)
 
         filter_bytes = chunk.groups * problem.k_per_group * problem.c_per_group * plane
         return [
@@ -292,30 +294,30 @@ class _Steps:
         for name, count in blocks.items():
             yield self._runtime.describe(self._kernels[name], LaunchInfo(name, (count,), (THREADS[name],)))
 
-    def _launch(self, info: LaunchInfo, args: Any, frame: Frame) -> None:
-        fill(args.conv, self._problem, frame)
-        self._runtime.launch(self._kernels[info.kernel], info, args, frame.stream)
+    def _launch(self, info: LaunchInfo, args: Any, buffers: Buffers, stream: Any) -> None:
+        fill(args.conv, self._problem, buffers)
+        self._runtime.launch(self._kernels[info.kernel], info, args, stream)
 
-    def _tiles(self, frame: Frame, chunk: _Chunk, products: bool) -> _Tiles:
+    def _tiles(self, buffers: Buffers, chunk: _Chunk, products: bool) -> _Tiles:
         cut, each = self._cut, self._problem.k_per_group if products else self._problem.c_per_group
         return _Tiles(
-            self._at(frame, products), chunk.first, chunk.group * each, chunk.groups * each,
+            self._at(buffers, products), chunk.first, chunk.group * each, chunk.groups * each,
             cut.size_h, 2 * cut.pitch, cut.tile_p, cut.tile_q, cut.across, cut.down,
         )  # fmt: skip
 
-    def _begin(self, frame: Frame, products: bool) -> int:
+    def _begin(self, buffers: Buffers, products: bool) -> int:
         """Where in the workspace the spectra begin, or the products."""
-        lead = -address(frame.workspace) % ALIGNMENT
+        lead = -address(buffers["workspace"]) % ALIGNMENT
         return lead + (self._spectra_bytes if products and self._products_bytes else 0)
 
-    def _at(self, frame: Frame, products: bool) -> int:
-        return address(frame.workspace) + self._begin(frame, products)
+    def _at(self, buffers: Buffers, products: bool) -> int:
+        return address(buffers["workspace"]) + self._begin(buffers, products)
 
-    def _pieces(self, frame: Frame, products: bool, nbytes: int) -> tuple[Any, Any]:
+    def _pieces(self, buffers: Buffers, products: bool, nbytes: int) -> tuple[Any, Any]:
         """The batch that is transformed, and the transform's own workspace."""
-        first = self._begin(frame, products)
-        work = self._begin(frame, False) + self._spectra_bytes + self._products_bytes
-        return frame.workspace[first : first + nbytes], frame.workspace[work : work + self._work_bytes]
+        first = self._begin(buffers, products)
+        work = self._begin(buffers, False) + self._spectra_bytes + self._products_bytes
+        return buffers["workspace"][first : first + nbytes], buffers["workspace"][work : work + self._work_bytes]
 
 
 class _Spectra:

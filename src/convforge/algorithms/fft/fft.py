@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import TRANSFORM, transform_work
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
@@ -143,21 +143,21 @@ def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: 
     scratch = tiles * (problem.c * spectrum + k * (spectrum + real))  # what SciPy allocates
     whole = LaunchInfo("rfft2, fft_multiply, irfft2, fft_store", (tiles,), (tiles,), scratch_bytes=scratch)
 
-    def run_gather(frame: Frame) -> None:
-        buffer = carve(frame.workspace, parts)[0][:tiles]
-        runtime.launch(kernels[0], gather, (view(frame.x, problem.x_layout), buffer, boxes, g), frame.stream)
+    def run_gather(buffers: Buffers, stream: Any) -> None:
+        buffer = carve(buffers.get("workspace"), parts)[0][:tiles]
+        runtime.launch(kernels[0], gather, (view(buffers["x"], problem.x_layout), buffer, boxes, g), stream)
 
-    def run_products(frame: Frame) -> None:
+    def run_products(buffers: Buffers, stream: Any) -> None:
         from scipy import fft
 
-        buffer, products = (part[:tiles] for part in carve(frame.workspace, parts))
+        buffer, products = (part[:tiles] for part in carve(buffers.get("workspace"), parts))
         spectra = fft.rfft2(buffer, workers=cores).reshape(tiles, problem.c, bins)
-        args = (spectra, frame.prepared.tensors["w"], products.reshape(tiles, k, bins), problem.k_per_group)
-        runtime.launch(kernels[1], multiply, args, frame.stream)
+        args = (spectra, buffers["w"].tensors["w"], products.reshape(tiles, k, bins), problem.k_per_group)
+        runtime.launch(kernels[1], multiply, args, stream)
         del spectra
         sums = fft.irfft2(products, s=size, workers=cores, overwrite_x=True)
-        out, end = view(frame.out, problem.out_layout), ends(problem, frame.operands)
-        runtime.launch(kernels[2], store, (sums, boxes, out, g, end, values), frame.stream)
+        out, end = view(buffers["out"], problem.out_layout), ends(problem, buffers)
+        runtime.launch(kernels[2], store, (sums, boxes, out, g, end, values), stream)
 
     return [Launch(gather, run_gather), Launch(whole, run_products)]
 

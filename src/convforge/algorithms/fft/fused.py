@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import Tiling, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
@@ -94,13 +94,13 @@ class FftFused(DeviceConvolution[FusedConfig]):
         shared = _shared_bytes(problem, config.size)
         info = runtime.describe(kernel, LaunchInfo("fft_fused", (blocks,), (config.threads,), shared))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             args = struct(
-                spectra=address(frame.prepared.tensors["spectra"]), tile_p=cut.tile_p, tile_q=cut.tile_q,
+                spectra=address(buffers["w"].tensors["spectra"]), tile_p=cut.tile_p, tile_q=cut.tile_q,
                 across=cut.across, tiles=cut.down * cut.across, span_h=cut.span_h, span_w=cut.span_w,
             )  # fmt: skip
-            fill(args.conv, problem, frame)
-            runtime.launch(kernel, info, args, frame.stream)
+            fill(args.conv, problem, buffers)
+            runtime.launch(kernel, info, args, stream)
 
         prepare = _Spectra(problem, config, runtime)
         steps = [Launch(info, run), *outside_steps(problem, runtime)]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.include.conv import address
@@ -67,10 +67,10 @@ class GemmStep(OnDevice[GemmProblem, C]):
         product = self.product(config, runtime, *lie_deep, problem.dtype)
         info = product.info(problem.m, problem.n)
 
-        def run(frame: Frame) -> None:
-            a = _matrix(frame.x, problem.transpose_a, lie_deep[0])
-            b = _matrix(frame.prepared.tensors["b"], not problem.transpose_b, lie_deep[1])
-            product.launch(info, product.matrix(a, b, frame.out, problem.k), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            a = _matrix(buffers["a"], problem.transpose_a, lie_deep[0])
+            b = _matrix(buffers["b"].tensors["b"], not problem.transpose_b, lie_deep[1])
+            product.launch(info, product.matrix(a, b, buffers["c"], problem.k), stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
 

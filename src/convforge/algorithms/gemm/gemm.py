@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -21,9 +21,9 @@ def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
     return PreparedFilter({"b": b}, 0)
 
 
-def _matrices(problem: GemmProblem, frame: Frame) -> tuple[Any, Any]:
+def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
     """A and B in the order M K and K N: views."""
-    a, b = frame.x, frame.prepared.tensors["b"]
+    a, b = buffers["a"], buffers["b"].tensors["b"]
     return (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
 
 
@@ -52,8 +52,8 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
         kernel = runtime.compile(cpu.loops)
         info = LaunchInfo("gemm_loops", (problem.m,), (block_of_items(problem.m, problem.flops, runtime.facts),))
 
-        def run(frame: Frame) -> None:
-            runtime.launch(kernel, info, (*_matrices(problem, frame), frame.out), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            runtime.launch(kernel, info, (*_matrices(problem, buffers), buffers["c"]), stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
 
@@ -106,8 +106,8 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
         info = LaunchInfo("gemm_blocked", (items,), (block,), scratch_bytes=scratch)
         tile = (config.tile_m, config.tile_n, config.tile_k)
 
-        def run(frame: Frame) -> None:
-            runtime.launch(kernel, info, (*_matrices(problem, frame), frame.out, *tile), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            runtime.launch(kernel, info, (*_matrices(problem, buffers), buffers["c"], *tile), stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
 
@@ -135,10 +135,10 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         info = LaunchInfo("numpy.matmul", (1,), (1,))
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
             # A BLAS fills tiles up with zeros: an infinity times one of them is invalid, and reaches no element of C.
             with np.errstate(invalid="ignore"):
-                np.matmul(*_matrices(problem, frame), out=frame.out)
+                np.matmul(*_matrices(problem, buffers), out=buffers["c"])
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
 

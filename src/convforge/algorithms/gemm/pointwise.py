@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Frame, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Config, Plan, PreparedFilter
 from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
@@ -51,20 +51,20 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         # A part of the pixels for each core, each with a BLAS of one thread; a small product is not worth sharing.
         parts = runtime.facts.cores if problem.flops >= INLINE_FLOPS else 1
 
-        def part_of(part: int) -> Callable[[Frame], Iterator[Frame]]:
-            def frames(frame: Frame) -> Iterator[Frame]:
-                w = frame.prepared.tensors["w"]
+        def part_of(part: int) -> Callable[[Buffers], Iterator[Buffers]]:
+            def parts_of(buffers: Buffers) -> Iterator[Buffers]:
+                w = buffers["w"].tensors["w"]
                 for n in range(problem.n):
-                    x, out = logical(frame.x, problem.x_layout)[n], logical(frame.out, problem.out_layout)[n]
+                    x, out = logical(buffers["x"], problem.x_layout)[n], logical(buffers["out"], problem.out_layout)[n]
                     for pixels_x, pixels_out in _matrices(x, out):
                         count = pixels_x.shape[1]
                         own = slice(part * count // parts, (part + 1) * count // parts)
                         for g in range(groups):
                             k = slice(g * outputs, (g + 1) * outputs)
                             b = operand_b(pixels_x[g * channels : (g + 1) * channels, own])
-                            yield Frame(w[k], b, frame.operands, pixels_out[k, own], None, frame.stream)
+                            yield {"a": w[k], "b": b, "c": pixels_out[k, own]}
 
-            return frames
+            return parts_of
 
         shared = Chunks(tuple((Child(child, part_of(part)),) for part in range(parts)), parts, 0, runtime)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from convforge.algorithms.contract import Frame
+from convforge.algorithms.contract import Buffers
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, conv_struct, ends_dtype, fill
 from convforge.algorithms.include.resident import evenly
 from convforge.backends.kernel import KernelSource
@@ -187,12 +187,12 @@ class Product:
         args.store.vectors = int(column == 1 and not row * c.itemsize % width and not data % width)
         return args
 
-    def output(self, frame: Frame, n: int, k: int, first: int = 0) -> Any:
+    def output(self, buffers: Buffers, n: int, k: int, first: int = 0) -> Any:
         """The struct of a call that writes columns [first, first + n) of a convolution; operands are to be added."""
         problem = self.convolution
         assert problem is not None
         args = self.struct(M=problem.k_per_group, N=n, K=k)
-        fill(args.store.conv, problem, frame)
+        fill(args.store.conv, problem, buffers)
         args.store.first = first
         args.store.vectors = int(_output_vectors(problem, args.store.conv, first))
         return args

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.device import LADDER
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
@@ -109,18 +109,18 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         def steps(first: int, count: int) -> list[Launch]:
             expand_info, info = infos[count]
 
-            def expand(frame: Frame) -> None:
-                expansion.launch(expand_info, frame, _aligned(frame.workspace), first, count)
+            def expand(buffers: Buffers, stream: Any) -> None:
+                expansion.launch(expand_info, buffers, stream, first, count)
 
-            def multiply(frame: Frame) -> None:
-                columns = _aligned(frame.workspace)
-                args = product.output(frame, count, taps, first)
-                args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
+            def multiply(buffers: Buffers, stream: Any) -> None:
+                columns = _aligned(buffers["workspace"])
+                args = product.output(buffers, count, taps, first)
+                args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
                 if pixels_near:
                     args.b = operand(columns, size, 1, count, False, taps * count)
                 else:
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
-                product.launch(info, args, frame.stream)
+                product.launch(info, args, stream)
 
             moved = taps * problem.groups * count * size + seen * (first + count) // total - seen * first // total
             return [Launch(expand_info, expand, "expansion", moved), Launch(info, multiply, "product")]
@@ -209,8 +209,8 @@ class _Expansion:
             grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
         return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
 
-    def launch(self, info: LaunchInfo, frame: Frame, columns: int, first: int, count: int) -> None:
+    def launch(self, info: LaunchInfo, buffers: Buffers, stream: Any, first: int, count: int) -> None:
         """Expand columns [first, first + count)."""
-        args = self._struct(columns=columns, first=first, count=count)
-        fill(args.conv, self._problem, frame)
-        self._runtime.launch(self._kernel, info, args, frame.stream)
+        args = self._struct(columns=_aligned(buffers["workspace"]), first=first, count=count)
+        fill(args.conv, self._problem, buffers)
+        self._runtime.launch(self._kernel, info, args, stream)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Child, Chunks, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.ends import ends, values_dtype
@@ -139,35 +139,35 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
         cells = height * problem.q
         g, tile, offsets = geometry(problem), product.tile, product.offsets
-        buffers = _buffers(problem, pictures, height, float_sums(problem))
+        parts = _buffers(problem, pictures, height, float_sums(problem))
         where = (chunk.n0, chunk.p0, chunk.p1)
 
-        def products(frame: Frame) -> NDArray[Any]:
+        def products(buffers: Buffers) -> NDArray[Any]:
             """Where the matrix product of (picture, k) goes: (pictures, K, cells)."""
-            if straight and (place := _place(frame.out, chunk)) is not None:
+            if straight and (place := _place(buffers["out"], chunk)) is not None:
                 return place
-            return carve(frame.workspace, buffers)[1]
+            return carve(buffers["workspace"], parts)[1]
 
-        def expand(frame: Frame) -> None:
-            columns = carve(frame.workspace, buffers)[0]
-            args = (view(frame.x, problem.x_layout), columns, g, tile, offsets, *where)
-            runtime.launch(cpu.expand, expand_info, args, frame.stream)
+        def expand(buffers: Buffers, stream: Any) -> None:
+            columns = carve(buffers["workspace"], parts)[0]
+            args = (view(buffers["x"], problem.x_layout), columns, g, tile, offsets, *where)
+            runtime.launch(cpu.expand, expand_info, args, stream)
 
-        def multiply(frame: Frame) -> Iterator[Frame]:
-            columns, target, w = carve(frame.workspace, buffers)[0], products(frame), frame.prepared.tensors["w"]
+        def multiply(buffers: Buffers) -> Iterator[Buffers]:
+            columns, target, w = carve(buffers["workspace"], parts)[0], products(buffers), buffers["w"].tensors["w"]
             for n in range(pictures):
                 for group in range(problem.groups):
                     b = columns[n, group * problem.taps : (group + 1) * problem.taps]
                     c = target[n, group * problem.k_per_group : (group + 1) * problem.k_per_group]
-                    yield Frame(w[group], operand_b(b), frame.operands, c, None, frame.stream)
+                    yield {"a": w[group], "b": operand_b(b), "c": c}
 
-        def store(frame: Frame) -> None:
-            target = products(frame)
-            if not np.may_share_memory(target, frame.out):
-                args = (target, view(frame.out, problem.out_layout), g, ends(problem, frame.operands), values, *where)
-                runtime.launch(cpu.store, store_info, args, frame.stream)
+        def store(buffers: Buffers, stream: Any) -> None:
+            target = products(buffers)
+            if not np.may_share_memory(target, buffers["out"]):
+                args = (target, view(buffers["out"], problem.out_layout), g, ends(problem, buffers), values, *where)
+                runtime.launch(cpu.store, store_info, args, stream)
 
-        def launch(kernel: str, items: int, moved: int, run: Callable[[Frame], None]) -> Launch:
+        def launch(kernel: str, items: int, moved: int, run: Callable[[Buffers, Any], None]) -> Launch:
             # To move an element takes about as long as 8 vectorised operations.
             block = block_of_items(items, items * moved * 8, runtime.facts)
             info = LaunchInfo(kernel, (items,), (block,))

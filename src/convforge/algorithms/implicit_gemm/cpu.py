@@ -49,7 +49,7 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
          value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`implicit_gemm`, in buffers that its frame holds."""
+    """Work items [begin, end) of :func:`implicit_gemm`, in buffers that its buffers holds."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     tile, sums, value = borrow(tile), borrow(sums), borrow(value)
     strips = (g.P + strip.tile_p - 1) // strip.tile_p

@@ -40,7 +40,7 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, 
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any, tile: Any,
          sums: Any, turned: Any, turned_pitch: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`outputs_by_pixels`, in buffers that its frame holds."""
+    """Work items [begin, end) of :func:`outputs_by_pixels`, in buffers that its buffers holds."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, tile, sums, turned, value = borrow(corners), borrow(tile), borrow(sums), borrow(turned), borrow(value)
     strips, taps = (g.P + strip.tile_p - 1) // strip.tile_p, g.R * g.S

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
 from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
@@ -85,11 +85,11 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             count = min(MOST_COLUMNS, pixels - first)
             info = product.info(problem.k_per_group, count, problem.groups, early=True)
 
-            def run(frame: Frame) -> None:
-                args = product.output(frame, count, problem.taps, first)
-                args.a = operand(address(frame.prepared.tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
+            def run(buffers: Buffers, stream: Any) -> None:
+                args = product.output(buffers, count, problem.taps, first)
+                args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
                 vectors = near and _channels_aligned(problem, args.store.conv)
-                product.launch(info, product.arguments(args, int(vectors)), frame.stream)
+                product.launch(info, product.arguments(args, int(vectors)), stream)
 
             return Launch(info, run)
 

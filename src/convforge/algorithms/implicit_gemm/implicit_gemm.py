@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
@@ -147,11 +147,11 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         pack_kernel = runtime.compile(cpu_outputs.pack_vectors if along_outputs else cpu.pack_weights)
         places = (offsets, _corners(problem, tile)) if along_outputs else (offsets,)
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
-            end = ends(problem, frame.operands)
-            args = (x, frame.prepared.tensors["w"], out, g, end, values, tile, block, *places)
-            runtime.launch(kernel, info, args, frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
+            end = ends(problem, buffers)
+            args = (x, buffers["w"].tensors["w"], out, g, end, values, tile, block, *places)
+            runtime.launch(kernel, info, args, stream)
 
         outputs = problem.groups * block.blocks
         pack = LaunchInfo(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Frame, PreparedFilter
+from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem
@@ -94,7 +94,7 @@ def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.S
     return type(name, (ctypes.Structure,), {"_fields_": [("conv", struct_of(problem)), *fields.items()]})
 
 
-def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
+def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
     """Fill struct Conv for one call.
 
     Raises
@@ -102,20 +102,20 @@ def fill(conv: Any, problem: Conv2dProblem, frame: Frame) -> None:
     ValueError
         An array has gaps so large that 32-bit places do not reach its end; scale or bias is of another type.
     """
-    epilogue, operands = problem.epilogue, frame.operands
-    conv.x, conv.out = address(frame.x), address(frame.out)
-    if (w := frame.prepared.tensors.get("w")) is not None:  # else it lies in constant memory
+    epilogue = problem.epilogue
+    conv.x, conv.out = address(buffers["x"]), address(buffers["out"])
+    if (w := buffers["w"].tensors.get("w")) is not None:  # else it lies in constant memory
         conv.w = address(w)
     wide = problem.needs_wide_index
-    conv.x_strides = strides(frame.x, problem.x_layout, wide)
-    conv.out_strides = strides(frame.out, problem.out_layout, wide)
+    conv.x_strides = strides(buffers["x"], problem.x_layout, wide)
+    conv.out_strides = strides(buffers["out"], problem.out_layout, wide)
     if epilogue.scale != "none":
-        conv.scale, conv.scale_channels = _operand(operands.scale, problem), int(epilogue.scale == "channel")
+        conv.scale, conv.scale_channels = _operand(buffers["scale"], problem), int(epilogue.scale == "channel")
     if epilogue.bias:
-        conv.bias = _operand(operands.bias, problem)
+        conv.bias = _operand(buffers["bias"], problem)
     if epilogue.residual:
-        conv.residual = address(operands.residual)
-        conv.residual_strides = strides(operands.residual, problem.out_layout, wide)
+        conv.residual = address(buffers["residual"])
+        conv.residual_strides = strides(buffers["residual"], problem.out_layout, wide)
     conv.N, conv.H, conv.W, conv.P, conv.Q = problem.n, problem.h, problem.w, problem.p, problem.q
     conv.top, conv.left = problem.padding[0], problem.padding[2]
     number = float if not is_integer(problem.acc_dtype) else int

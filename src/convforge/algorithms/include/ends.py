@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Operands
+from convforge.algorithms.contract import Buffers
 from convforge.algorithms.include.views import not_read_only, view
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
@@ -59,18 +59,18 @@ def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
     return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
 
 
-def ends(problem: Conv2dProblem, operands: Operands) -> Ends:
+def ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
     """The epilogue of `problem` with the tensors of one call."""
-    return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, operands)
+    return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, buffers)
 
 
 @lru_cache(maxsize=256)
 def _plain_ends(problem: Conv2dProblem) -> Ends:
     """Without operands it is the same for every call."""
-    return _ends(problem, Operands())
+    return _ends(problem, {})
 
 
-def _ends(problem: Conv2dProblem, operands: Operands) -> Ends:
+def _ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
     epilogue = problem.epilogue
     values = values_dtype(problem)
     out = np.dtype(problem.out_dtype)
@@ -82,13 +82,13 @@ def _ends(problem: Conv2dProblem, operands: Operands) -> Ends:
     limit = np.dtype("int32") if whole else np.dtype("float64") if out == np.int32 else values
     residual, place = np.empty(0, np.uint16 if out == np.float16 else out), (0, 0, 0, 0, 0)
     if epilogue.residual:
-        seen = view(operands.residual, problem.out_layout)
+        seen = view(buffers["residual"], problem.out_layout)
         residual, place = seen.flat, seen.place
     return Ends(
         plain=plain,
         divisor=values.type(epilogue.divisor),
-        scale=_vector(operands.scale if epilogue.scale != "none" else None, values),
-        bias=_vector(operands.bias if epilogue.bias else None, values),
+        scale=_vector(buffers["scale"] if epilogue.scale != "none" else None, values),
+        bias=_vector(buffers["bias"] if epilogue.bias else None, values),
         residual=residual,
         place=place,
         code=epilogue.activation_code,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from convforge.algorithms.contract import Algorithm, Config, P, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Config, P
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
 
@@ -38,8 +38,3 @@ def type_refusal(facts: DeviceFacts, *dtypes: str) -> str | None:
     if facts.backend == "emulator" and "bfloat16" in dtypes:
         return "the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32"
     return None
-
-
-def no_weights(w: Any, stream: Any = None) -> PreparedFilter:
-    """What a plan without weights makes of them."""
-    return PreparedFilter({}, 0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Frame, Launch
+from convforge.algorithms.contract import Buffers, Launch
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.views import view
@@ -77,10 +77,10 @@ def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -
     info = LaunchInfo("store_outside", (items,), (block_of_items(items, items * problem.q, runtime.facts),))
     kernel = runtime.compile(store_outside)
 
-    def run(frame: Frame) -> None:
-        out, end = view(frame.out, problem.out_layout), ends(problem, frame.operands)
+    def run(buffers: Buffers, stream: Any) -> None:
+        out, end = view(buffers["out"], problem.out_layout), ends(problem, buffers)
         args = (zeros, rows, runs, out, end, values, problem.k)
-        runtime.launch(kernel, info, args, frame.stream)
+        runtime.launch(kernel, info, args, stream)
 
     return Launch(info, run)
 
@@ -93,9 +93,9 @@ def _on_device(problem: Conv2dProblem, runtime: Runtime) -> Launch:
     outputs = problem.n * problem.k * problem.p * problem.q
     info = runtime.describe(kernel, LaunchInfo("store_outside", (-(-outputs // THREADS),), (THREADS,)))
 
-    def run(frame: Frame) -> None:
+    def run(buffers: Buffers, stream: Any) -> None:
         args = struct(outputs=outputs)
-        fill(args.conv, problem, frame)
-        runtime.launch(kernel, info, args, frame.stream)
+        fill(args.conv, problem, buffers)
+        runtime.launch(kernel, info, args, stream)
 
     return Launch(info, run)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
-from convforge.algorithms.include.on_device import OnDevice, no_weights, type_refusal
+from convforge.algorithms.include.on_device import OnDevice, type_refusal
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -101,18 +101,19 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
         info = runtime.describe(kernel, info)
         outside = limits(problem.dtype)[0] if is_integer(problem.dtype) else -math.inf
 
-        def run(frame: Frame) -> None:
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = buffers["x"], buffers["out"]
             args = struct(
-                x=address(frame.x), out=address(frame.out), x_strides=strides(frame.x, problem.layout, wide),
-                out_strides=strides(frame.out, problem.layout, wide), tiles=tiles, N=problem.n, C=problem.c,
+                x=address(x), out=address(out), x_strides=strides(x, problem.layout, wide),
+                out_strides=strides(out, problem.layout, wide), tiles=tiles, N=problem.n, C=problem.c,
                 H=problem.h, W=problem.w, P=problem.p, Q=problem.q, top=problem.padding[0], left=problem.padding[2],
                 outside=outside,
             )  # fmt: skip
-            args.x_vectors = _lies_in_vectors(frame.x, vectors.load)
-            args.out_vectors = _lies_in_vectors(frame.out, vectors.store)
-            runtime.launch(kernel, info, args, frame.stream)
+            args.x_vectors = _lies_in_vectors(x, vectors.load)
+            args.out_vectors = _lies_in_vectors(out, vectors.store)
+            runtime.launch(kernel, info, args, stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=no_weights)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Operands, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan
 from convforge.algorithms.include.ends import ends
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.views import view
@@ -50,16 +50,13 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
         items = problem.n * problem.c * problem.p
         info = LaunchInfo("max_pool_rows", (items,), (block_of_items(items, problem.flops, runtime.facts),))
         kernel = runtime.compile(cpu.max_rows)
-        end = ends(window, Operands())
+        end = ends(window, {})
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.layout), view(frame.out, problem.layout)
-            runtime.launch(kernel, info, (x, out, g, sizes, end, np.empty(0, like)), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.layout), view(buffers["out"], problem.layout)
+            runtime.launch(kernel, info, (x, out, g, sizes, end, np.empty(0, like)), stream)
 
-        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
-            return PreparedFilter({}, 0)
-
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
 
 
 def _as_convolution(problem: Pool2dProblem) -> Conv2dProblem:

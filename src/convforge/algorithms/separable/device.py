@@ -6,8 +6,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convforge.algorithms.contract import Config, Frame, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -162,13 +163,13 @@ class Separable(DeviceConvolution[FusedConfig]):
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if lies.fill > 1 else {}
 
-        def run(frame: Frame) -> None:
-            factors = frame.prepared.tensors
+        def run(buffers: Buffers, stream: Any) -> None:
+            factors = buffers["w"].tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
-            fill(args.conv, problem, frame)
+            fill(args.conv, problem, buffers)
             args.tiles, args.count = divisors, numbered.count
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
-            runtime.launch(kernel, info, args, frame.stream)
+            runtime.launch(kernel, info, args, stream)
 
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=DeviceFactors(problem, runtime))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
@@ -139,9 +139,9 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         work_of_one = None if one is None else _Work.of(problem, one, 1, config, runtime)
         kernel = runtime.compile(cpu.separable)
 
-        def run(frame: Frame) -> None:
-            x, out = view(frame.x, problem.x_layout), view(frame.out, problem.out_layout)
-            end, packed, now = ends(problem, frame.operands), frame.prepared.tensors, work
+        def run(buffers: Buffers, stream: Any) -> None:
+            x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
+            end, packed, now = ends(problem, buffers), buffers["w"].tensors, work
             ranks, horizontal, vertical = packed["ranks"], packed["horizontal"], packed["vertical"]
             if ranks.shape[0] < problem.k:
                 if work_of_one and (x.place[2], x.place[4], out.place[2], out.place[4]) == (1, problem.c) * 2:
@@ -156,7 +156,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
             )
             taps = (np.arange(rank)[:, None] * sizes.pitch + now.taps).reshape(-1)
             args = (x, horizontal.reshape(-1), vertical.reshape(-1), ranks, out, now.g, end, values, sizes, taps, used)
-            runtime.launch(kernel, now.info, args, frame.stream)
+            runtime.launch(kernel, now.info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             weights = correlation_filter(problem, w, "float64")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Config, Frame, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.outside import outside_steps
@@ -166,9 +166,9 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         block = block_of_items(items, flops, runtime.facts)
         info = LaunchInfo(f"{self.name}_input", (items,), (block,), scratch_bytes=2 * patch)
 
-        def run(frame: Frame) -> None:
-            (v,) = carve(frame.workspace, parts)
-            runtime.launch(kernel, info, (view(frame.x, problem.x_layout), v, g, sizes, first), frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            (v,) = carve(buffers.get("workspace"), parts)
+            runtime.launch(kernel, info, (view(buffers["x"], problem.x_layout), v, g, sizes, first), stream)
 
         return Launch(info, run)
 
@@ -182,11 +182,11 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         scratch = sizes.alpha**2 * sizes.block_k * PANEL_BYTES
         info = LaunchInfo(f"{self.name}_products", (items,), (block,), scratch_bytes=scratch)
 
-        def run(frame: Frame) -> None:
-            (v,) = carve(frame.workspace, parts)
-            out = view(frame.out, problem.out_layout)
-            args = (frame.prepared.tensors["u"], v, out, g, ends(problem, frame.operands), values, sizes, first, count)
-            runtime.launch(kernel, info, args, frame.stream)
+        def run(buffers: Buffers, stream: Any) -> None:
+            (v,) = carve(buffers.get("workspace"), parts)
+            out = view(buffers["out"], problem.out_layout)
+            args = (buffers["w"].tensors["u"], v, out, g, ends(problem, buffers), values, sizes, first, count)
+            runtime.launch(kernel, info, args, stream)
 
         return Launch(info, run)
 
