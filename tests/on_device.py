@@ -107,7 +107,7 @@ def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> 
     assert any(reason is None for reason in reasons.values())
     for text, reason in reasons.items():
         assert (reason is None) == takes(algorithm, text), f"{algorithm.name} {text}: {reason}"
-        assert reason is None or len(reason) > 10
+        assert reason is None or len(str(reason)) > 10
 
 
 def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", every_config: bool = False) -> None:
@@ -115,7 +115,7 @@ def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", ever
     text = text or case.text
     problem = allowed(parse_problem(text), algorithm)
     if (reason := refusal(algorithm, problem, runtime.facts)) is not None:
-        assert len(reason) > 10, f"{algorithm.name} refuses {text} with {reason!r}"
+        assert len(str(reason)) > 10, f"{algorithm.name} refuses {text} with {reason!r}"
         return
     configs = algorithm.configs(problem, runtime.facts)
     for config in configs if every_config and case.every_config else configs[:1]:

@@ -44,7 +44,7 @@ def test_case(algorithm: Any, case: Case) -> None:
     problem = allowed(parse_problem(case.text), algorithm)
     reason = refusal(algorithm, problem, cpu_facts())
     if reason is not None:
-        assert len(reason) > 10, f"{algorithm.name} refuses {case} with {reason!r}"
+        assert len(str(reason)) > 10, f"{algorithm.name} refuses {case} with {reason!r}"
         return
     configs = algorithm.configs(problem, cpu_facts())
     assert len(set(configs)) == len(configs) > 0
@@ -69,7 +69,7 @@ def test_a_method_accepts_its_share_of_the_cases(algorithm: Any) -> None:
 def test_worked_values(algorithm: Any, worked: Any) -> None:
     problem = allowed(parse_problem(worked.text), algorithm)
     if reason := refusal(algorithm, problem, cpu_facts()):
-        assert len(reason) > 10
+        assert len(str(reason)) > 10
         return
     inputs = worked_inputs(worked)
     for config in algorithm.configs(problem, cpu_facts()):
@@ -101,7 +101,7 @@ SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if parse_problem(
 def test_nan_and_inf_spread_as_declared(algorithm: Any, text: str, kind: str) -> None:
     problem = allowed(parse_problem(text), algorithm)
     if reason := refusal(algorithm, problem, cpu_facts()):
-        assert len(reason) > 10
+        assert len(str(reason)) > 10
         return
     plan = algorithm.plan(problem, algorithm.configs(problem, cpu_facts())[0], cpu_runtime())
     verdict = check_nan_spread(plan, kind)
@@ -144,7 +144,7 @@ STRIDED = [
 def test_arrays_of_any_strides(algorithm: Any, text: str, how: str) -> None:
     problem = allowed(parse_problem(text), algorithm)
     if reason := refusal(algorithm, problem, cpu_facts()):
-        assert len(reason) > 10
+        assert len(str(reason)) > 10
         return
     judge = judge_of(text, "normal")
     inputs, operands = judge.inputs, judge.inputs.operands

@@ -204,7 +204,7 @@ def refusals_of(algorithm: Any, facts: Any) -> str:
     for text in PROBES[algorithm.operation]:
         problem = asked(algorithm, parse_problem(text))
         if (reason := refusal(algorithm, problem, facts)) is not None:
-            rows.setdefault(reason, str(problem))
+            rows.setdefault(str(reason), str(problem))
     if not rows:
         return "Nothing: it takes every kind of problem that these pages ask the methods of its operation for."
     return table(("asked", "refused, as"), [(f"`{text}`", in_words(reason)) for reason, text in rows.items()])

@@ -442,7 +442,7 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
             a.summary,
             a.precision,
             a.ours,
-            None if problem is None else refusal(a, problem, facts),
+            None if problem is None or (reason := refusal(a, problem, facts)) is None else str(reason),
         )
         for a in every_algorithm()
         if a.backend == facts.backend and (problem is None or a.operation == problem.operation)

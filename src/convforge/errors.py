@@ -1,4 +1,4 @@
-"""The exceptions of convforge.
+"""The exceptions of convforge, and the reasons that they give.
 
 A bad argument is a ``ValueError`` (or a ``TypeError``) whose text names the value, the rule and what to do.
 A valid problem that nothing here can compute is an :class:`UnsupportedProblem`, with every algorithm's reason.
@@ -6,7 +6,71 @@ A valid problem that nothing here can compute is an :class:`UnsupportedProblem`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Reason:
+    """A sentence as data: a form and its values, put together when somebody reads it.
+
+    ``str(reason)`` is the English sentence. Each form has a translation under the form itself, as in gettext.
+
+    Attributes
+    ----------
+    form : str
+        The English text as :meth:`str.format` takes it, with a name in braces for each value.
+    values : tuple of (str, str or int or float or Reason)
+        Name and value of each.
+
+    Examples
+    --------
+    >>> reason = Reason("the filter is {own}, not {wanted}", own="5x5", wanted="1x1")
+    >>> print(reason)
+    the filter is 5x5, not 1x1
+    >>> from convforge.language import gettext, in_language
+    >>> with in_language("zh"):
+    ...     print(reason.render(gettext))
+    卷积核为 5x5，而不是 1x1
+    """
+
+    form: str
+    values: tuple[tuple[str, Value], ...]
+
+    def __init__(self, form: str, /, **values: Value) -> None:
+        object.__setattr__(self, "form", form)
+        object.__setattr__(self, "values", tuple(values.items()))
+
+    @classmethod
+    def quoted(cls, text: str) -> Reason:
+        """A text that has no translation, such as a message of another library."""
+        return cls(QUOTED, text=text)
+
+    @classmethod
+    def joined(cls, reasons: Iterable[Reason]) -> Reason | None:
+        """Several reasons as one, in their order, with semicolons between them; None for none."""
+        parts = list(reasons)
+        return reduce(lambda rest, first: cls(JOINED, first=first, rest=rest), reversed(parts)) if parts else None
+
+    def render(self, translated: Callable[[str], str]) -> str:
+        """The sentence in a language.
+
+        Parameters
+        ----------
+        translated : callable
+            Form -> the form in that language, such as :func:`convforge.language.gettext`.
+        """
+        parts = {name: v.render(translated) if isinstance(v, Reason) else v for name, v in self.values}
+        return translated(self.form).format(**parts)
+
+    def __str__(self) -> str:
+        return self.render(str)
+
+
+Value = str | int | float | Reason
+QUOTED = "{text}"
+JOINED = "{first}; {rest}"
 
 
 class UnsupportedProblem(ValueError):
@@ -16,15 +80,25 @@ class UnsupportedProblem(ValueError):
     ----------
     problem : str
         Text form of the problem.
-    reasons : dict of str to str
-        For each algorithm that was asked, why it refused.
     """
 
-    def __init__(self, problem: str, reasons: Mapping[str, str]) -> None:
+    def __init__(self, problem: str, reasons: Mapping[str, Reason]) -> None:
+        super().__init__(problem, reasons)
         self.problem = problem
-        self.reasons = dict(reasons)
-        lines = "\n".join(f"  {name}: {reason}" for name, reason in self.reasons.items())
-        super().__init__(f"nothing that was allowed can compute {problem}:\n{lines}")
+        self._reasons = dict(reasons)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """For each algorithm that was asked, why it refused."""
+        return {name: str(reason) for name, reason in self._reasons.items()}
+
+    def reason_of(self, name: str) -> Reason:
+        """Why an algorithm refused; the whole text where that is not known."""
+        return self._reasons.get(name) or Reason.quoted(str(self))
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {name}: {reason}" for name, reason in self._reasons.items())
+        return f"nothing that was allowed can compute {self.problem}:\n{lines}"
 
 
 class WorkspaceTooSmall(ValueError):

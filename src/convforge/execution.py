@@ -16,7 +16,7 @@ from convforge.arrays import Home
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import Runtime
 from convforge.backends.streams import CallerStream, Tape
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import Problem
 from convforge.replay import HostReady, Ready, replay
@@ -139,13 +139,16 @@ def _planned(
         raise UnsupportedProblem(str(problem), {method.name: reason})
     if config is None:
         fitting = fit(method, problem, runtime, workspace_limit)
-        if isinstance(fitting, str):
+        if isinstance(fitting, Reason):
             raise UnsupportedProblem(str(problem), {method.name: fitting})
         return Choice(method, fitting.config, fitting, "asked for by name")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        reason = (
-            f"with {plan.config} it needs a workspace of {plan.workspace_bytes} bytes; the limit is {workspace_limit}"
+        reason = Reason(
+            "with {config} it needs a workspace of {need} bytes; the limit is {limit}",
+            config=str(plan.config),
+            need=plan.workspace_bytes,
+            limit=workspace_limit,
         )
         raise UnsupportedProblem(str(problem), {method.name: reason})
     return Choice(method, plan.config, plan, "asked for by name")
@@ -265,9 +268,11 @@ def _check_strides(plan: Plan, **arrays: Any) -> None:
     """Raise ``UnsupportedProblem`` for an array that runs backwards, or in parts of elements."""
     for name, array in arrays.items():
         if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
-            reason = (
-                f"it reads strides of whole elements that are not negative; {name} has strides of {array.strides} "
-                f"bytes: copy {name} first, or use a method of convforge's"
+            reason = Reason(
+                "it reads strides of whole elements that are not negative; {name} has strides of {strides} "
+                "bytes: copy {name} first, or use a method of convforge's",
+                name=name,
+                strides=str(array.strides),
             )
             raise UnsupportedProblem(str(plan.problem), {plan.algorithm.name: reason})
 

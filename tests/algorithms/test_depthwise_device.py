@@ -236,11 +236,11 @@ def test_reversed_axes() -> None:
 
 def test_refusals_say_why() -> None:
     plain = problem_of("n1c8h9w12_k8r3s3_p1_g4_f32_nhwc")
-    assert PLANES.refuses(plain, H200) == "a filter must see one channel: groups=4 must equal C=8"
+    assert str(PLANES.refuses(plain, H200)) == "a filter must see one channel: groups=4 must equal C=8"
     assert CHANNELS.refuses(plain.replace(groups=8), H200) is None
     reason = CHANNELS.refuses(plain.replace(groups=8, x_layout="NCHW"), H200)
-    assert reason == "channels must lie side by side: x_layout=NCHW must be NHWC"
-    assert ROWS.refuses(plain.replace(groups=8), H200) == "planes must lie by themselves: NCHW, not NHWC and NHWC"
+    assert str(reason) == "channels must lie side by side: x_layout=NCHW must be NHWC"
+    assert str(ROWS.refuses(plain.replace(groups=8), H200)) == "planes must lie by themselves: NCHW, not NHWC and NHWC"
     apart = plain.replace(groups=8, x_layout="NCHW", out_layout="NCHW")
     assert ROWS.refuses(apart, H200) is None
     assert "an output must have a plane of its own: K=16" in str(ROWS.refuses(apart.replace(k=16), H200))
@@ -254,23 +254,23 @@ def test_refusals_say_why() -> None:
     brain = halves.replace(x_dtype="bfloat16", w_dtype="bfloat16", out_dtype="bfloat16")
     assert DepthwiseMma().refuses(brain, H200) is None
     turing = dataclasses.replace(H200, architecture="sm_75")
-    assert DepthwiseMma().refuses(halves, turing) == "these tensor cores came with sm_80; this is sm_75"
+    assert str(DepthwiseMma().refuses(halves, turing)) == "these tensor cores came with sm_80; this is sm_75"
     assert "float32 and float32 in float32" in str(MMA.refuses(apart, H200))
     assert "float16 and bfloat16" in str(DepthwiseMma().refuses(halves.replace(w_dtype="bfloat16"), H200))
     reason = MMA.refuses(halves.replace(out_dtype="float32"), H200)
-    assert reason == "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not float32"
+    assert str(reason) == "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not float32"
     assert "not NCHW and NHWC" in str(MMA.refuses(halves.replace(out_layout="NHWC"), H200))
     assert "K=16" in str(MMA.refuses(halves.replace(k=16), H200))
     assert "zeros must stand outside" in str(MMA.refuses(halves.replace(padding_mode="reflect"), H200))
     assert "W=13 must be even" in str(MMA.refuses(halves.replace(w=13), H200))
     assert "1 planes and their filters take" in str(MMA.refuses(halves.replace(h=400, w=400), H200))
     assert BATCH.refuses(halves, H200) is None
-    assert DepthwiseBatch().refuses(halves, turing) == "these tensor cores came with sm_80; this is sm_75"
+    assert str(DepthwiseBatch().refuses(halves, turing)) == "these tensor cores came with sm_80; this is sm_75"
     assert "float32 and float32 in float32" in str(BATCH.refuses(apart, H200))
     assert "W=13 must be even" in str(BATCH.refuses(halves.replace(w=13), H200))
     assert "at most 64 x 64; these are 9 x 66" in str(BATCH.refuses(halves.replace(w=66), H200))
     reason = BATCH.refuses(halves.replace(padding=(1, 3, 1, 1)), H200)
-    assert reason == "every output must see a row of pixels: padding 1 above and 3 below, of windows of 3 rows"
+    assert str(reason) == "every output must see a row of pixels: padding 1 above and 3 below, of windows of 3 rows"
     assert "a row has 17 windows" in str(BATCH.refuses(halves.replace(padding=(1, 1, 60, 60), w=12), H200))
     assert "these are 17 and 18" in str(BATCH.refuses(halves.replace(r=17, h=40), H200))
     huge = problem_of("n1c1h600w600_k1r301s301_p150_f32_nchw")

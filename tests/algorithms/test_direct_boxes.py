@@ -312,8 +312,7 @@ def test_refusals_say_why(text: str, facts: dict[str, Any], reason: str | None) 
     if reason is None:
         assert found is None
     else:
-        assert found is not None
-        assert reason in found
+        assert reason in str(found)
 
 
 @pytest.mark.parametrize(

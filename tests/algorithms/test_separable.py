@@ -208,8 +208,7 @@ def test_nan_under_a_zero_tap_arrives(w: Any, width: int) -> None:
 
 def test_integer_sums_are_refused() -> None:
     reason = Separable().refuses(parse_problem("n1c3h9w9_k2r3s3_u8-i8-i32-i32_nchw"), cpu_facts())
-    assert reason is not None
-    assert "int32" in reason
+    assert "int32" in str(reason)
 
 
 def test_a_tile_without_pixels_is_refused() -> None:

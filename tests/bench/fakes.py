@@ -17,6 +17,7 @@ from convforge.bench.records import Error, Result, Run
 from convforge.bench.runner import Runner, Settings, begin
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
+from convforge.errors import Reason
 from convforge.problem import GemmProblem, parse_problem
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
@@ -37,7 +38,7 @@ class Honest(Algorithm[GemmProblem, Tile]):
     operation: ClassVar[str] = "gemm"
     workspace: ClassVar[int] = 0
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Tile]:
@@ -118,8 +119,8 @@ class Picky(Honest):
 
     name = "picky"
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
-        return "it would rather not"
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        return Reason("it would rather not")
 
 
 class Hungry(Honest):

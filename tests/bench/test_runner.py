@@ -28,6 +28,7 @@ from convforge.bench.runner import Settings, choose, rows_of
 from convforge.bench.store import load_run
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.copies import Copies
@@ -284,8 +285,8 @@ def test_one_slow_config_does_not_keep_the_others_from_a_larger_case(tmp_path: P
 
 def test_a_smaller_problem_that_the_method_refuses_is_no_error(tmp_path: Path) -> None:
     class Large(fakes.Honest):
-        def refuses(self, problem: GemmProblem, facts: Any) -> str | None:
-            return None if problem.m >= 400 else "it takes 400 rows and more"
+        def refuses(self, problem: GemmProblem, facts: Any) -> Reason | None:
+            return None if problem.m >= 400 else Reason("it takes 400 rows and more")
 
     (result,) = run_bench(tmp_path, cases(400), [Large()], Settings(quick=True)).results
     assert (result.status, result.reason) == ("ok", None)

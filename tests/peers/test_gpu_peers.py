@@ -48,7 +48,7 @@ NEW = [peer for peer in GPU_PEERS if peer.name not in ("cudnn", "cudnn_tf32")]
 def test_an_absent_library_is_a_refusal_with_the_line_that_installs_it(peer: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     open_library(monkeypatch, "none", None)
-    assert refusal(peer, asked(TEXTS[peer.operation], peer), FACTS) in {
+    assert str(refusal(peer, asked(TEXTS[peer.operation], peer), FACTS)) in {
         "PyTorch is not installed: pip install torch",
         "CuPy is not installed: pip install cupy-cuda13x",
         "cuBLAS is not installed: pip install nvidia-cublas",
@@ -81,8 +81,7 @@ def test_a_pytorch_without_cuda_is_a_refusal() -> None:
     if torch.cuda.is_available():
         pytest.skip("this PyTorch has a GPU")
     reason = refusal(peer_of("conv2d", "torch_conv2d"), parse_problem(TEXTS["conv2d"]), FACTS)
-    assert reason is not None
-    assert "was built without CUDA: pip install torch" in reason or "finds no GPU" in reason
+    assert "was built without CUDA: pip install torch" in str(reason) or "finds no GPU" in str(reason)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_a_pytorch_without_cuda_is_a_refusal() -> None:
 def test_refusals_are_sentences(operation: str, name: str, text: str, reason: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     peer = peer_of(operation, name)
-    assert reason in (peer.refuses(asked(text, peer), FACTS) or "")
+    assert reason in str(peer.refuses(asked(text, peer), FACTS))
 
 
 @pytest.mark.parametrize("text", ["p1_constant0.5_f16", "p1_constant0.1_f32", "constant0.1_f16", "p1_f16"])
@@ -250,7 +249,7 @@ def test_cases_by_pytorch_on_the_hosts_memory(peer: Any, text: str, played_torch
     problem = asked(text, peer)
     reason = refusal(peer, problem, FACTS)
     if reason is not None:
-        assert len(reason) > 20
+        assert len(str(reason)) > 20
         return
     checked(peer, problem)
     runtime: Any = HostRuntime()
@@ -323,7 +322,7 @@ def test_cases_by_cupy_played_by_numpy(text: str, played_cupy: None) -> None:
     peer, problem = peer_of("conv2d", "cupy_ndimage"), parse_problem(text)
     reason = refusal(peer, problem, FACTS)
     if reason is not None:
-        assert len(reason) > 20
+        assert len(str(reason)) > 20
         return
     if "float16" in (problem.x_dtype, problem.out_dtype):  # CuPy's filters take it, SciPy's do not
         return

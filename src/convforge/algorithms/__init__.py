@@ -32,6 +32,7 @@ from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable import device as separable
 from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
+from convforge.errors import Reason
 from convforge.problem import Problem
 
 AnyAlgorithm = Algorithm[Any, Any]
@@ -99,12 +100,12 @@ def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] 
     raise ValueError(f"{operation} has no algorithm {name!r} on {backend}{hint} It has: {', '.join(known)}")
 
 
-def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> str | None:
+def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Reason | None:
     """Why a method cannot be used for a problem on a device; None if it can."""
     if algorithm.operation != problem.operation:
-        return f"it computes {algorithm.operation}"
+        return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
-        return f"it runs on {algorithm.backend}"
+        return Reason("it runs on {backend}", backend=algorithm.backend)
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 

@@ -19,7 +19,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import WorkspaceTooSmall
+from convforge.errors import Reason, WorkspaceTooSmall
 from convforge.problem import Problem
 
 
@@ -401,7 +401,7 @@ class Algorithm(ABC, Generic[P, C]):
         return (self.operation, self.backend, self.name)
 
     @abstractmethod
-    def refuses(self, problem: P, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: P, facts: DeviceFacts) -> Reason | None:
         """Why it cannot do the problem on the device, in words; None if it can."""
 
     @abstractmethod
@@ -431,8 +431,12 @@ class Algorithm(ABC, Generic[P, C]):
         return f"<{self.operation}/{self.backend}/{self.name}>"
 
 
-def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> str | None:
+def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason | None:
     """Why an algorithm's arithmetic is not what the problem allows; None if it is."""
     if algorithm.precision in ("strict", precision):
         return None
-    return f"its arithmetic is {algorithm.precision!r}; the problem allows {precision!r}: ask for it by name"
+    return Reason(
+        "its arithmetic is {own!r}; the problem allows {allowed!r}: ask for it by name",
+        own=algorithm.precision,
+        allowed=precision,
+    )

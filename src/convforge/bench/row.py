@@ -18,7 +18,7 @@ from convforge.bench.records import TIMES, Error, Result
 from convforge.bench.steps import measure_steps
 from convforge.bench.suites import Case
 from convforge.bench.transfer import Transfers
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
 from convforge.timing.ring import Cycle, RingSize, ring_limit, ring_size
 from convforge.timing.stopping import StoppingRule
@@ -45,7 +45,7 @@ class Row:
         None where the method refuses.
     facts : DeviceFacts
         Of the device that is to be measured.
-    refusal : str or None
+    refusal : Reason or None
     first : bool
         Whether the config is the first of the method's rows on this case.
     """
@@ -55,7 +55,7 @@ class Row:
     algorithm: AnyAlgorithm
     config: Config | None
     facts: DeviceFacts
-    refusal: str | None = None
+    refusal: Reason | None = None
     first: bool = True
 
     @property
@@ -70,7 +70,7 @@ class Row:
         method = (self.algorithm.operation, self.algorithm.name)
         return (*method, "" if self.config is None else str(self.config)), method
 
-    def result(self, status: Any, reason: str | None, **more: Any) -> Result:
+    def result(self, status: Any, reason: Reason | str | None, **more: Any) -> Result:
         """A result of this row."""
         return Result(
             case=self.case.name,
@@ -82,7 +82,7 @@ class Row:
             precision=self.algorithm.precision,
             config="" if self.config is None else str(self.config),
             status=status,
-            reason=reason,
+            reason=None if reason is None else str(reason),
             flops=self.case.problem.flops,
             least_bytes=self.case.problem.least_bytes,
             digest=digest(self.algorithm, self.problem, self.config, self.facts),
@@ -178,7 +178,7 @@ def measure_row(
         rig = Rig(plan, material, workspace, [first])
         return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer, steps=steps)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
-        return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
+        return row.result("refused", fault.reason_of(row.algorithm.name))
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
         text = " ".join(str(fault).split()) or "no message"
         return row.result("error", f"{type(fault).__name__}: {text}")

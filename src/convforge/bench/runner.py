@@ -262,7 +262,7 @@ class Runner:
                 row.forecast_keys, row.problem, lambda small: self._probe(row, small, material.check, budget)
             )
         except UnsupportedProblem as fault:
-            return row.result("refused", fault.reasons.get(row.algorithm.name, str(fault)))
+            return row.result("refused", fault.reason_of(row.algorithm.name))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
             return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
         if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:

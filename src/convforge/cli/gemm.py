@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
     from convforge.bench.row import Row
+    from convforge.errors import Reason
 
 
 def gemm(
@@ -84,27 +85,28 @@ def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFact
         No rung has any of the tiles.
     """
     from convforge.algorithms.gemm.tiles import configs_of_tile, has_tiles
+    from convforge.errors import Reason
 
     found: list[Row] = []
-    lacking: dict[str, str] = {}
+    lacking: dict[str, Reason] = {}
     any_tile = False
     for row in rows:
         if row.config is None or not has_tiles(row.config):
             found.append(row)
             continue
         problem: Any = row.problem
-        configs, reasons = row.algorithm.configs(problem, facts), dict[str, list[str]]()
+        configs, reasons = row.algorithm.configs(problem, facts), dict[Reason, list[str]]()
         for high, wide in tiles:
             fitting = configs_of_tile(row.algorithm, problem, configs, high, wide)
-            if isinstance(fitting, str):
+            if isinstance(fitting, Reason):
                 reasons.setdefault(fitting, []).append(f"{high}x{wide}")
             else:
                 any_tile = True
                 found += [dataclasses.replace(row, config=config) for config in fitting]
-        if reasons:
-            said = "; ".join(f"it has no tile {', '.join(without)}: {why}" for why, without in reasons.items())
-            lacking[row.algorithm.name] = said
-            found.append(dataclasses.replace(row, config=None, refusal=said))
+        said = [Reason("it has no tile {tiles}: {why}", tiles=", ".join(ts), why=why) for why, ts in reasons.items()]
+        if (refusal := Reason.joined(said)) is not None:
+            lacking[row.algorithm.name] = refusal
+            found.append(dataclasses.replace(row, config=None, refusal=refusal))
     if not any_tile:
         why = "; ".join(f"{name}: {said}" for name, said in lacking.items())
         raise ValueError(f"--block: none of {', '.join(row.algorithm.name for row in rows)} has "

@@ -12,6 +12,7 @@ from convforge.algorithms import AnyAlgorithm, refusal
 from convforge.algorithms.contract import Plan
 from convforge.algorithms.pieces import pieces
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.timing.ceilings import Ceilings
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Entry:
         What was asked, with the precision that the method must be asked for.
     plan : Plan or None
         Of the first config that keeps to the workspace limit.
-    refusal : str or None
+    refusal : Reason or None
         Why there can be no plan.
     unplanned : str or None
         Why none was made.
@@ -44,7 +45,7 @@ class Entry:
     algorithm: AnyAlgorithm
     problem: Any
     plan: Plan | None
-    refusal: str | None = None
+    refusal: Reason | None = None
     unplanned: str | None = None
 
 
@@ -55,7 +56,7 @@ def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limi
     entries = []
     for algorithm in methods:
         asked = problem if algorithm.precision == "strict" else problem.allowing(algorithm.precision)
-        found: Plan | str | None = refusal(algorithm, asked, runtime.facts)
+        found: Plan | Reason | None = refusal(algorithm, asked, runtime.facts)
         if found is None and (vast := _too_vast(algorithm, asked, runtime, limit)):
             entries.append(Entry(algorithm, asked, None, None, vast))
             continue

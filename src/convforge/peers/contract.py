@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.include.conv import address
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -20,7 +21,7 @@ from convforge.problem.types import is_integer
 EXACT_IN_FLOAT32 = 2**24
 
 
-def absence(module: str, name: str, package: str) -> str | None:
+def absence(module: str, name: str, package: str) -> Reason | None:
     """Why a library cannot be used, with the line that installs it; None if it is here. Imports nothing.
 
     Examples
@@ -31,7 +32,7 @@ def absence(module: str, name: str, package: str) -> str | None:
     'Nothing is not installed: pip install nothing'
     """
     if importlib.util.find_spec(module) is None:
-        return f"{name} is not installed: pip install {package}"
+        return Reason("{name} is not installed: pip install {package}", name=name, package=package)
     return None
 
 
@@ -55,12 +56,12 @@ def sums_dtype(problem: Conv2dProblem) -> str:
     return "float32" if problem.largest_sum <= EXACT_IN_FLOAT32 else "float64"
 
 
-def dtype_refusal(problem: Conv2dProblem) -> str | None:
+def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
     """What no peer computes: bfloat16 in NumPy arrays, and int32 out of float sums."""
     if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-        return "NumPy has no bfloat16; cast to float32"
+        return Reason("NumPy has no bfloat16; cast to float32")
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
-        return f"{problem.acc_dtype} sums are not saturated to int32 by the library"
+        return Reason("{sums} sums are not saturated to int32 by the library", sums=problem.acc_dtype)
     return None
 
 

@@ -27,6 +27,7 @@ from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan
 from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.problem import GemmProblem
@@ -139,12 +140,12 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
     ours = False
     look = Mark("cublas", "circle", (6, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
-            return "cuBLAS is asked for products that sum at least one number"
+            return Reason("cuBLAS is asked for products that sum at least one number")
         if max(problem.m, problem.n, problem.k) > 2**31 - 1:
-            return "cuBLAS is called with sizes of 32 bits"
+            return Reason("cuBLAS is called with sizes of 32 bits")
         return missing_library("cublas", "cublasSetWorkspace_v2", _CALLS[problem.dtype])
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
@@ -185,9 +186,9 @@ class CublasTf32(Cublas):
     precision = "tf32"
     look = Mark("cublas", "square", (6, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "TF32 is about float32" if problem.dtype != "float32" else super().refuses(problem, facts)
+        return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
         """See :class:`Algorithm`."""

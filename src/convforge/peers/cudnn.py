@@ -14,7 +14,7 @@ from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, version
 from convforge.peers.short_list import Excluded, LibraryFault, ShortList, short_list
 from convforge.problem import Conv2dProblem
@@ -52,22 +52,26 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     ours = False
     look = Mark("cudnn", "square", (2, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := absence("cudnn", "cuDNN's frontend", "nvidia-cudnn-frontend==1.18.0"):
             return reason
         if {problem.x_dtype, problem.w_dtype, problem.out_dtype} != {problem.x_dtype} or problem.x_dtype not in _TYPES:
-            return "cuDNN is asked for float32, float16 and bfloat16 alone, the same for x, w and the output"
+            return Reason("cuDNN is asked for float32, float16 and bfloat16 alone, the same for x, w and the output")
         if problem.padding_mode != "zeros" or not problem.epilogue.is_plain:
-            return "cuDNN pads with zeros, and is measured without an epilogue"
+            return Reason("cuDNN pads with zeros, and is measured without an epilogue")
         if problem.x_layout != problem.out_layout:
-            return f"x is {problem.x_layout} and the output {problem.out_layout}; cuDNN is asked for one layout"
+            return Reason(
+                "x is {x_layout} and the output {out_layout}; cuDNN is asked for one layout",
+                x_layout=problem.x_layout,
+                out_layout=problem.out_layout,
+            )
         if not problem.n * problem.p * problem.q:
-            return "cuDNN takes no empty batch"
+            return Reason("cuDNN takes no empty batch")
         try:
             _graph(problem, self.precision)
         except LibraryFault as fault:
-            return f"cuDNN has no plan for it: {fault}"
+            return Reason("cuDNN has no plan for it: {fault}", fault=str(fault))
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[CudnnConfig]:
@@ -86,12 +90,14 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         graph = _graph(problem, self.precision)
         found = graph.best(problem, runtime) if config.plan == "best" else None
         if found is not None and found.best is None:
-            raise UnsupportedProblem(str(problem), {self.name: f"none of cuDNN's plans can be run: {found.words}"})
+            raise UnsupportedProblem(
+                str(problem), {self.name: Reason("none of cuDNN's plans can be run: {words}", words=found.words)}
+            )
         number = int(config.plan) if found is None or found.best is None else found.best
         try:
             name, workspace_bytes = graph.build(number)
         except LibraryFault as fault:
-            raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
+            raise UnsupportedProblem(str(problem), {self.name: Reason.quoted(str(fault))}) from fault
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             graph.execute(number, buffers, runtime, stream)
@@ -128,9 +134,9 @@ class CudnnTf32(Cudnn):
     precision = "tf32"
     look = Mark("cudnn", "triangle-right", (2, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "TF32 is about float32" if problem.x_dtype != "float32" else super().refuses(problem, facts)
+        return Reason("TF32 is about float32") if problem.x_dtype != "float32" else super().refuses(problem, facts)
 
 
 class _Graph:

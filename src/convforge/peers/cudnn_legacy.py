@@ -15,7 +15,7 @@ from convforge.algorithms.include.conv import WeightPacker
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan
 from convforge.peers.cudnn_library import (
     FUNCTIONS,
@@ -60,17 +60,17 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
     math: ClassVar[str] = "FMA"
     look = Mark("cudnn", "triangle-up", (3, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := self._mismatch(problem) or missing_library("cudnn", *FUNCTIONS):
             return reason
         try:
             convolution = self._convolution(problem)
         except CudnnStatus as fault:
-            return str(fault)
+            return Reason.quoted(str(fault))
         if not convolution.supported(self.algorithms):
             said = "; ".join(f"{name}: {convolution.status(name)}" for name in self.algorithms)
-            return f"cuDNN {cudnn_version()} takes it by none of these: {said}"
+            return Reason("cuDNN {version} takes it by none of these: {said}", version=cudnn_version(), said=said)
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[LegacyConfig]:
@@ -99,7 +99,7 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
             if found is None:
                 convolution.ensure(name, runtime)
         except CudnnStatus as fault:
-            raise UnsupportedProblem(str(problem), {self.name: str(fault)}) from fault
+            raise UnsupportedProblem(str(problem), {self.name: Reason.quoted(str(fault))}) from fault
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             out = runtime.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
@@ -129,21 +129,35 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
         math = "TENSOR_OP" if problem.x_dtype == "float16" else self.math
         return legacy_convolution(problem.replace(precision="strict"), math)
 
-    def _mismatch(self, problem: Conv2dProblem) -> str | None:
+    def _mismatch(self, problem: Conv2dProblem) -> Reason | None:
         """What the interface has no words for."""
         if {problem.w_dtype, problem.out_dtype} != {problem.x_dtype} or problem.x_dtype not in self.types:
-            return f"{self.name} takes {', '.join(self.types)}, the same for x, w and the output"
+            return Reason(
+                "{name} takes {types}, the same for x, w and the output",
+                name=self.name,
+                types=", ".join(self.types),
+            )
         if problem.acc_dtype != ("float64" if problem.x_dtype == "float64" else "float32"):
-            return f"cuDNN sums {problem.x_dtype} in a type of its own choice, not in {problem.acc_dtype}"
+            return Reason(
+                "cuDNN sums {pixels} in a type of its own choice, not in {sums}",
+                pixels=problem.x_dtype,
+                sums=problem.acc_dtype,
+            )
         top, bottom, left, right = problem.padding
         zeros = problem.padding_mode in ("zeros", "constant") and problem.padding_value == 0
         if any(problem.padding) and not (zeros and top == bottom and left == right):
-            return "cudnnConvolutionForward pads with zeros, as many on one side as on the other"
+            return Reason("cudnnConvolutionForward pads with zeros, as many on one side as on the other")
         if not problem.epilogue.is_plain:
-            return f"cudnnConvolutionForward has no epilogue {problem.epilogue}"
+            return Reason(
+                "{call} has no epilogue {epilogue}", call="cudnnConvolutionForward", epilogue=str(problem.epilogue)
+            )
         if problem.x_layout != problem.out_layout:
-            return f"x is {problem.x_layout} and the output {problem.out_layout}; cuDNN is asked for one layout"
-        return None if problem.n else "cuDNN takes no empty batch"
+            return Reason(
+                "x is {x_layout} and the output {out_layout}; cuDNN is asked for one layout",
+                x_layout=problem.x_layout,
+                out_layout=problem.out_layout,
+            )
+        return None if problem.n else Reason("cuDNN takes no empty batch")
 
 
 class CudnnLegacyTf32(CudnnLegacy):

@@ -12,6 +12,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFi
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan, absence, dtype_refusal, version
 from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
@@ -52,17 +53,25 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     ours = False
     look = Mark("cupy", "diamond", (8, 3, 2, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := absence("cupy", "CuPy", "cupy-cuda13x") or dtype_refusal(problem):
             return reason
         if not problem.epilogue.is_identity:
-            return f"cupyx.scipy.ndimage.correlate has no epilogue {problem.epilogue}"
+            return Reason(
+                "{call} has no epilogue {epilogue}",
+                call="cupyx.scipy.ndimage.correlate",
+                epilogue=str(problem.epilogue),
+            )
         calls = problem.n * problem.k * problem.c_per_group
         if not 0 < calls <= MOST_FILTERINGS:
-            return f"cupyx.scipy.ndimage.correlate filters planes: {calls} calls are not in 1 to {MOST_FILTERINGS}"
+            return Reason(
+                "cupyx.scipy.ndimage.correlate filters planes: {calls} calls are not in 1 to {most}",
+                calls=calls,
+                most=MOST_FILTERINGS,
+            )
         if problem.acc_dtype == "float64" and sums_type(problem) != "float64":
-            return f"CuPy sums {problem.x_dtype} in {sums_type(problem)}, not in float64"
+            return Reason("CuPy sums {pixels} in {own}, not in float64", pixels=problem.x_dtype, own=sums_type(problem))
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:

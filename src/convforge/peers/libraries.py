@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from convforge.errors import Reason
+
 # Name of a library -> what a person calls it, and the wheel that brings it.
 PACKAGES = {
     "cublas": ("cuBLAS", "nvidia-cublas"),
@@ -34,15 +36,19 @@ def shared_library(name: str) -> ctypes.CDLL | None:
     return None if found is None else ctypes.CDLL(found)
 
 
-def missing_library(name: str, *symbols: str) -> str | None:
+def missing_library(name: str, *symbols: str) -> Reason | None:
     """Why a library cannot be used: it is absent, or has none of these functions any more. None if it can."""
     title, package = PACKAGES[name]
     library = shared_library(name)
     if library is None:
-        return f"{title} is not installed: pip install {package}"
+        return Reason("{name} is not installed: pip install {package}", name=title, package=package)
     gone = [symbol for symbol in symbols if not hasattr(library, symbol)]
     if gone:
-        return f"the {title} that is installed has no {gone[0]} any more: install an older one to measure it"
+        return Reason(
+            "the {title} that is installed has no {function} any more: install an older one to measure it",
+            title=title,
+            function=gone[0],
+        )
     return None
 
 

@@ -23,7 +23,7 @@ from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, packed_address
 from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.peers.planes import MOST_FILTERINGS
@@ -34,6 +34,7 @@ REPLICATE = 2  # NppiBorderType: the one that these functions have
 # Type of the pixels -> the function, but for its channels: by filters of float32, and of int32 with a divisor.
 BY_FLOATS = {"float32": "nppiFilterBorder_32f", "float16": "nppiFilterBorder32f_16f"}
 BY_INTEGERS = {"uint8": "nppiFilterBorder_8u", "uint16": "nppiFilterBorder_16u", "int16": "nppiFilterBorder_16s"}
+CALL = "nppiFilterBorder"
 INTERLEAVED = (1, 3, 4)  # channels of a pixel
 
 
@@ -82,7 +83,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     ours = False
     look = Mark("npp", "triangle-right", (4, 2, 1, 2))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         reason = missing_library("nppif") or type_refusal(problem) or form_refusal(problem) or border_refusal(problem)
         return reason or missing_library("nppif", function_name(problem))
@@ -131,43 +132,73 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         return {"npp": f"{found.major}.{found.minor}.{found.build}"}
 
 
-def type_refusal(problem: Conv2dProblem) -> str | None:
+def type_refusal(problem: Conv2dProblem) -> Reason | None:
     """What NPP's filters do not take of types and epilogues."""
     if not problem.epilogue.is_identity:
-        return f"nppiFilterBorder has no epilogue {problem.epilogue}"
+        return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
     if problem.x_dtype not in BY_FLOATS | BY_INTEGERS:
-        return f"nppiFilterBorder is called for {', '.join(BY_FLOATS | BY_INTEGERS)}; x is {problem.x_dtype}"
+        return Reason(
+            "{call} is called for {types}; x is {dtype}",
+            call=CALL,
+            types=", ".join(BY_FLOATS | BY_INTEGERS),
+            dtype=problem.x_dtype,
+        )
     if problem.out_dtype != problem.x_dtype:
-        return f"nppiFilterBorder gives the type that it takes; x is {problem.x_dtype}, the output {problem.out_dtype}"
+        return Reason(
+            "nppiFilterBorder gives the type that it takes; x is {pixels}, the output {out_dtype}",
+            pixels=problem.x_dtype,
+            out_dtype=problem.out_dtype,
+        )
     if is_integer(problem.x_dtype) and not is_integer(problem.w_dtype):
-        return f"nppiFilterBorder32f cuts the fractions of {problem.x_dtype} sums off; the problem rounds them"
+        return Reason(
+            "{call} cuts the fractions of {dtype} sums off; the problem rounds them",
+            call=f"{CALL}32f",
+            dtype=problem.x_dtype,
+        )
     if problem.acc_dtype == "float64" or problem.w_dtype == "bfloat16":
-        return "nppiFilterBorder sums float pixels in float32, by filters of float32"
+        return Reason("nppiFilterBorder sums float pixels in float32, by filters of float32")
     return None
 
 
-def form_refusal(problem: Conv2dProblem) -> str | None:
+def form_refusal(problem: Conv2dProblem) -> Reason | None:
     """What NPP's filters do not take of channels, strides and layouts."""
     if problem.c_per_group > 1:
-        return "nppiFilterBorder filters channels by themselves; it adds up none"
+        return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
-        return "nppiFilterBorder has neither strides nor dilation"
+        return Reason("nppiFilterBorder has neither strides nor dilation")
     if problem.x_layout != problem.out_layout:
-        return f"x is {problem.x_layout} and the output {problem.out_layout}; NPP takes one layout"
+        return Reason(
+            "x is {x_layout} and the output {out_layout}; NPP takes one layout",
+            x_layout=problem.x_layout,
+            out_layout=problem.out_layout,
+        )
     if problem.x_layout == "NHWC" and (problem.k != problem.c or problem.c not in INTERLEAVED):
-        return f"nppiFilterBorder takes pixels of 1, 3 or 4 channels to as many; these have {problem.c} to {problem.k}"
+        return Reason(
+            "nppiFilterBorder takes pixels of 1, 3 or 4 channels to as many; these have {c} to {k}",
+            c=problem.c,
+            k=problem.k,
+        )
     if not 0 < len(parts_of(problem)) <= MOST_FILTERINGS:
-        return f"nppiFilterBorder filters pictures: {len(parts_of(problem))} calls are not in 1 to {MOST_FILTERINGS}"
+        return Reason(
+            "nppiFilterBorder filters pictures: {calls} calls are not in 1 to {most}",
+            calls=len(parts_of(problem)),
+            most=MOST_FILTERINGS,
+        )
     return None
 
 
-def border_refusal(problem: Conv2dProblem) -> str | None:
+def border_refusal(problem: Conv2dProblem) -> Reason | None:
     """What NPP's filters do not take of borders."""
     top, bottom, left, right = problem.padding
     if any(problem.padding) and problem.padding_mode != "replicate":
-        return f"nppiFilterBorder has the border 'replicate' alone; the problem's is {problem.padding_mode!r}"
+        return Reason(
+            "{call} has the border {own!r} alone; the problem's is {border!r}",
+            call=CALL,
+            own="replicate",
+            border=problem.padding_mode,
+        )
     if max(top, bottom) >= problem.r or max(left, right) >= problem.s or problem.p > problem.h or problem.q > problem.w:
-        return "the output reaches beyond the picture, which nppiFilterBorder's does not"
+        return Reason("the output reaches beyond the picture, which nppiFilterBorder's does not")
     return None
 
 
@@ -223,7 +254,7 @@ class _Turning:
             self._runtime.synchronize(stream)
             found = self._runtime.download(packed.tensors["w"])
             if not (found == found[:1]).all():
-                reason = "nppiFilterBorder has one filter for all channels of a pixel; here each has its own"
+                reason = Reason("{call} has one filter for all channels of a pixel; here each has its own", call=CALL)
                 raise UnsupportedProblem(str(self._problem), {self._name: reason})
         return PreparedFilter(packed.tensors, packed.nbytes, "one filter for all channels" if shared else "")
 

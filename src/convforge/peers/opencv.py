@@ -16,7 +16,7 @@ from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, sums_dtype, version
 from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated, in_range, placement, share_of_channel
 from convforge.problem import Conv2dProblem
@@ -38,16 +38,16 @@ class Opencv(PlaneFilter):
     borders = ("zeros", "reflect", "symmetric", "replicate")
     interleaves = True
 
-    def missing(self) -> str | None:
+    def missing(self) -> Reason | None:
         """See :class:`PlaneFilter`."""
         return absence("cv2", "OpenCV", "opencv-python-headless")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         if "float16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-            return "OpenCV filters no float16; cast to float32"
+            return Reason("OpenCV filters no float16; cast to float32")
         return None
 
     def versions(self) -> dict[str, str]:
@@ -149,15 +149,23 @@ class OpencvFilter2d(Opencv):
     by_dft: ClassVar[bool] = False
     look = Mark("opencv", "square", (2, 2))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         taps, limit = problem.extent_h * problem.extent_w, _dft_taps(problem, facts)
         if self.by_dft and taps < limit:
-            return f"filter2D sums {taps} taps one by one; it takes the Fourier transform from {limit} on"
+            return Reason(
+                "filter2D sums {taps} taps one by one; it takes the Fourier transform from {limit} on",
+                taps=taps,
+                limit=limit,
+            )
         if not self.by_dft and taps >= limit:
-            return f"filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft"
+            return Reason(
+                "filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft",
+                limit=limit,
+                taps=taps,
+            )
         return None
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
@@ -226,7 +234,9 @@ class OpencvSepFilter2d(Opencv):
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
         """See :class:`PlaneFilter`."""
         if not np.isfinite(w).all():
-            reason = "sepFilter2D takes filters of rank 1; this one has a tap that is NaN or infinite, and no rank"
+            reason = Reason(
+                "sepFilter2D takes filters of rank 1; this one has a tap that is NaN or infinite, and no rank"
+            )
             raise UnsupportedProblem(str(problem), {self.name: reason})
         if problem.groups > 1 or problem.c == 1:
             return super().terms(problem, w)
@@ -254,7 +264,7 @@ class OpencvSepFilter2d(Opencv):
         if factors is None:
             values = np.linalg.svd(kernel.astype(np.float64), compute_uv=False)
             rank = int((values > _tolerance(kernel) * values[0]).sum())
-            reason = f"sepFilter2D takes filters of rank 1; this one has rank {rank}"
+            reason = Reason("sepFilter2D takes filters of rank 1; this one has rank {rank}", rank=rank)
             raise UnsupportedProblem(str(problem), {self.name: reason})
         column, row = factors
         size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)

@@ -22,7 +22,7 @@ from convforge.algorithms.include.weights import correlation_filter
 from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, dtype_refusal, readable, sums_dtype
 from convforge.problem import Conv2dProblem, border_indices
 
@@ -110,16 +110,19 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     interleaves: ClassVar[bool] = False  # filters all channels of an NHWC picture at once
     call: ClassVar[str]
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := self.missing() or dtype_refusal(problem):
             return reason
         if not problem.epilogue.is_identity:
-            return f"{self.call} has no epilogue {problem.epilogue}"
+            return Reason("{call} has no epilogue {epilogue}", call=self.call, epilogue=str(problem.epilogue))
         calls = problem.k * problem.c_per_group
         if calls > MOST_FILTERINGS:
-            return (
-                f"{self.call} filters planes: {calls} calls a picture are beyond the {MOST_FILTERINGS} that it is for"
+            return Reason(
+                "{call} filters planes: {calls} calls a picture are beyond the {most} that it is for",
+                call=self.call,
+                calls=calls,
+                most=MOST_FILTERINGS,
             )
         return None
 
@@ -176,7 +179,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     # What the library does.
 
     @abstractmethod
-    def missing(self) -> str | None:
+    def missing(self) -> Reason | None:
         """Why the library cannot be used; None if it is here."""
 
     def start(self, facts: DeviceFacts) -> None:
@@ -283,9 +286,10 @@ class Pictures:
         terms: Terms = buffers["w"].tensors["terms"]
         x = readable(buffers["x"])
         if terms.finite and x.dtype.kind == "f" and not np.isfinite(x).all():
-            reason = (
-                f"{self.library.call} has a NaN or an infinity wrong under a tap of 0 or between dilated taps, and x "
-                "holds one: use a method of convforge's"
+            reason = Reason(
+                "{call} has a NaN or an infinity wrong under a tap of 0 or between dilated taps, and x holds one: "
+                "use a method of convforge's",
+                call=self.library.call,
             )
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(buffers.get("workspace"), self.parts)

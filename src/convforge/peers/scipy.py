@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.traits import Mark
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import absence, version
 from convforge.peers.planes import Placement, Plane, PlaneFilter, in_range
 from convforge.problem import PADDING_MODES, Conv2dProblem
@@ -21,7 +21,7 @@ SKIPPED = float(np.finfo(np.float64).eps)
 class Scipy(PlaneFilter):
     """What both share."""
 
-    def missing(self) -> str | None:
+    def missing(self) -> Reason | None:
         """See :class:`PlaneFilter`."""
         return absence("scipy", "SciPy", "scipy")
 
@@ -58,9 +58,12 @@ class ScipyNdimage(Scipy):
         """See :class:`PlaneFilter`."""
         skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # NaN is among them
         if skipped.any():
-            reason = (
-                f"{self.call} takes taps of at most {SKIPPED:.2g} and those that are NaN for 0; this filter has one of "
-                f"{kernel[skipped][0]:.2g}: scale the filter, or use a method of convforge's"
+            reason = Reason(
+                "{call} takes taps of at most {most:.2g} and those that are NaN for 0; this filter has one of "
+                "{tap:.2g}: scale the filter, or use a method of convforge's",
+                call=self.call,
+                most=SKIPPED,
+                tap=kernel[skipped][0],
             )
             raise UnsupportedProblem(str(problem), {self.name: reason})
         return kernel

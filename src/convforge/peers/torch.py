@@ -21,7 +21,7 @@ from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, dtype_refusal, readable, sums_dtype, version
 from convforge.problem import Conv2dProblem, border_indices
 from convforge.problem.types import is_integer
@@ -36,7 +36,7 @@ PAD_MODES = {
 }
 
 
-def missing() -> str | None:
+def missing() -> Reason | None:
     """Why PyTorch cannot be used; None if it is here."""
     return absence("torch", "PyTorch", "torch")
 
@@ -79,7 +79,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return missing() or dtype_refusal(problem) or epilogue_refusal(problem)
 
@@ -130,7 +130,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
         """Raise ``UnsupportedProblem`` for a NaN or an infinity that conv2d would not multiply with its padding."""
         if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
-            reason = (
+            reason = Reason(
                 "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
                 "pad x first, or use a method of convforge's"
             )
@@ -185,15 +185,17 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
     since = "torch_conv2d_channels_last"
     look = Mark("torch", "triangle-up", (3, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         if sums_dtype(problem) != "float32":
-            return f"oneDNN computes float32, not the {sums_dtype(problem)} that these sums need"
+            return Reason("oneDNN computes float32, not the {own} that these sums need", own=sums_dtype(problem))
         if problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
             # Seen of PyTorch 2.13 on CPUs with AVX2: rows of the result are wrong.
-            return "oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide"
+            return Reason(
+                "oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide"
+            )
         return None
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
@@ -207,7 +209,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         torch = ready(runtime.facts)
         operators = ("_reorder_convolution_weight", "_convolution_pointwise")
         if not (torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)):
-            reason = f"PyTorch {torch.__version__} has no oneDNN operators for packed weights"
+            reason = Reason("PyTorch {version} has no oneDNN operators for packed weights", version=torch.__version__)
             raise UnsupportedProblem(str(problem), {self.name: reason})
         return super().plan(problem, config, runtime)
 
@@ -233,13 +235,16 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         )
 
 
-def epilogue_refusal(problem: Conv2dProblem) -> str | None:
+def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
     """What stands behind the sums that PyTorch's conv2d has not; None where it has all."""
     epilogue = problem.epilogue
     if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
-        return f"conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}"
+        return Reason(
+            "conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}",
+            epilogue=str(epilogue),
+        )
     if is_integer(problem.acc_dtype) and not epilogue.is_identity:
-        return f"integer sums are taken as floats here, and have no epilogue {epilogue}"
+        return Reason("integer sums are taken as floats here, and have no epilogue {epilogue}", epilogue=str(epilogue))
     return None
 
 

@@ -19,6 +19,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, version
 from convforge.peers.short_list import random_array
 from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
@@ -27,19 +28,24 @@ from convforge.problem import Conv2dProblem
 _FLAGS = threading.RLock()
 
 
-def missing_cuda() -> str | None:
+def missing_cuda() -> Reason | None:
     """Why PyTorch cannot be used on a GPU; None if it can."""
     if reason := missing():
         return reason
     import torch
 
     if not torch.backends.cuda.is_built():
-        return (
-            f"PyTorch {torch.__version__} was built without CUDA: "
-            "pip install torch --index-url https://download.pytorch.org/whl/cu130"
+        return Reason(
+            "PyTorch {version} was built without CUDA: pip install torch --index-url "
+            "https://download.pytorch.org/whl/cu130",
+            version=torch.__version__,
         )
     if not torch.cuda.is_available():
-        return f"PyTorch {torch.__version__} finds no GPU that its CUDA {torch.version.cuda} can use"
+        return Reason(
+            "PyTorch {version} finds no GPU that its CUDA {cuda} can use",
+            version=torch.__version__,
+            cuda=torch.version.cuda,
+        )
     return None
 
 
@@ -104,16 +110,22 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := missing() or dtype_refusal(problem) or epilogue_refusal(problem):
             return reason
         if "uint16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-            return "PyTorch converts no uint16 on a GPU; cast to float32"
+            return Reason("PyTorch converts no {dtype} on a GPU; cast to float32", dtype="uint16")
         if explicit_padding(problem) and pad_mode(problem) is None:
-            return f"PyTorch's pad has no {problem.padding_mode} border of {problem.padding} on {problem.h}x{problem.w}"
+            return Reason(
+                "PyTorch's pad has no {padding_mode} border of {padding} on {h}x{w}",
+                padding_mode=problem.padding_mode,
+                padding=str(problem.padding),
+                h=problem.h,
+                w=problem.w,
+            )
         if not problem.n:
-            return "PyTorch is asked for no empty batch"
+            return Reason("PyTorch is asked for no empty batch")
         return _border_refusal(problem) or missing_cuda()
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
@@ -184,9 +196,9 @@ class TorchConv2dCudaTf32(TorchConv2dCuda):
     precision = "tf32"
     look = Mark("torch", "square", (7, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "TF32 is about float32" if problem.x_dtype != "float32" else super().refuses(problem, facts)
+        return Reason("TF32 is about float32") if problem.x_dtype != "float32" else super().refuses(problem, facts)
 
 
 class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
@@ -221,7 +233,7 @@ def compute_dtype(problem: Conv2dProblem) -> str:
     return sums_dtype(problem)
 
 
-def _border_refusal(problem: Conv2dProblem) -> str | None:
+def _border_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why PyTorch's pad, which writes a border into x itself, cannot hold the border's value."""
     value = problem.padding_value
     if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
@@ -229,7 +241,9 @@ def _border_refusal(problem: Conv2dProblem) -> str | None:
     with np.errstate(over="ignore"):
         held = float(np.float16(value))
     return (
-        None if held == value else f"PyTorch pads float16 pictures in float16, which does not hold a border of {value}"
+        None
+        if held == value
+        else Reason("PyTorch pads float16 pictures in float16, which does not hold a border of {value}", value=value)
     )
 
 

@@ -10,6 +10,7 @@ from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan, version
 from convforge.peers.torch import missing
 from convforge.peers.torch_cuda import device_array, logical_tensor, missing_cuda, running, tensor
@@ -29,13 +30,15 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     reads = "forward"
     look = Mark("torch", "triangle-left", (7, 3))
 
-    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if is_integer(problem.dtype) or problem.dtype == "bfloat16":
-            return f"max_pool2d of PyTorch takes no array of {problem.dtype} on a GPU; cast to float32"
-        return missing_cuda() if problem.n else "PyTorch is asked for no empty batch"
+            return Reason(
+                "max_pool2d of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
+            )
+        return missing_cuda() if problem.n else Reason("PyTorch is asked for no empty batch")
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""
@@ -73,10 +76,10 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     reads = "forward"
     look = Mark("torch", "triangle-right", (7, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
-            return "PyTorch is asked for products that sum at least one number"
+            return Reason("PyTorch is asked for products that sum at least one number")
         return missing_cuda()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
@@ -116,9 +119,9 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
     precision = "tf32"
     look = Mark("torch", "triangle-down", (7, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "TF32 is about float32" if problem.dtype != "float32" else super().refuses(problem, facts)
+        return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
 
 
 class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
@@ -132,13 +135,15 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     reads = "forward"
     look = Mark("torch", "triangle-left", (3, 3))
 
-    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
-            return f"clamp_min of PyTorch takes no array of {problem.dtype} on a GPU; cast to float32"
-        return missing_cuda() if problem.size else "PyTorch is asked for no empty array"
+            return Reason(
+                "clamp_min of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
+            )
+        return missing_cuda() if problem.size else Reason("PyTorch is asked for no empty array")
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""

@@ -14,6 +14,7 @@ from convforge.algorithms.include.views import logical
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan, version
 from convforge.peers.torch import missing, ready, tensor
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
@@ -29,12 +30,12 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     ours = False
     look = Mark("torch", "triangle-left", (7, 3))
 
-    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
-            return f"max_pool2d of PyTorch takes no NumPy array of {problem.dtype}; cast to float32"
+            return Reason("max_pool2d of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
@@ -108,7 +109,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     ours = False
     look = Mark("torch", "triangle-right", (7, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return missing()
 
@@ -144,12 +145,12 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     ours = False
     look = Mark("torch", "triangle-left", (3, 3))
 
-    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
-            return f"clamp_min of PyTorch takes no NumPy array of {problem.dtype}; cast to float32"
+            return Reason("clamp_min of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:

@@ -14,7 +14,7 @@ from convforge.algorithms import AnyAlgorithm, algorithms, refusal
 from convforge.algorithms.contract import Config, Plan, precision_refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
 
 
@@ -59,18 +59,20 @@ def choose(
         None does; with every reason.
     """
     facts = runtime.facts
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     for algorithm, why in preferred(problem, facts):
         reason = refusal(algorithm, problem, facts)
         if reason is None and algorithm.name in without:
-            reason = "its result was wrong when it was measured"
+            reason = Reason("its result was wrong when it was measured")
         if reason is None:
             fitting = fit(algorithm, problem, runtime, workspace_limit)
             if isinstance(fitting, Plan):
                 return Choice(algorithm, fitting.config, fitting, why)
             reason = fitting
         reasons[algorithm.name] = reason
-    raise UnsupportedProblem(str(problem), reasons or {"(none)": f"no method for {facts.backend}"})
+    raise UnsupportedProblem(
+        str(problem), reasons or {"(none)": Reason("no method for {backend}", backend=facts.backend)}
+    )
 
 
 def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, str]]:
@@ -88,19 +90,23 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
     return [(a, rule.why) for a, rule in sorted(found, key=lambda pair: pair[1].rank)]
 
 
-def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | str:
-    """The plan of the first config whose workspace is within the limit, or the sentence that says none is."""
+def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | Reason:
+    """The plan of the first config whose workspace is within the limit, or the reason why none is."""
     least: int | None = None
-    refused: str | None = None
+    refused: Reason | None = None
     for config in algorithm.configs(problem, runtime.facts):
         try:
             plan = algorithm.plan(problem, config, runtime)
         except UnsupportedProblem as fault:  # a library's, seen only when it is asked for a plan
-            refused = refused or fault.reasons.get(algorithm.name, str(fault))
+            refused = refused or fault.reason_of(algorithm.name)
             continue
         if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
             return plan
         least = plan.workspace_bytes if least is None else min(least, plan.workspace_bytes)
     if least is None and refused is not None:
         return refused
-    return f"it needs a workspace of at least {least} bytes; the limit is {workspace_limit}"
+    return Reason(
+        "it needs a workspace of at least {least} bytes; the limit is {limit}",
+        least=least or 0,
+        limit=workspace_limit or 0,
+    )

@@ -28,6 +28,7 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, is_small_plane
 from convforge.problem.keys import SMALL_SIDE
 from convforge.problem.types import itemsize
@@ -118,10 +119,14 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         rank = Rank.PLANES_TOGETHER if full and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: tensor cores multiply rows of several pictures by it")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
+            return Reason(
+                "these tensor cores came with sm_{first}; this is {architecture}",
+                first=FIRST_ARCHITECTURE,
+                architecture=facts.architecture,
+            )
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBatchConfig]:
@@ -169,38 +174,57 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := halves_refusal(problem) or whole_planes_refusal(problem) or _sizes_refusal(problem)) is not None:
         return reason
     if config.channels < 1:
-        return f"channels={config.channels} must be at least 1"
+        return Reason("channels={channels} must be at least 1", channels=config.channels)
     if (threads := 32 * config.channels) > 1024:
-        return f"a block has at most 1024 threads; {threads} are asked for"
+        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
     if (room := 2 * config.channels * _layout(problem).room) > facts.block_shared_bytes:
-        return (
-            f"{config.channels} channels of the pictures take {room} bytes of shared memory; a block has "
-            f"{facts.block_shared_bytes}"
+        return Reason(
+            "{channels} channels of the pictures take {room} bytes of shared memory; a block has {most}",
+            channels=config.channels,
+            room=room,
+            most=facts.block_shared_bytes,
         )
     return None
 
 
-def _sizes_refusal(problem: Conv2dProblem) -> str | None:
+def _sizes_refusal(problem: Conv2dProblem) -> Reason | None:
     if not is_small_plane(problem):
         most = f"{SMALL_SIDE} x {SMALL_SIDE}"
-        return f"a kernel is made for one size of planes, at most {most}; these are {problem.h} x {problem.w}"
+        return Reason(
+            "a kernel is made for one size of planes, at most {most}; these are {h} x {w}",
+            most=most,
+            h=problem.h,
+            w=problem.w,
+        )
     (top, bottom), below = problem.padding[:2], problem.dilation[0] * (problem.r - 1)
     if max(top, bottom) > below:
         padding = f"padding {top} above and {bottom} below"
-        return f"every output must see a row of pixels: {padding}, of windows of {below + 1} rows"
+        return Reason(
+            "every output must see a row of pixels: {padding}, of windows of {rows} rows",
+            padding=padding,
+            rows=below + 1,
+        )
     windows = -(-problem.q // COLUMNS)
     if windows > ROWS:
-        return f"a row has {windows} windows of {COLUMNS} outputs; a product has {ROWS}"
+        return Reason(
+            "a row has {count} windows of {outputs} outputs; a product has {most}",
+            count=windows,
+            outputs=COLUMNS,
+            most=ROWS,
+        )
     matrices, sums = problem.r * _row(problem)[1], below // problem.stride[0] + 2
     if matrices > MOST_MATRICES or sums > MOST_SUMS:
-        return (
-            f"a warp holds at most {MOST_MATRICES} matrices of the filter and {MOST_SUMS} rows of sums; these are "
-            f"{matrices} and {sums}"
+        return Reason(
+            "a warp holds at most {most} matrices of the filter and {rows} rows of sums; these are {own} and {counted}",
+            most=MOST_MATRICES,
+            rows=MOST_SUMS,
+            own=matrices,
+            counted=sums,
         )
     return None
 

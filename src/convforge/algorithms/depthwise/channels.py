@@ -18,6 +18,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
@@ -108,12 +109,12 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
         return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if (reason := super().refuses(problem, facts)) is not None:
             return reason
         if problem.x_layout != "NHWC":
-            return f"channels must lie side by side: x_layout={problem.x_layout} must be NHWC"
+            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
         return config_refusal(problem, _config(problem, 4, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
@@ -166,26 +167,42 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
-        return "vec, out_p, out_q and the block must be at least 1"
+        return Reason("vec, out_p, out_q and the block must be at least 1")
     if problem.k % config.vec:
-        return f"vec={config.vec} must divide the {problem.k} channels"
+        return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
     if config.vec & (config.vec - 1):
-        return f"vec={config.vec} must be a power of two: it is one load"
+        return Reason("vec={vec} must be a power of two: it is one load", vec=config.vec)
     if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
-        return f"vec={config.vec} channels of {problem.x_dtype} are more than a load of {VECTOR_BYTES} bytes"
+        return Reason(
+            "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
+            vec=config.vec,
+            pixels=problem.x_dtype,
+            vector=VECTOR_BYTES,
+        )
     if not 32 <= config.threads <= 1024:
-        return f"a block has 32 to 1024 threads; these are {config.threads}"
+        return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
     if config.block_p > MOST_DEEP:
-        return f"block_p={config.block_p} must be at most {MOST_DEEP}: a block's third axis has no more threads"
+        return Reason(
+            "block_p={block_p} must be at most {most}: a block's third axis has no more threads",
+            block_p=config.block_p,
+            most=MOST_DEEP,
+        )
     if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
-        return f"the filters of a block's channels take {nbytes} bytes of shared memory; {TAPS_BYTES} are to be had"
+        return Reason(
+            "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
+            nbytes=nbytes,
+            most=TAPS_BYTES,
+        )
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return (
-            f"a row of the window, the sums and the weights of {config.vec} channels take {need} registers; "
-            f"{MOST_REGISTERS} are to be had"
+        return Reason(
+            "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
+            "to be had",
+            vec=config.vec,
+            need=need,
+            most=MOST_REGISTERS,
         )
     return None
 

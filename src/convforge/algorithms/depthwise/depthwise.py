@@ -20,6 +20,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -93,10 +94,12 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
             Rank.ONE_CHANNEL, "every filter sees one channel: vectors of sums stay in registers for all its taps"
         )
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if problem.groups != problem.c:
-            return f"a filter must see one channel: groups={problem.groups} must equal C={problem.c}"
+            return Reason(
+                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
+            )
         return bfloat16_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
@@ -231,14 +234,16 @@ def _lanes(problem: Conv2dProblem) -> int:
     return _VECTOR_BYTES // float_sums(problem).itemsize
 
 
-def _interleaving_refusal(problem: Conv2dProblem) -> str | None:
+def _interleaving_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why vectors cannot hold pixels; None if they can."""
     lanes, c = _lanes(problem), problem.c
     needed = c // math.gcd(c, lanes) * lanes
     if c < lanes and problem.q * c >= needed:
         return None
-    return (
-        f"vectors of {lanes} lanes hold pixels of fewer channels than that, and rows of at least {needed // c} of them"
+    return Reason(
+        "vectors of {lanes} lanes hold pixels of fewer channels than that, and rows of at least {least} of them",
+        lanes=lanes,
+        least=needed // c,
     )
 
 

@@ -9,6 +9,7 @@ from convforge.algorithms.direct.box import MOST_TAPS
 from convforge.algorithms.include.divide import LIMIT_BITS
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -33,21 +34,27 @@ BUSY_PLANES = 512
 class DepthwiseConvolution(DeviceConvolution[C]):
     """A convolution whose groups are its channels, on a device."""
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if problem.groups != problem.c:
-            return f"a filter must see one channel: groups={problem.groups} must equal C={problem.c}"
+            return Reason(
+                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
+            )
         return super().refuses(problem, facts)
 
 
-def whole_planes_refusal(problem: Conv2dProblem) -> str | None:
+def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why blocks cannot have whole planes, an output's own each; None if they can."""
     if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
-        return f"planes must lie by themselves: NCHW, not {problem.x_layout} and {problem.out_layout}"
+        return Reason(
+            "planes must lie by themselves: NCHW, not {x_layout} and {out_layout}",
+            x_layout=problem.x_layout,
+            out_layout=problem.out_layout,
+        )
     if problem.k != problem.c:
-        return f"an output must have a plane of its own: K={problem.k} must equal C={problem.c}"
+        return Reason("an output must have a plane of its own: K={k} must equal C={c}", k=problem.k, c=problem.c)
     if (planes := problem.n * problem.k) >= 2**LIMIT_BITS:
-        return f"{planes} planes are more than a launch counts"
+        return Reason("{planes} planes are more than a launch counts", planes=planes)
     return None
 
 

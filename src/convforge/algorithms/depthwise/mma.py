@@ -28,6 +28,7 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
@@ -143,10 +144,14 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         rank = Rank.PLANES_AS_MATRICES if large and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return f"these tensor cores came with sm_{FIRST_ARCHITECTURE}; this is {facts.architecture}"
+            return Reason(
+                "these tensor cores came with sm_{first}; this is {architecture}",
+                first=FIRST_ARCHITECTURE,
+                architecture=facts.architecture,
+            )
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
@@ -199,24 +204,30 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := halves_refusal(problem) or whole_planes_refusal(problem)) is not None:
         return reason
     for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
         if getattr(config, name) < least:
-            return f"{name}={getattr(config, name)} must be at least {least}"
+            return Reason(
+                "{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=least
+            )
     if config.tiles == 0 and not _can_walk(problem):
-        return (
-            f"tiles=0: a warp goes down a plane in steps of a row, with at most {ROWS} windows beside each other and "
-            f"{WALKED} matrices"
+        return Reason(
+            "tiles=0: a warp goes down a plane in steps of a row, with at most {rows} windows beside each other "
+            "and {matrices} matrices",
+            rows=ROWS,
+            matrices=WALKED,
         )
     if config.threads > 1024:
-        return f"a block has at most 1024 threads; {config.threads} are asked for"
+        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
     if (room := _shared(problem, config)) > facts.block_shared_bytes:
-        return (
-            f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
-            f"{facts.block_shared_bytes}"
+        return Reason(
+            "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
+            planes=config.planes,
+            room=room,
+            most=facts.block_shared_bytes,
         )
     return None
 
@@ -239,19 +250,24 @@ def _can_walk(problem: Conv2dProblem) -> bool:
     return close and _windows(problem) <= ROWS and problem.r * _row(problem)[1] <= WALKED
 
 
-def halves_refusal(problem: Conv2dProblem) -> str | None:
+def halves_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why numbers are not such that tensor cores multiply rows of pixels, read by two; None if they are."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
-        return (
-            "products are of 16-bit floats in float32; these are of "
-            f"{problem.x_dtype} and {problem.w_dtype} in {problem.acc_dtype}"
+        return Reason(
+            "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",
+            pixels=problem.x_dtype,
+            weights=problem.w_dtype,
+            sums=problem.acc_dtype,
         )
     if problem.out_dtype not in TYPES:
-        return f"tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {problem.out_dtype}"
+        return Reason(
+            "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {dtype}",
+            dtype=problem.out_dtype,
+        )
     if problem.padding_mode != "zeros":
-        return f"zeros must stand outside the picture, not {problem.padding_mode}"
+        return Reason("zeros must stand outside the picture, not {border}", border=problem.padding_mode)
     if problem.w % 2:
-        return f"rows are copied in words of two pixels: W={problem.w} must be even"
+        return Reason("rows are copied in words of two pixels: W={w} must be even", w=problem.w)
     return None
 
 

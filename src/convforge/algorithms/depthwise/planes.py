@@ -28,6 +28,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -152,7 +153,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         rank = Rank.ONE_CHANNEL if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL_NEXT
         return Preference(rank, "every filter sees one channel: tiles of several planes share a block")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
@@ -212,22 +213,27 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if config.threads > 1024:
-        return f"a block has at most 1024 threads; {config.threads} are asked for"
+        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return (
-            f"a row of the window and the sums of {config.out_p} x {config.out_q} outputs take {need} registers; "
-            f"{MOST_REGISTERS} are to be had"
+        return Reason(
+            "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; {most} are to be had",
+            out_p=config.out_p,
+            out_q=config.out_q,
+            need=need,
+            most=MOST_REGISTERS,
         )
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return (
-            f"tiles and filters of {config.planes} planes take {room} bytes of shared memory; a block has "
-            f"{facts.block_shared_bytes}"
+        return Reason(
+            "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
+            planes=config.planes,
+            room=room,
+            most=facts.block_shared_bytes,
         )
     return _tiles(problem, config).refusal
 

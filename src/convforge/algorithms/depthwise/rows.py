@@ -26,6 +26,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, is_small_plane
 from convforge.problem.keys import SMALL_SIDE
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
@@ -129,7 +130,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         rank = Rank.WHOLE_PLANES if whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: a block holds whole planes, a thread a row")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, _least(problem), facts)
 
@@ -186,25 +187,32 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := whole_planes_refusal(problem)) is not None:
         return reason
     if not is_small_plane(problem):
         most = f"{SMALL_SIDE} x {SMALL_SIDE}"
-        return f"a kernel is made for one size of planes, at most {most}; these are {problem.h} x {problem.w}"
+        return Reason(
+            "a kernel is made for one size of planes, at most {most}; these are {h} x {w}",
+            most=most,
+            h=problem.h,
+            w=problem.w,
+        )
     for name in ("planes", "out_p"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
         row = f"a row of {problem.w} pixels and its {config.out_p * problem.q} outputs"
-        return f"{row} take {need} registers; {MOST_REGISTERS} are to be had"
+        return Reason("{row} take {need} registers; {most} are to be had", row=row, need=need, most=MOST_REGISTERS)
     if (threads := _threads(problem, config)) > 1024:
-        return f"a block has at most 1024 threads; {threads} are asked for"
+        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return (
-            f"{config.planes} planes and their filters take {room} bytes of shared memory; a block has "
-            f"{facts.block_shared_bytes}"
+        return Reason(
+            "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
+            planes=config.planes,
+            room=room,
+            most=facts.block_shared_bytes,
         )
     return None
 

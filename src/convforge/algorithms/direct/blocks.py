@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from convforge.algorithms.include.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Work
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 
-def block_refusal(block_x: int, block_y: int) -> str | None:
+def block_refusal(block_x: int, block_y: int) -> Reason | None:
     """Why a block of this shape is none; None if it is one."""
     threads = block_x * block_y
     if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
         return None
-    return f"a block has 32 to 1024 threads; {block_x} x {block_y} are {threads}"
+    return Reason(
+        "a block has 32 to 1024 threads; {block_x} x {block_y} are {threads}",
+        block_x=block_x,
+        block_y=block_y,
+        threads=threads,
+    )
 
 
 def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, planes: int) -> tuple[int, int, int]:

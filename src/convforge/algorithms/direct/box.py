@@ -9,6 +9,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Config
 from convforge.backends.maps import MOST_UNITS, TiledMap
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -87,7 +88,7 @@ def groups_share_a_box(problem: Conv2dProblem) -> bool:
     return slices_of(problem) < problem.groups
 
 
-def outside_refusal(problem: Conv2dProblem) -> str | None:
+def outside_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why what stands outside the picture cannot be written among its pixels; None if it can."""
     dtype, value = problem.x_dtype, problem.outside
     if not is_filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
@@ -100,7 +101,13 @@ def outside_refusal(problem: Conv2dProblem) -> str | None:
     else:
         with np.errstate(over="ignore"):
             held = float(np.dtype(dtype).type(value)) == value
-    return None if held else f"what stands outside the picture, {value}, is no number that {dtype} can hold"
+    return (
+        None
+        if held
+        else Reason(
+            "what stands outside the picture, {value}, is no number that {dtype} can hold", value=value, dtype=dtype
+        )
+    )
 
 
 def is_filled(problem: Conv2dProblem) -> bool:

@@ -38,6 +38,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import MOST_UNITS, AnyMap, TiledMap
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.backends.structs import MapField, struct_with_maps
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -146,19 +147,30 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         rank = Rank.FEW_CHANNELS_EACH if each else Rank.FEW_CHANNELS
         return Preference(rank, "few channels: the next boxes of pixels come while one is computed")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return (
-                f"{facts.name} is {facts.architecture}; the tensor memory accelerator came with sm_{FIRST_ARCHITECTURE}"
+            return Reason(
+                "{name} is {architecture}; the tensor memory accelerator came with sm_{first}",
+                name=facts.name,
+                architecture=facts.architecture,
+                first=FIRST_ARCHITECTURE,
             )
         if (reason := super().refuses(problem, facts)) is not None:
             return reason
         if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
-            return f"a box takes whole pixels of up to {MOST_CHANNELS} channels in NHWC; these have {problem.c}"
+            return Reason(
+                "a box takes whole pixels of up to {most} channels in NHWC; these have {count}",
+                most=MOST_CHANNELS,
+                count=problem.c,
+            )
         row = problem.w * chunk_of(problem) * itemsize(problem.x_dtype)
         if row % VECTOR_BYTES:
-            return f"a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {VECTOR_BYTES}"
+            return Reason(
+                "a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {most}",
+                row=row,
+                most=VECTOR_BYTES,
+            )
         if (reason := staging_refusal(problem) or outside_refusal(problem)) is not None:
             return reason
         if _fitting(problem, facts):
@@ -224,31 +236,59 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if config.grain not in GRAINS:
-        return f"rows of a box begin at multiples of {', '.join(map(str, GRAINS))} bytes; got {config.grain}"
+        return Reason(
+            "rows of a box begin at multiples of {grains} bytes; got {grain}",
+            grains=", ".join(map(str, GRAINS)),
+            grain=config.grain,
+        )
     if not 32 <= (threads := config.strips * config.lanes) <= 1024:
-        return f"a block has 32 to 1024 threads; {config.strips} x {config.lanes} are {threads}"
+        return Reason(
+            "a block has 32 to 1024 threads; {strips} x {lanes} are {threads}",
+            strips=config.strips,
+            lanes=config.lanes,
+            threads=threads,
+        )
     if groups_share_a_box(problem) and config.out_k != problem.k:
-        return f"groups share the pixels of a box, so a thread has all {problem.k} outputs of one; got {config.out_k}"
+        return Reason(
+            "groups share the pixels of a box, so a thread has all {k} outputs of one; got {out_k}",
+            k=problem.k,
+            out_k=config.out_k,
+        )
     box = box_of(problem, config)
     step = config.lanes * config.out_q * problem.stride[1] * box.chunk * box.size
     if step % VECTOR_BYTES:
-        return f"boxes begin {step} bytes apart; that must be a multiple of {VECTOR_BYTES}"
+        return Reason(
+            "boxes begin {step} bytes apart; that must be a multiple of {vector}", step=step, vector=VECTOR_BYTES
+        )
     if max(box.units) > MOST_UNITS:
-        return f"a box of {' x '.join(map(str, box.units))} units is too large: an axis has at most {MOST_UNITS}"
+        return Reason(
+            "a box of {units} units is too large: an axis has at most {most}",
+            units=" x ".join(map(str, box.units)),
+            most=MOST_UNITS,
+        )
     together = config.stages * box.nbytes + _filter_bytes(problem, box) + EXTRA_BYTES
     room = min(facts.block_shared_bytes, facts.shared_bytes // config.blocks)
     if together > room:
-        return f"{config.stages} boxes take {together} bytes of shared memory with the filter; a block has {room}"
+        return Reason(
+            "{stages} boxes take {together} bytes of shared memory with the filter; a block has {room}",
+            stages=config.stages,
+            together=together,
+            room=room,
+        )
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return f"a row of the window, the sums and the taps take {need} registers; {MOST_REGISTERS} are to be had"
+        return Reason(
+            "a row of the window, the sums and the taps take {need} registers; {most} are to be had",
+            need=need,
+            most=MOST_REGISTERS,
+        )
     if (tiles := tiles_of(problem, config)) > MOST_TILES:
-        return f"{tiles} tiles are more than the {MOST_TILES} that a launch counts"
+        return Reason("{tiles} tiles are more than the {most} that a launch counts", tiles=tiles, most=MOST_TILES)
     return None
 
 

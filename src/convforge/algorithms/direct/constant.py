@@ -18,6 +18,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -52,13 +53,16 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         """See :class:`Algorithm`."""
         return plane_work(problem)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if fits_constant_memory(problem):
             return super().refuses(problem, facts)
-        return (
-            f"the filter's {problem.k * problem.taps} weights take {weight_bytes(problem)} bytes as "
-            f"{problem.acc_dtype}; constant memory holds {CONSTANT_BYTES}"
+        return Reason(
+            "the filter's {count} weights take {need} bytes as {dtype}; constant memory holds {most}",
+            count=problem.k * problem.taps,
+            need=weight_bytes(problem),
+            dtype=problem.acc_dtype,
+            most=CONSTANT_BYTES,
         )
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:

@@ -18,6 +18,7 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -32,7 +33,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     look = Mark("sky", "square")
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return bfloat16_refusal(problem)
 
@@ -92,7 +93,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     look = Mark("blue", "circle")
     preference = Preference(Rank.DIRECT, "few channels or few outputs: bound by memory, read once from a cached tile")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return bfloat16_refusal(problem)
 

@@ -20,6 +20,7 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
@@ -106,10 +107,15 @@ class DirectMma(DeviceConvolution[MmaConfig]):
             return None
         return Preference(Rank.BYTES, "bytes: a row of the filter is one product of a tensor core")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return f"{facts.name} is {facts.architecture}; products of 32 bytes a row came with sm_{FIRST_ARCHITECTURE}"
+            return Reason(
+                "{name} is {architecture}; products of 32 bytes a row came with sm_{first}",
+                name=facts.name,
+                architecture=facts.architecture,
+                first=FIRST_ARCHITECTURE,
+            )
         reason = super().refuses(problem, facts) or _problem_refusal(problem)
         return reason or config_refusal(problem, default_config(problem, facts), facts)
 
@@ -174,49 +180,74 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
     return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
 
 
-def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
         if getattr(config, name) < least:
-            return f"{name}={getattr(config, name)} must be at least {least}"
+            return Reason(
+                "{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=least
+            )
     if config.warps > 32:
-        return f"a block has at most 32 warps; got {config.warps}"
+        return Reason("a block has at most 32 warps; got {warps}", warps=config.warps)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return f"sums and taps take {need} registers; {MOST_REGISTERS} are to be had"
+        return Reason("sums and taps take {need} registers; {most} are to be had", need=need, most=MOST_REGISTERS)
     rings = config.warps * config.stages * config.gang * _pitch(problem, config)
     together = rings + _lines(problem)
     room = min(STATIC_SHARED, facts.shared_bytes // config.blocks)
     if together > room:
-        return f"rows of pixels and taps take {together} bytes of shared memory; a block has {room}"
+        return Reason(
+            "rows of pixels and taps take {together} bytes of shared memory; a block has {room}",
+            together=together,
+            room=room,
+        )
     units = _planes(problem) * _spans(problem, config) * max(problem.p, 1)
     if units * config.warps >= 2**LIMIT_BITS:
-        return f"{units} rows of spans are more than a launch counts"
+        return Reason("{units} rows of spans are more than a launch counts", units=units)
     return None
 
 
-def _problem_refusal(problem: Conv2dProblem) -> str | None:
+def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why bytes of a problem's pixels cannot be a matrix; None if they can."""
     if problem.acc_dtype != "int32" or any(
         not is_integer(dtype) or itemsize(dtype) != 1 for dtype in (problem.x_dtype, problem.w_dtype)
     ):
-        return f"products are of bytes; these are of {problem.x_dtype} and {problem.w_dtype} in {problem.acc_dtype}"
+        return Reason(
+            "products are of bytes; these are of {pixels} and {weights} in {sums}",
+            pixels=problem.x_dtype,
+            weights=problem.w_dtype,
+            sums=problem.acc_dtype,
+        )
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
-        return f"windows must be dense; these have stride {problem.stride} and dilation {problem.dilation}"
+        return Reason(
+            "windows must be dense; these have stride {stride} and dilation {dilation}",
+            stride=str(problem.stride),
+            dilation=str(problem.dilation),
+        )
     if problem.epilogue.x_zero_point:
-        return f"pixels are multiplied as they are, and these have the zero point {problem.epilogue.x_zero_point}"
+        return Reason(
+            "pixels are multiplied as they are, and these have the zero point {zero}",
+            zero=problem.epilogue.x_zero_point,
+        )
     if problem.k != problem.c:
-        return f"an output must stand where its pixel does: K={problem.k} must equal C={problem.c}"
+        return Reason("an output must stand where its pixel does: K={k} must equal C={c}", k=problem.k, c=problem.c)
     if itemsize(problem.out_dtype) > 4:
-        return f"a thread stores four outputs as one vector of 16 bytes at most; four of {problem.out_dtype} take more"
+        return Reason(
+            "a thread stores four outputs as one vector of 16 bytes at most; four of {out_dtype} take more",
+            out_dtype=problem.out_dtype,
+        )
     chunk = chunk_of(problem)
     if problem.x_layout != problem.out_layout and problem.c > 1:
-        return f"outputs must lie as pixels do: {problem.x_layout} and {problem.out_layout}"
+        return Reason(
+            "outputs must lie as pixels do: {x_layout} and {out_layout}",
+            x_layout=problem.x_layout,
+            out_layout=problem.out_layout,
+        )
     if chunk == 1 and problem.groups != problem.c:
-        return "in NCHW every filter must see one channel alone"
+        return Reason("in NCHW every filter must see one channel alone")
     if _outs(chunk) is None:
-        return f"C={chunk} channels side by side divide neither 16 bytes nor 12"
+        return Reason("C={count} channels side by side divide neither 16 bytes nor 12", count=chunk)
     if (row := problem.w * chunk) % COPY:
-        return f"a row of pixels has {row} bytes; copies move multiples of {COPY}"
+        return Reason("a row of pixels has {row} bytes; copies move multiples of {most}", row=row, most=COPY)
     return staging_refusal(problem)
 
 

@@ -17,6 +17,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -74,7 +75,7 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         """See :class:`Algorithm`."""
         return plane_work(problem)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         least = min((SharedConfig(x, y, per_p) for x, y, per_p in SHAPES), key=lambda c: shared_bytes(problem, c))
         return super().refuses(problem, facts) or config_refusal(problem, least, facts)
@@ -136,20 +137,26 @@ def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
     return config.tile_c * tile_h * tile_w * itemsize(problem.acc_dtype)
 
 
-def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
     for name in ("per_p", "tile_c", "tile_k"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
-        return (
-            f"the tile of {config.tile_c} channels with its halo takes {need} bytes of shared memory; a block has "
-            f"{facts.block_shared_bytes}"
+        return Reason(
+            "the tile of {tile_c} channels with its halo takes {need} bytes of shared memory; a block has {most}",
+            tile_c=config.tile_c,
+            need=need,
+            most=facts.block_shared_bytes,
         )
     if config.tile_k * config.per_p > 2 * MOST_SUMS:
-        return f"a thread would keep {config.tile_k * config.per_p} sums in registers; at most {2 * MOST_SUMS} are good"
+        return Reason(
+            "a thread would keep {sums} sums in registers; at most {most} are good",
+            sums=config.tile_k * config.per_p,
+            most=2 * MOST_SUMS,
+        )
     return None
 
 

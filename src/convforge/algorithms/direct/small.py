@@ -17,6 +17,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -88,7 +89,7 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
             return Preference(Rank.SMALL, "windows share no pixel: there is nothing to keep for a neighbour")
         return None
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, _default(problem, facts))
 
@@ -120,17 +121,22 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
         return reason
     if config.out_k < 1:
-        return f"out_k={config.out_k} must be at least 1"
+        return Reason("out_k={out_k} must be at least 1", out_k=config.out_k)
     if (need := _window(problem)) > MOST_WINDOW:
-        return f"the pixels of a window take {need} registers; {MOST_WINDOW} are to be had"
+        return Reason("the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW)
     _, rows, planes = _grid(problem, config)
     if max(rows, planes) > MOST_BLOCKS:
-        return f"a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {MOST_BLOCKS}"
+        return Reason(
+            "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
+            rows=rows,
+            planes=planes,
+            most=MOST_BLOCKS,
+        )
     return None
 
 

@@ -19,6 +19,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
@@ -120,7 +121,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         """See :class:`Algorithm`."""
         return plane_work(problem)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
@@ -181,21 +182,28 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=borrow)
 
 
-def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
     if config.weights not in WEIGHTS:
-        return f"weights={config.weights!r} must be one of {', '.join(WEIGHTS)}"
+        return Reason(
+            "weights={weights!r} must be one of {choices}", weights=config.weights, choices=", ".join(WEIGHTS)
+        )
     if config.weights == "staged" and (reason := staging_refusal(problem)) is not None:
         return reason
     for name in ("out_p", "out_q", "out_k", "resident"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return (
-            f"a row of the window and the sums of {config.out_k} x {config.out_p} x {config.out_q} outputs take {need} "
-            f"registers; {MOST_REGISTERS} are to be had"
+        return Reason(
+            "a row of the window and the sums of {out_k} x {out_p} x {out_q} outputs take {need} registers; "
+            "{most} are to be had",
+            out_k=config.out_k,
+            out_p=config.out_p,
+            out_q=config.out_q,
+            need=need,
+            most=MOST_REGISTERS,
         )
     return None
 

@@ -14,6 +14,7 @@ from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import ElementwiseProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
@@ -64,7 +65,7 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
     look = Mark("blue", "cross")
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
-    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return type_refusal(facts, problem.dtype)
 

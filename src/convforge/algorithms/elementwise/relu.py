@@ -12,6 +12,7 @@ from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import ElementwiseProblem
 
 
@@ -29,9 +30,9 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
     look = Mark("blue", "cross")
     preference = Preference(Rank.FIRST, FASTEST)
 
-    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "NumPy has no bfloat16; cast to float32" if problem.dtype == "bfloat16" else None
+        return Reason("NumPy has no bfloat16; cast to float32") if problem.dtype == "bfloat16" else None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""

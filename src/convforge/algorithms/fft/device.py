@@ -18,6 +18,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
@@ -77,16 +78,20 @@ class Fft(DeviceConvolution[FftConfig]):
         """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
-            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         if reason := super().refuses(problem, facts):
             return reason
         least = min(_spectra_bytes(problem, tiling(problem, *size)) for size in sizes(problem))
         if least > facts.memory_bytes // SPECTRA_SHARE:
-            return f"the spectra of its {problem.k * problem.c_per_group} filters would take {least >> 20} MiB"
-        return facts.no_fft or None
+            return Reason(
+                "the spectra of its {filters} filters would take {size} MiB",
+                filters=problem.k * problem.c_per_group,
+                size=least >> 20,
+            )
+        return Reason.quoted(facts.no_fft) if facts.no_fft else None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
         """See :class:`Algorithm`. Sizes in chunks of half the L2 cache; then the best size in other chunks."""

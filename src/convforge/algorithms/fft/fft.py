@@ -27,6 +27,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, partition
 from convforge.problem.types import is_integer, itemsize
 
@@ -76,15 +77,19 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := bfloat16_refusal(problem):
             return reason
         if is_integer(problem.acc_dtype):
-            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))
         if least > SPECTRA_BYTES:
-            return f"the spectra of its {problem.k * problem.c_per_group} filters would take {least >> 20} MiB"
+            return Reason(
+                "the spectra of its {filters} filters would take {size} MiB",
+                filters=problem.k * problem.c_per_group,
+                size=least >> 20,
+            )
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:

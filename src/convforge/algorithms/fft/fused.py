@@ -19,6 +19,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
@@ -68,12 +69,14 @@ class FftFused(DeviceConvolution[FusedConfig]):
             Rank.LESS_ARITHMETIC_ON_CHIP, "every filter sees one channel: its tiles never leave shared memory"
         )
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
-            return "spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums"
+            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         if problem.groups != problem.c:
-            return f"a filter must see one channel: groups={problem.groups} must equal C={problem.c}"
+            return Reason(
+                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
+            )
         reasons = [config_refusal(problem, config, facts) for config in _all_configs()]
         return super().refuses(problem, facts) or (None if None in reasons else reasons[-1])
 
@@ -130,16 +133,25 @@ class _Spectra:
         return PreparedFilter({"spectra": spectra}, int(spectra.nbytes))
 
 
-def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if config.size not in STAGES:
-        return f"size={config.size} must be one of {', '.join(map(str, STAGES))}"
+        return Reason("size={size} must be one of {sizes}", size=config.size, sizes=", ".join(map(str, STAGES)))
     if config.threads % 32 or not 32 <= config.threads <= 1024:
-        return f"threads={config.threads} must be a multiple of 32 up to 1024"
+        return Reason("threads={threads} must be a multiple of 32 up to 1024", threads=config.threads)
     if max(problem.extent_h, problem.extent_w) > config.size:
-        return f"a tile of {config.size} x {config.size} must hold the filter's {problem.extent_h} x {problem.extent_w}"
+        return Reason(
+            "a tile of {size} x {size} must hold the filter's {extent_h} x {extent_w}",
+            size=config.size,
+            extent_h=problem.extent_h,
+            extent_w=problem.extent_w,
+        )
     if (room := _shared_bytes(problem, config.size)) > facts.block_shared_bytes:
-        return f"a pair of tiles takes {room} bytes of shared memory; a block has {facts.block_shared_bytes}"
+        return Reason(
+            "a pair of tiles takes {room} bytes of shared memory; a block has {most}",
+            room=room,
+            most=facts.block_shared_bytes,
+        )
     return None
 
 

@@ -17,6 +17,7 @@ from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
 
 C = TypeVar("C", bound=Config)
@@ -31,7 +32,7 @@ class GemmStep(OnDevice[GemmProblem, C]):
     operation = "gemm"
     path: ClassVar[str]
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return None
 
@@ -197,34 +198,45 @@ class _Tiled(GemmStep[TileConfig]):
         numbers = tuple((name, getattr(config, name.lower())) for name in self.parts)
         return Tiling(config.block_m, config.block_n, (threads,), numbers)
 
-    def _refusal(self, config: TileConfig, threads: int) -> str | None:
+    def _refusal(self, config: TileConfig, threads: int) -> Reason | None:
         """Why threads cannot share the tile so."""
         if config.block_m % config.thread_m or config.block_n % config.thread_n:
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
-            return f"threads of {part} do not cover {whole} exactly"
+            return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
         if config.thread_m % self.square or config.thread_n % self.square:
             side = self.square
-            return f"a thread's sums lie in squares of {side} x {side}, not {config.thread_m} x {config.thread_n}"
+            return Reason(
+                "a thread's sums lie in squares of {side} x {side}, not {thread_m} x {thread_n}",
+                side=side,
+                thread_m=config.thread_m,
+                thread_n=config.thread_n,
+            )
         if config.thread_n > 1 and "THREAD_N" not in self.parts:
-            return f"a thread has one column of sums, not {config.thread_n}"
+            return Reason("a thread has one column of sums, not {thread_n}", thread_n=config.thread_n)
         if config.block_n % self.across:
-            return f"a warp has one row of threads: block_n={config.block_n} must be a multiple of {self.across}"
+            return Reason(
+                "a warp has one row of threads: block_n={block_n} must be a multiple of {across}",
+                block_n=config.block_n,
+                across=self.across,
+            )
         return share_refusal(config, threads)
 
     def _shared_bytes(self, config: TileConfig, size: int) -> int:
         return self.stages * config.block_k * (config.block_m + config.block_n + 8) * size
 
 
-def share_refusal(config: TileConfig | WarpTile, threads: int) -> str | None:
+def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
     """Why threads cannot load a tile of each operand in whole rows, by one element and by four: Share of gemm.cuh."""
     if not 32 <= threads <= 1024:
-        return f"a block has 32 to 1024 threads, not {threads}"
+        return Reason("a block has 32 to 1024 threads, not {threads}", threads=threads)
     if config.block_k % 8:
-        return f"eight neighbours along K are loaded together; block_k={config.block_k}"
+        return Reason("eight neighbours along K are loaded together; block_k={block_k}", block_k=config.block_k)
     for name in ("block_m", "block_n"):
         length = getattr(config, name)
         if length % 4 or any(threads % min(length // per, threads) for per in (1, 4)):
-            return f"{threads} threads do not load {name}={length} in whole rows"
+            return Reason(
+                "{threads} threads do not load {name}={length} in whole rows", threads=threads, name=name, length=length
+            )
     return None
 
 
@@ -317,17 +329,35 @@ class WarpTile(Config):
         shared = stages * self.block_k * (self.block_m + self.block_n + 8) * size
         return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
 
-    def _refusal(self) -> str | None:
+    def _refusal(self) -> Reason | None:
         """Why warps, or threads, cannot share the tile so."""
         if self.block_m % self.warp_m or self.block_n % self.warp_n:
-            return f"warps of {self.warp_m} x {self.warp_n} do not cover {self.block_m} x {self.block_n} exactly"
+            return Reason(
+                "warps of {warp_m} x {warp_n} do not cover {block_m} x {block_n} exactly",
+                warp_m=self.warp_m,
+                warp_n=self.warp_n,
+                block_m=self.block_m,
+                block_n=self.block_n,
+            )
         if self.warp_m % self.thread_m or self.warp_n % self.thread_n:
-            return f"threads of {self.thread_m} x {self.thread_n} do not cover {self.warp_m} x {self.warp_n} exactly"
+            return Reason(
+                "threads of {thread_m} x {thread_n} do not cover {warp_m} x {warp_n} exactly",
+                thread_m=self.thread_m,
+                thread_n=self.thread_n,
+                warp_m=self.warp_m,
+                warp_n=self.warp_n,
+            )
         lanes_m, lanes_n = self.warp_m // self.thread_m, self.warp_n // self.thread_n
         if lanes_m * lanes_n != 32 or lanes_m % 2:
-            return f"a warp has 32 threads in pairs of rows, not {lanes_m} x {lanes_n}"
+            return Reason(
+                "a warp has 32 threads in pairs of rows, not {lanes_m} x {lanes_n}", lanes_m=lanes_m, lanes_n=lanes_n
+            )
         if self.thread_m % 4 or self.thread_n % 4:
-            return f"a thread's sums lie in squares of 4 x 4, not {self.thread_m} x {self.thread_n}"
+            return Reason(
+                "a thread's sums lie in squares of 4 x 4, not {thread_m} x {thread_n}",
+                thread_m=self.thread_m,
+                thread_n=self.thread_n,
+            )
         return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:

@@ -13,6 +13,7 @@ from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import GemmProblem
 
 
@@ -37,7 +38,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     look = Mark("purple", "square")
     preference = Preference(Rank.THIRD, FASTEST)
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return None
 
@@ -84,7 +85,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     look = Mark("amber", "triangle-up")
     preference = Preference(Rank.SECOND, FASTEST)
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return None
 
@@ -123,7 +124,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     look = Mark("blue", "triangle-down")
     preference = Preference(Rank.FIRST, FASTEST)
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return None
 

@@ -13,6 +13,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import INLINE_FLOPS
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
 
 
@@ -27,16 +28,22 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     look = Mark("olive", "triangle-left")
     preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the picture where it lies")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if (problem.r, problem.s) != (1, 1):
-            return f"the filter is {problem.r}x{problem.s}, not 1x1"
+            return Reason("the filter is {own}, not {wanted}", own=f"{problem.r}x{problem.s}", wanted="1x1")
         if problem.stride != (1, 1) or any(problem.padding):
-            return f"stride {problem.stride} and padding {problem.padding} leave no plain matrix; im2col gathers one"
+            return Reason(
+                "stride {stride} and padding {padding} leave no plain matrix; im2col gathers one",
+                stride=str(problem.stride),
+                padding=str(problem.padding),
+            )
         if {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} not in ({"float32"}, {"float64"}):
-            return "the product reads x where it lies, so x, w, out and the sums must all be float32 or all float64"
+            return Reason(
+                "the product reads x where it lies, so x, w, out and the sums must all be float32 or all float64"
+            )
         if not problem.epilogue.is_identity:
-            return f"the BLAS has no epilogue {problem.epilogue}; im2col has"
+            return Reason("the BLAS has no epilogue {epilogue}; im2col has", epilogue=str(problem.epilogue))
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:

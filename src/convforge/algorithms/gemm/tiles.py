@@ -10,6 +10,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config
 from convforge.algorithms.gemm.device import GemmStep
+from convforge.errors import Reason
 from convforge.problem import GemmProblem
 
 # The fields that say a tile's rows and columns, and whether any numbers will do.
@@ -24,25 +25,26 @@ def has_tiles(config: Config) -> bool:
 
 def configs_of_tile(
     algorithm: Algorithm[Any, Any], problem: GemmProblem, configs: Sequence[Config], rows: int, columns: int
-) -> list[Config] | str:
-    """The configs of a rung with tiles of `rows` x `columns` of C, or the sentence that says why there are none.
+) -> list[Config] | Reason:
+    """The configs of a rung with tiles of `rows` x `columns` of C, or the reason why there are none.
 
-    Parameters
-    ----------
-    configs : sequence of Config
-        The rung's own, the default first; with tiles.
+        Parameters
+        ----------
+        configs : sequence of Config
+            The rung's own, the default first; with tiles.
 
-    Examples
-    --------
-    >>> from convforge.algorithms import find
-    >>> from convforge.backends.cpu import cpu_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("m512n512k512_f32")
-    >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
-    >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
-    ['block_x=32,block_y=8']
-    >>> configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32)
-    'its tiles are square'
+        Examples
+        --------
+        >>> from convforge.algorithms import find
+        >>> from convforge.backends.cpu import cpu_facts
+        >>> from convforge.errors import Reason
+    from convforge.problem import parse_problem
+        >>> problem = parse_problem("m512n512k512_f32")
+        >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
+        >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
+        ['block_x=32,block_y=8']
+        >>> print(configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32))
+        its tiles are square
     """
     fields = _fields(configs[0])
     assert fields is not None
@@ -50,15 +52,15 @@ def configs_of_tile(
     if not free:
         found = [c for c in configs if (getattr(c, high), getattr(c, wide)) == (rows, columns)]
         known = dict.fromkeys(f"{getattr(c, high)}x{getattr(c, wide)}" for c in configs)
-        return found or f"its tiles are {', '.join(known)}"
+        return found or Reason("its tiles are {sizes}", sizes=", ".join(known))
     if high == wide and rows != columns:
-        return "its tiles are square"
+        return Reason("its tiles are square")
     config = dataclasses.replace(configs[0], **{high: rows, wide: columns})
     if isinstance(algorithm, GemmStep):
         try:
             algorithm.tiling(config, np.dtype(problem.dtype).itemsize)
         except ValueError as fault:
-            return str(fault)
+            return Reason.quoted(str(fault))
     return [config]
 
 

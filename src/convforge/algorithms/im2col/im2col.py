@@ -22,6 +22,7 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, partition
 
 _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
@@ -80,7 +81,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     look = Mark("amber", "diamond")
     preference = Preference(Rank.GENERAL_MATRIX, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return bfloat16_refusal(problem)
 

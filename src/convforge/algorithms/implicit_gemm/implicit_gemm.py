@@ -24,6 +24,7 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 _VECTOR_BYTES = 32
@@ -104,7 +105,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         """See :class:`Algorithm`."""
         return shared_pixels(problem, Rank.MATRIX) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return bfloat16_refusal(problem)
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from convforge.algorithms.contract import Algorithm, Config, P
 from convforge.backends.facts import DeviceFacts
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 C = TypeVar("C", bound=Config)
@@ -28,13 +29,13 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
 
     operation = "conv2d"
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return type_refusal(facts, problem.x_dtype, problem.w_dtype, problem.out_dtype)
 
 
-def type_refusal(facts: DeviceFacts, *dtypes: str) -> str | None:
+def type_refusal(facts: DeviceFacts, *dtypes: str) -> Reason | None:
     """Why a device takes no arrays of these element types; None if it does."""
     if facts.backend == "emulator" and "bfloat16" in dtypes:
-        return "the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32"
+        return Reason("the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32")
     return None

@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import dataclass
 
 from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES
 
@@ -40,11 +41,13 @@ class PlaneTiles:
         return cls(across, down, max(1, across * down * -(-problem.n * problem.k // planes)), planes)
 
     @property
-    def refusal(self) -> str | None:
+    def refusal(self) -> Reason | None:
         """Why there are too many; None if there are not."""
         if self.count < 2**LIMIT_BITS:
             return None
-        return f"{self.count} tiles of {self.planes} planes are more than a launch counts"
+        return Reason(
+            "{count} tiles of {planes} planes are more than a launch counts", count=self.count, planes=self.planes
+        )
 
     def divisors(self) -> _PlaneTiles:
         """struct PlaneTiles of plane_tiles.cuh."""

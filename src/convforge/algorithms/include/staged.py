@@ -9,6 +9,7 @@ from typing import Any
 from convforge.algorithms.contract import PreparedFilter
 from convforge.algorithms.include.conv import Strides, WeightPacker, address
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
@@ -29,11 +30,13 @@ def staged_bytes(problem: Conv2dProblem) -> int:
     return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
 
 
-def staging_refusal(problem: Conv2dProblem) -> str | None:
+def staging_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why blocks cannot stage the filter; None if they can."""
     if (nbytes := staged_bytes(problem)) <= STAGED_BYTES:
         return None
-    return f"the filter takes {nbytes} bytes of shared memory; a block may spend {STAGED_BYTES} on it"
+    return Reason(
+        "the filter takes {need} bytes of shared memory; a block may spend {most} on it", need=nbytes, most=STAGED_BYTES
+    )
 
 
 class StagedWeights:

@@ -16,6 +16,7 @@ from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Pool2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, limits
 
@@ -65,7 +66,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     look = Mark("blue", "diamond")
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
-    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         return type_refusal(facts, problem.dtype)
 
@@ -152,13 +153,17 @@ def _vectors(problem: Pool2dProblem, config: MaxPoolConfig) -> _Vectors:
     return _Vectors(1, load, math.gcd(config.out_q, most), -problem.padding[2] % load)
 
 
-def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> str | None:
+def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> Reason | None:
     """Why a thread cannot have this tile; None if it can."""
     if min(out_p, out_q) < 1:
-        return "a thread computes at least one row and one column"
+        return Reason("a thread computes at least one row and one column")
     channels = _vectors(problem, MaxPoolConfig(32, out_p, out_q)).channels
     if (outputs := out_p * out_q * channels) > MOST_OUTPUTS:
-        return f"a thread would keep {outputs} outputs in registers; {MOST_OUTPUTS} are to be had"
+        return Reason(
+            "a thread would keep {outputs} outputs in registers; {most} are to be had",
+            outputs=outputs,
+            most=MOST_OUTPUTS,
+        )
     return None
 
 

@@ -15,6 +15,7 @@ from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Pool2dProblem
 from convforge.problem.types import is_integer
 
@@ -28,9 +29,9 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     look = Mark("blue", "square")
     preference = Preference(Rank.FIRST, FASTEST)
 
-    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return "NumPy has no bfloat16; cast to float32" if problem.dtype == "bfloat16" else None
+        return Reason("NumPy has no bfloat16; cast to float32") if problem.dtype == "bfloat16" else None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""

@@ -20,6 +20,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
@@ -118,10 +119,12 @@ class Separable(DeviceConvolution[FusedConfig]):
         """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
-            return "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+            return Reason(
+                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+            )
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
@@ -174,20 +177,29 @@ class Separable(DeviceConvolution[FusedConfig]):
         return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=DeviceFactors(problem, runtime))
 
 
-def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> str | None:
+def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
         if getattr(config, name) < 1:
-            return f"{name}={getattr(config, name)} must be at least 1"
+            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
     if not 32 <= config.threads <= 1024:
-        return f"a block has 32 to 1024 threads; {config.threads} are asked for"
+        return Reason("a block has 32 to 1024 threads; {threads} are asked for", threads=config.threads)
     sums = VECTOR_BYTES // itemsize(problem.acc_dtype)
     if config.tile_q % config.along or config.along % sums:
-        return f"along={config.along} must divide tile_q={config.tile_q}, and be a multiple of {sums}"
+        return Reason(
+            "along={along} must divide tile_q={tile_q}, and be a multiple of {sums}",
+            along=config.along,
+            tile_q=config.tile_q,
+            sums=sums,
+        )
     if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return f"taps and sums take {need} registers; {MOST_REGISTERS} are to be had"
+        return Reason("taps and sums take {need} registers; {most} are to be had", need=need, most=MOST_REGISTERS)
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return f"the tiles of both passes take {room} bytes of shared memory; a block has {facts.block_shared_bytes}"
+        return Reason(
+            "the tiles of both passes take {room} bytes of shared memory; a block has {most}",
+            room=room,
+            most=facts.block_shared_bytes,
+        )
     return _tiles(problem, config).refusal
 
 

@@ -19,6 +19,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
@@ -103,12 +104,14 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := bfloat16_refusal(problem):
             return reason
         if is_integer(problem.acc_dtype):
-            return "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+            return Reason(
+                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
+            )
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:

@@ -19,6 +19,7 @@ from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
@@ -102,18 +103,24 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         grown = ((self.m + 2) / self.m) ** 2
         return Work(problem.flops * grown / 9, (1 + 2 * grown) * problem.least_bytes)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> str | None:
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         if reason := bfloat16_refusal(problem):
             return reason
         if (problem.r, problem.s) != (3, 3):
-            return f"its transforms are those of a 3x3 filter; this one is {problem.r}x{problem.s}"
+            return Reason(
+                "its transforms are those of a {wanted} filter; this one is {own}",
+                wanted="3x3",
+                own=f"{problem.r}x{problem.s}",
+            )
         if problem.stride != (1, 1):
-            return f"its tiles share their transforms at stride 1 alone; the stride is {problem.stride}"
+            return Reason(
+                "its tiles share their transforms at stride 1 alone; the stride is {stride}", stride=str(problem.stride)
+            )
         if problem.dilation != (1, 1):
-            return f"its tiles are dense; the dilation is {problem.dilation}"
+            return Reason("its tiles are dense; the dilation is {dilation}", dilation=str(problem.dilation))
         if is_integer(problem.acc_dtype):
-            return "its transforms have fractions, so integer sums would not be exact; convert w to float32"
+            return Reason("its transforms have fractions, so integer sums would not be exact; convert w to float32")
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WinogradConfig]:
