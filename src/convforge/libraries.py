@@ -6,6 +6,7 @@ No library is imported here: an array of one is only ever met once its library h
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -185,8 +186,9 @@ class _Torch:
         self._names = {dtype: name for name, dtype in self._types.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        # What torch.compile's own code asks, as it is quick.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        self._strided = torch.strided
+        self._quick_empty = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
         self._devices: dict[str, Any] = {}
 
     def device(self, array: Any, name: str) -> str:
@@ -231,6 +233,8 @@ class _Torch:
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         if (place := self._devices.get(device)) is None:  # to read the text takes as long as to find the memory
             place = self._devices[device] = self._torch.device(device)
+        if self._quick_empty is not None and place.type == "cuda" and place.index == self._torch._C._cuda_getDevice():
+            return self._quick_empty(shape, _dense(shape), self._types[dtype])
         return self._torch.empty(shape, dtype=self._types[dtype], device=place)
 
     def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -259,22 +263,38 @@ class _Torch:
         return array
 
     def signature(self, array: Any) -> tuple[Any, ...] | None:
-        if type(array) not in self._plain or array.layout is not self._strided or self._wrapped(array):
+        if type(array) not in self._plain:
             return None
-        if array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
+        try:
+            place = array.data_ptr()
+        except RuntimeError:  # no memory of its own: sparse, or a tensor inside of torch.func's transforms
+            return None
+        if not place or array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
             return None
         if array.is_cuda:
-            return array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % 256
-        return (array.shape, array.dtype, array.device) if array.is_cpu else None
+            return array.shape, array.stride(), array.dtype, array.get_device(), place % 256
+        return (array.shape, array.dtype) if array.is_cpu else None
 
     def address(self, array: Any) -> int:
         place: int = array.data_ptr()
         return place
 
     def handle(self, device: str) -> int:
-        if self._raw_stream is not None:  # what torch.compile's own code asks, as it is quick
+        if self._raw_stream is not None:
             return int(self._raw_stream(int(device[5:])))
         return int(self._torch.cuda.current_stream(device).cuda_stream)
+
+
+@lru_cache(maxsize=1024)
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of an array without gaps, in elements.
+
+    Examples
+    --------
+    >>> _dense((2, 3, 4)), _dense((2, 0, 4)), _dense(())
+    ((12, 4, 1), (4, 4, 1), ())
+    """
+    return tuple([math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape))])
 
 
 @lru_cache(maxsize=64)
