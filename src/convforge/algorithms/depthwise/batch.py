@@ -91,7 +91,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
     >>> DepthwiseBatch("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> DepthwiseBatch("emulator").refuses(problem.replace(padding=(7, 3, 3, 3)), emulator_facts())
+    >>> str(DepthwiseBatch("emulator").refuses(problem.replace(padding=(7, 3, 3, 3)), emulator_facts()))
     'every output must see a row of pixels: padding 7 above and 3 below, of windows of 7 rows'
     """
 
