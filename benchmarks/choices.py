@@ -140,7 +140,7 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
     row: dict[str, Any] = {"case": case.name, "group": case.group, "problem": str(case.problem),
                            "backend": runtime.facts.backend}  # fmt: skip
     if (reason := memory_refusal(case.problem, runtime.facts)) is not None:
-        return row | {"reason": reason}
+        return row | {"reason": str(reason)}
     laps = [monotonic()]
     try:
         trial = DeviceTrial(case.problem, runtime)

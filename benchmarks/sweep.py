@@ -30,6 +30,7 @@ from convforge.bench.material import Material, checker
 from convforge.bench.records import Result
 from convforge.bench.row import Row, measure_row
 from convforge.bench.suites import Case, load
+from convforge.errors import Reason
 from convforge.execution import runtime_of
 from convforge.peers import every_algorithm
 from convforge.timing.stopping import StoppingRule
@@ -109,7 +110,9 @@ def main(
             for found, case, config, fault in own:
                 row = Row(case, case.problem, found, config, runtime.facts)
                 result = (
-                    row.result("refused", fault) if fault else measure_row(row, material, runtime, rule, thorough=False)
+                    row.result("refused", Reason.quoted(fault))
+                    if fault
+                    else measure_row(row, material, runtime, rule, thorough=False)
                 )
                 results.append(result)
                 lines.write(json.dumps(result.to_record()) + "\n")

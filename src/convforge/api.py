@@ -210,7 +210,8 @@ class Filter:
     @property
     def note(self) -> str:
         """What the weights turned out to be when they were last used, such as a rank; empty before the first call."""
-        return "" if self._last is None else self._last.note
+        note = None if self._last is None else self._last.note
+        return "" if note is None else str(note)
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -32,7 +31,7 @@ class Reason:
     >>> from convforge.language import gettext, in_language
     >>> with in_language("zh"):
     ...     print(reason.render(gettext))
-    卷积核为 5x5，而不是 1x1
+    卷积核为 5x5，不是 1x1
     """
 
     form: str
@@ -50,8 +49,10 @@ class Reason:
     @classmethod
     def joined(cls, reasons: Iterable[Reason]) -> Reason | None:
         """Several reasons as one, in their order, with semicolons between them; None for none."""
-        parts = list(reasons)
-        return reduce(lambda rest, first: cls(JOINED, first=first, rest=rest), reversed(parts)) if parts else None
+        joined: Reason | None = None
+        for reason in reversed(list(reasons)):
+            joined = reason if joined is None else cls(JOINED, first=reason, rest=joined)
+        return joined
 
     def render(self, translated: Callable[[str], str]) -> str:
         """The sentence in a language.

@@ -139,7 +139,7 @@ def test_one_blur_for_every_channel(mode: str, layout: str, dtypes: str) -> None
         assert isinstance(problem, Conv2dProblem)
         problem = problem.replace(precision="separable")
         w = np.broadcast_to(gaussian(size), (3, 1, size, size))
-        note = checked(problem, w, tile).note
+        note = str(checked(problem, w, tile).note)
         assert note.startswith("rank 1, factor error") == (dtypes != "f16"), note
 
 
@@ -164,8 +164,9 @@ def test_strides_and_dilation(stride: tuple[int, int], dilation: tuple[int, int]
     problem = Conv2dProblem(n=1, c=2, h=50, w=61, k=4, r=3, s=5, stride=stride, dilation=dilation, groups=2,
                             padding=(2, 1, 0, 3), padding_mode="reflect", precision="separable")  # fmt: skip
     w = np.random.default_rng(3).standard_normal((4, 1, 3, 1)) * np.array([1, 2, 3, 4, 5])
-    assert checked(problem, w).note.startswith("rank 1")
-    assert checked(problem, np.random.default_rng(4).standard_normal((4, 1, 3, 5))).note.startswith("rank 3")
+    assert str(checked(problem, w).note).startswith("rank 1")
+    full = checked(problem, np.random.default_rng(4).standard_normal((4, 1, 3, 5)))
+    assert str(full.note).startswith("rank 3")
 
 
 @pytest.mark.parametrize("worked", WORKED, ids=lambda w: w.text)

@@ -46,7 +46,7 @@ def check(problem: Conv2dProblem, rank: int = 1, config: FusedConfig | None = No
     plan = METHOD.plan(problem, config, runtime)
     verdict = check_plan(plan, Judge(problem, inputs))
     assert verdict.ok, f"{config}: {verdict.message}"
-    return plan.prepare(inputs.w).note
+    return str(plan.prepare(inputs.w).note)
 
 
 @pytest.mark.one_in(5)
@@ -174,7 +174,7 @@ def test_a_filter_with_nan_makes_its_own_outputs_nan(layout: str, number: float)
     outputs = np.moveaxis(out, -1, 1) if layout == "nhwc" else out
     assert np.isnan(outputs).all(axis=(0, 2, 3)).tolist() == [False, True, False]
     assert np.isfinite(outputs[:, [0, 2]]).all()
-    assert prepared.note == "a filter holds NaN or Inf, so its outputs are NaN"
+    assert str(prepared.note) == "a filter holds NaN or Inf, so its outputs are NaN"
 
 
 def test_refusals_say_why() -> None:

@@ -45,7 +45,7 @@ def test_factors_of_every_rank(size: tuple[int, int], types: str) -> None:
     found = DeviceFactors(problem, emulator_runtime("shuffled"))(w)
     assert fault_of_factors(w, found.tensors, problem.acc_dtype) is None
     ranks, error = found.tensors["ranks"].max(), found.tensors["errors"].max()
-    assert found.note == f"rank {ranks}, factor error {error:.0e}"
+    assert str(found.note) == f"rank {ranks}, factor error {error:.0e}"
 
 
 @pytest.mark.thorough
@@ -72,7 +72,7 @@ def test_large_filters(size: tuple[int, int], order: str) -> None:
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "u8-i8-u8-f32"])
 def test_whole_numbers_have_exact_factors(w: Any, rank: int, types: str) -> None:
     found = factored(w, types)
-    assert found.note == f"rank {rank}, factor error 0e+00"
+    assert str(found.note) == f"rank {rank}, factor error 0e+00"
     back = np.einsum("kcir,kcis->kcrs", found.tensors["columns"][:, :, :rank], found.tensors["rows"][:, :, :rank])
     np.testing.assert_array_equal(back[0, 0], np.asarray(w, back.dtype))
 
@@ -98,7 +98,7 @@ def test_nan_and_inf_make_all_factors_nan(number: float) -> None:
     assert np.isnan(found.tensors["rows"][1, 0, 0]).all()
     assert np.isnan(found.tensors["columns"][1, 0, 0]).all()
     assert np.isfinite(found.tensors["errors"][:, 0]).tolist() == [True, False, True, True]
-    assert found.note == "a filter holds NaN or Inf, so its outputs are NaN"
+    assert str(found.note) == "a filter holds NaN or Inf, so its outputs are NaN"
 
 
 def views(w: NDArray[Any]) -> list[NDArray[Any]]:
@@ -159,7 +159,7 @@ def test_a_call_that_prepares_its_filter_waits_for_nothing() -> None:
     plan({"x": inputs.x, "w": prepared, **inputs.operands, "out": out})
     assert out.any()
     runtime.asked = True
-    assert prepared.note.startswith("rank 5, factor error ")
+    assert str(prepared.note).startswith("rank 5, factor error ")
 
 
 def test_a_filter_says_what_its_weights_are() -> None:

@@ -13,6 +13,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Pl
 from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.bench.reasons import from_data
 from convforge.bench.records import Error, Result, Run
 from convforge.bench.runner import Runner, Settings, begin
 from convforge.bench.store import Store
@@ -50,7 +51,7 @@ class Honest(Algorithm[GemmProblem, Tile]):
                     workspace_bytes=self.workspace)  # fmt: skip
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
-        return PreparedFilter({"w": np.array(w)}, w.nbytes, "as it is")
+        return PreparedFilter({"w": np.array(w)}, w.nbytes, Reason("as it is"))
 
     def compute(self, buffers: Buffers, stream: Any) -> None:
         np.matmul(buffers["a"], buffers["b"].tensors["w"], out=buffers["c"])
@@ -206,6 +207,9 @@ def result(
         "error": Error(1e-7, 1e-6, 0.5) if status == "ok" else None,
         "digest": "0" * 64,
     } | more
+    for name in ("reason", "note"):
+        if not isinstance(fields.get(name), Reason):
+            fields[name] = from_data(fields.get(name))
     return Result(case=case, problem=problem, algorithm=algorithm, ours=ours, status=status, **fields)
 
 

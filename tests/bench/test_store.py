@@ -14,6 +14,7 @@ from tests.bench.fakes import result
 
 from convforge.bench.records import CopyTime, Finalist, Finalists, Result, StepTime
 from convforge.bench.store import Store, load_run, load_runs, run_id, unfinished
+from convforge.errors import Reason
 from convforge.timing.timer import Timing
 
 HEADER: dict[str, Any] = {
@@ -50,6 +51,24 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert run.finals == (final,)
     assert run.complete
     assert run.timing(RESULT) == Timing((1.0, 2.0))
+
+
+def test_reasons_come_back_as_data_and_texts_as_they_stand(tmp_path: Path) -> None:
+    inner = Reason("{what} holds {value}, not {count}", what="x", value=math.inf, count=3)
+    parts = [Reason.quoted("a {text} of {another} library; it is long"), Reason("{first}: {why}", first=1.5, why=inner)]
+    joined = Reason.joined([*parts, inner])
+    rows = [
+        result(algorithm=str(i), status="refused", reason=reason, note=reason)
+        for i, reason in enumerate((inner, parts[0], parts[1], joined, None))
+    ]
+    read = load_run(stored(tmp_path, *(row.to_record() for row in rows))).results
+    said = [None if row.reason is None else str(row.reason) for row in read]
+    assert said == [None if row.reason is None else str(row.reason) for row in rows]
+    assert said[3] == ("a {text} of {another} library; it is long; 1.5: x holds inf, not 3; x holds inf, not 3")
+    assert [row.note for row in read] == [row.reason for row in read]
+    assert read[1].to_record()["reason"] == "a {text} of {another} library; it is long"
+    again = load_run(stored(tmp_path, *(row.to_record() for row in read), run="again")).results
+    assert again == read
 
 
 def test_a_copy_comes_back_and_the_later_one_of_a_case_counts(tmp_path: Path) -> None:

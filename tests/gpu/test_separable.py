@@ -24,7 +24,7 @@ def test_factors_of_every_rank(size: str, types: str) -> None:
     runtime.synchronize()
     tensors = {name: np.asarray(runtime.download(array)) for name, array in found.tensors.items()}
     assert fault_of_factors(w, tensors, problem.acc_dtype) is None
-    assert found.note == f"rank {tensors['ranks'].max()}, factor error {tensors['errors'].max():.0e}"
+    assert str(found.note) == f"rank {tensors['ranks'].max()}, factor error {tensors['errors'].max():.0e}"
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

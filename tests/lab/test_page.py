@@ -14,6 +14,7 @@ from tests.studies.made_up import CALM, LOUD, STILL, result, rgb, run
 
 from convforge.bench.digests import current_digest
 from convforge.bench.records import Result
+from convforge.errors import Reason
 from convforge.lab import bind, orders, render
 from convforge.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
 from convforge.lab.glossary import glossary
@@ -359,11 +360,15 @@ def test_no_two_lines_of_a_chapter_look_the_same(name: str) -> None:
 
 
 def test_what_is_skipped_says_what_was_left() -> None:
-    reason = (
-        "a call takes 570 us; its row would take about 61 ms, with what is cheaper and still to come 3.2 s; "
-        "2.9 s of 70 s are left, 20 % of them in reserve"
-    )
+    row = "its row would take about {time}, with what is cheaper and still to come {needed}"
+    left = "{left} of {budget} are left, {kept} % of them in reserve"
+    parts = [
+        Reason("a call takes {time}", time="570 us"),
+        Reason(row, time="61 ms", needed="3.2 s"),
+        Reason(left, left="2.9 s", budget="70 s", kept=20),
+    ]
+    reason = Reason.joined(parts)
     rows = [result("direct_naive", 1e-3, rgb(64)), result("direct_tiled", None, rgb(64), reason=reason)]
     book = bind({"size": run(*rows)})
-    assert reason in render(book)
+    assert str(reason) in render(book)
     assert "70 s 中还剩 2.9 s，其中 20% 留作余量" in render(book, code="zh")

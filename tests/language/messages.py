@@ -6,10 +6,13 @@ any more; the tests ask for a translation of each.
 
 from __future__ import annotations
 
+import ast
 import io
+import json
 import string
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_from_dir
@@ -19,13 +22,13 @@ from convforge import language
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.lab import orders
-from convforge.language.stored import PHRASES
 from convforge.problem.types import PRECISIONS
 from convforge.studies import STUDIES, channels, common, filter_size
 from convforge.studies.published import TABLES
 from convforge.studies.words import nouns
 
 SOURCES = Path(language.__file__).parents[1]
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 PATTERNS = [("**.py", "python"), ("**.j2", "jinja2")]
 OPTIONS = {"**.j2": {"newstyle_gettext": "true", "trim_blocks": "true", "lstrip_blocks": "true", "silent": "false"}}
 
@@ -61,7 +64,40 @@ def data() -> Iterator[tuple[str, Text]]:
     yield from (("studies/partition.py", word) for word in PARTITIONS)
     yield from (("algorithms/__init__.py", method.summary) for method in algorithms())
     yield from (("problem/types.py", words) for words in PRECISIONS.values())
-    yield from (("language/stored.py", phrase) for phrase in PHRASES)
+    yield from reasons()
+
+
+def reasons() -> Iterator[tuple[str, str]]:
+    """The forms of reasons: file, and the text that a call of Reason begins with; then those that are stored alone."""
+    calls = list(reason_calls())
+    found = [(path, call.args[0].value) for path, call in calls if isinstance(call.args[0], ast.Constant)]
+    yield from found
+    made = {form for _, form in found}
+    yield from (("bench/reasons.py", form) for form in sorted(set(stored_forms()) - made))
+
+
+def reason_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call of Reason in the sources: file and call."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason":
+                yield path.relative_to(SOURCES).as_posix(), node
+
+
+def stored_forms() -> Iterator[str]:
+    """The forms of the reasons and notes of stored rows, those included that no method gives any more."""
+    for path in RESULTS.rglob("*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            yield from _forms([row.get("reason"), row.get("note")])
+
+
+def _forms(data: Any) -> Iterator[str]:
+    if isinstance(data, list):
+        yield from (form for part in data for form in _forms(part))
+    elif isinstance(data, dict):
+        yield data["form"]
+        yield from _forms(list(data["values"].values()))
 
 
 def sentences() -> Iterator[tuple[str, str]]:

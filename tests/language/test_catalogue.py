@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.language.english import english
-from tests.language.messages import catalogue_path, fields, messages, sentences, translated, updated
+from tests.language.messages import catalogue_path, fields, messages, reason_calls, sentences, translated, updated
 
 from convforge.bench.store import load_runs
+from convforge.errors import QUOTED, Reason
 from convforge.language import LANGUAGES, gettext, in_language, language, ngettext
-from convforge.language.stored import PHRASES, stored
 from convforge.studies import STUDIES
 from convforge.studies.published import TABLES
 from convforge.studies.words import Chinese, English
@@ -84,57 +85,50 @@ def test_a_text_that_a_catalogue_lacks_stays_english() -> None:
         pass
 
 
-# What runs store in English.
+# Reasons: what methods refuse, and what runs store.
 
 
-def test_stored_texts_are_said_with_their_numbers_and_unknown_ones_stay() -> None:
-    texts = {
-        "the filter is 5x7, not 1x1": ("5x7", "1x1"),
-        "copy bandwidth moved by -11 % (10.0 to 8.9 GB/s); the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)": (
-            "-11", "10.0", "8.9", "-30", "70.0",
-        ),
-        "weights packed by oneDNN; weights per call: 3 of 15 samples, the budget ended": ("oneDNN", "3", "15"),
-        "a call would take about 1.3 s (93 ms for n1c3h64w64_k1r3s3_p1_f32_nchw); too dear for what is left of 60 s": (
-            "1.3 s", "93 ms", "n1c3h64w64_k1r3s3_p1_f32_nchw", "60 s",
-        ),
-        "a call takes 0.57 s: too dear for what the budget has left": ("0.57 s",),
-        "a call takes 570 us; its row would take about 61 ms, with what is cheaper and still to come 3.2 s; "
-        "2.9 s of 70 s are left, 20 % of them in reserve": ("570 us", "61 ms", "3.2 s", "2.9 s", "70 s", "20"),
-        "IMPLICIT_GEMM; prepared: 14 of 15 samples, the budget ended": ("IMPLICIT_GEMM", "14", "15"),
-        "the truth would take about 420 ms (105 ms for m9n9k9_f32); its case has 200 ms; 3 s of 70 s are left": (
-            "420 ms", "105 ms", "m9n9k9_f32", "200 ms", "3 s", "70 s",
-        ),
-    }  # fmt: skip
-    for text, parts in texts.items():
-        assert stored(text) == text
-        with in_language("zh"):
-            said = stored(text)
-        assert english(said) == set(), said
-        assert all(part in said for part in parts), said
+def test_a_call_of_reason_gives_the_values_that_its_form_names() -> None:
+    """The form is a text as it stands, so that it is found; it has no specs, as a stored number may be a text."""
+    for path, call in reason_calls():
+        if path == "bench/reasons.py":  # reads what was stored
+            continue
+        assert isinstance(call.args[0], ast.Constant), f"{path}:{call.lineno}: the form must be a literal"
+        names = {name for name, _ in fields(call.args[0].value)}
+        given = {keyword.arg for keyword in call.keywords}
+        assert names == given or (None in given and given - {None} <= names), f"{path}:{call.lineno}"
+        assert {spec for _, spec in fields(call.args[0].value)} <= {""}, f"{path}:{call.lineno}"
+
+
+def test_a_reason_is_said_with_its_values_and_its_parts() -> None:
+    call = Reason("a call takes {time}", time="570 us")
+    row = Reason("its row would take about {time}", time="61 ms")
+    both = Reason.joined([Reason.quoted("{IMPLICIT_GEMM}"), call, Reason("{first}, {rest}", first=row, rest=row)])
+    assert Reason.joined([]) is None
+    assert Reason.joined([call]) == call
+    assert str(both) == (
+        "{IMPLICIT_GEMM}; a call takes 570 us; its row would take about 61 ms, its row would take about 61 ms"
+    )
+    assert both is not None
     with in_language("zh"):
-        assert (
-            stored("the moon was full; rank 1, factor error 2e-08") == "the moon was full; rank 1, factor error 2e-08"
-        )
+        said = both.render(gettext)
+    assert english(said, {"{IMPLICIT_GEMM}"}) == set(), said
+    assert [said.count(part) for part in ("{IMPLICIT_GEMM}；", "570 us；", "61 ms，", "61 ms")] == [1, 1, 1, 2]
+    assert len({both, Reason.joined([Reason.quoted("{IMPLICIT_GEMM}"), call]), call, row}) == 4
 
 
-def test_what_the_stored_runs_say_is_known() -> None:
-    """Reasons and notes in benchmarks/results have words in every language.
+def test_what_the_stored_runs_say_is_said_in_every_language() -> None:
+    """Reasons and notes in benchmarks/results, of rows of every status that is there.
 
     But for what another library's exception says, and the names of cuDNN's old algorithms.
     """
     every = [r for one in STORED for r in one.results]
+    assert {r.status for r in every} >= {"ok", "refused", "skipped", "error"}
     said = {r.reason for r in every if r.reason and (r.ours or r.status != "error")}
-    said |= {r.note for r in every if r.note and not (r.algorithm.startswith("cudnn_legacy") and r.note.isupper())}
+    said |= {r.note for r in every if r.note and not (r.algorithm.startswith("cudnn_legacy") and r.note.form == QUOTED)}
+    assert len(said) > 500
     with in_language("zh"):
-        assert {text for text in said if stored(text) == text} == set()
-
-
-def test_phrases_are_told_apart() -> None:
-    """A phrase with its own names in its fields is said as itself."""
-    for phrase in PHRASES:
-        names = {name: f"9{name}" for name, _ in fields(phrase)}
-        with in_language("zh"):
-            assert stored(phrase.format(**names)) == gettext(phrase).format(**names)
+        assert {str(reason) for reason in said if reason.render(gettext) == str(reason)} == set()
 
 
 # Findings.
@@ -153,7 +147,7 @@ def names_in(value: Any) -> set[str]:
 
 
 # Specs of fields whose values are words and not names.
-WORDS = ("word", "axis", "moved", "workload")
+WORDS = ("word", "axis", "reason", "workload")
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -32,7 +32,7 @@ def others() -> list[Any]:
         for name in ("expansion", "product")
     ]
     rows = [
-        base | {"transfer_time": time, "note": "weights packed by oneDNN", "digest": "0" * 64},
+        base | {"transfer_time": time, "note": {"form": "weights packed by oneDNN", "values": {}}, "digest": "0" * 64},
         base | {"case": "product", "problem": "m96n80k64_f32", "operation": "gemm", "algorithm": "gemm_blas"},
         base | {"case": "rectified", "problem": "relu4096_f32", "operation": "relu", "algorithm": "relu", "flops": 0},
         base | {"case": "pooled", "problem": "max_n2c16h56w56_r3s3_st2_p1_f32_nchw", "operation": "max_pool2d"},
@@ -109,7 +109,7 @@ def test_stored_texts_without_words_are_marked_as_english(tmp_path: Path) -> Non
     page = render([made(tmp_path, "grid")], language="zh")
     quoted = re.findall(r'<td lang="en">(.*?)</td>', page)
     assert any("skipped border: index (0, 1, 0, 3)" in text for text in quoted)
-    assert "卷积核的秩为 3：只有秩为 1 或 2 的卷积核才划算" in page
+    assert "sepFilter2D 只接受秩为 1 的卷积核；这里的秩为 3" in page
     assert 'lang="en"' not in render([made(tmp_path, "grid")]).replace('<html lang="en">', "")
 
 

@@ -123,7 +123,7 @@ def test_what_cudnn_refuses_late_is_passed_over(played_cudnn: Any) -> None:
     runtime: Any = HostRuntime()
     plan = peer.plan(problem, peer.configs(problem, FACTS)[0], runtime)
     said = "cudnnConvolutionForward says CUDNN_STATUS_NOT_SUPPORTED_SHAPE"
-    assert plan.choice == f"4 algorithms: 2 run, 2 failed: {said}"
+    assert str(plan.choice) == f"4 algorithms: 2 run, 2 failed: {said}"
     assert plan.ways[0] == ("IMPLICIT_GEMM", "failed", said)
     with pytest.raises(UnsupportedProblem, match="cudnnConvolutionForward says CUDNN_STATUS_NOT_SUPPORTED_SHAPE"):
         checked(peer, problem, cudnn_legacy.LegacyConfig("IMPLICIT_GEMM"))

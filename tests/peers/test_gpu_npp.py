@@ -105,7 +105,7 @@ def test_interleaved_pixels_share_a_filter(
         plan.prepare(own)
     inputs.w[...] = inputs.w[:1]
     prepared = plan.prepare(runtime.upload(inputs.w))
-    assert prepared.note == "one filter for all channels"
+    assert str(prepared.note) == "one filter for all channels"
     out = plan(
         plan.buffers(
             runtime.upload(inputs.x), prepared, inputs.operands, runtime.empty(problem.out_shape, problem.out_dtype)

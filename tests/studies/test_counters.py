@@ -16,6 +16,7 @@ from tests.studies.made_up import launch, one, result, run, sentence
 from convforge.backends.facts import DeviceFacts
 from convforge.bench.records import Counters, Profile, Run
 from convforge.bench.store import Store, load_run
+from convforge.errors import Reason
 from convforge.studies import counters, memory
 from convforge.studies.counters import Call, NoCounters, count, find_profiler
 from convforge.studies.profiled import work
@@ -169,7 +170,7 @@ def test_a_hit_rate_says_nothing_of_shared_memory(dram_bytes: float, form: str) 
 
 
 def test_without_counters_the_reason_is_said() -> None:
-    finding = one("memory", memory_run(reason="NVIDIA's profiler ncu is not installed"), "hit-rates")
+    finding = one("memory", memory_run(reason=Reason("NVIDIA's profiler ncu is not installed")), "hit-rates")
     assert (finding.form, finding.supported) == ("hit-rates/not-counted", False)
     assert "ncu is not installed" in sentence("memory", finding)
     assert one("memory", run(result("direct_naive", 1e-3, PROBLEM)), "hit-rates").form == "hit-rates/none"
@@ -184,9 +185,9 @@ class Card:
         self.facts = DeviceFacts(backend, "A Card", 4, 0, 0, 0, 0, 0, "")
 
 
-@pytest.mark.parametrize("reason", [None, "no profiler"])
+@pytest.mark.parametrize("reason", [None, Reason("ncu did not end within {limit}", limit="9 s")], ids=str)
 def test_the_profile_is_stored_behind_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Reason | None
 ) -> None:
     asked: list[Call] = []
 

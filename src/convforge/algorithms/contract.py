@@ -62,21 +62,21 @@ class PreparedFilter:
     tensors : dict of str to array
     nbytes : int
         Memory that it holds.
-    said : str or callable
+    said : Reason, callable or None
         The note, or what fetches it.
     """
 
     tensors: dict[str, Any]
     nbytes: int
-    said: str | Callable[[], str] = field(default="", repr=False)
+    said: Reason | Callable[[], Reason | None] | None = field(default=None, repr=False)
 
     @property
-    def note(self) -> str:
+    def note(self) -> Reason | None:
         """What the weights turned out to be, such as a rank and the error of the factors.
 
         Where a device found that out, it is fetched now, which waits for the stream that prepared them.
         """
-        return self.said if isinstance(self.said, str) else self.said()
+        return self.said() if callable(self.said) else self.said
 
 
 def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
@@ -193,7 +193,7 @@ class Plan:
         Called without an output it gives back an array of its own: a library's, never ours.
     takes_gaps : bool
         The output may have gaps between its elements.
-    choice : str
+    choice : Reason or None
         Of a library's fastest way: how many it offers, and what became of them.
     ways : tuple of (str, str, str)
         Of each of these its name, its outcome in a word, and its time or the reason.
@@ -201,7 +201,7 @@ class Plan:
 
     allocates = False
     takes_gaps = True
-    choice = ""
+    choice: Reason | None = None
     ways: tuple[tuple[str, str, str], ...] = ()
 
     def __init__(

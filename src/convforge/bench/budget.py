@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.bench.row import Row, in_words
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
 # What a row costs whatever its size, what checking costs for every output, and how many calls a row takes at least: a
@@ -89,9 +90,9 @@ class Budget:
         return math.inf if self._end is None else max(self._end - self._clock(), 0.0)
 
     @property
-    def spent(self) -> str:
+    def spent(self) -> Reason:
         """Why nothing runs any more."""
-        return f"the budget of {self.total_s:g} s was spent"
+        return Reason("the budget of {budget} was spent", budget=f"{self.total_s:g} s")
 
     def cost(self, row: Row, call_s: float | None = None) -> float:
         """Seconds that a row takes at least, where a call takes `call_s` or what was forecast."""
@@ -101,12 +102,13 @@ class Budget:
         """Whether a row may run: all rows to come that cost no more fit into what is left, with it."""
         return self.refusal(row, call_s) is None
 
-    def refusal(self, row: Row, call_s: float | None = None) -> str | None:
+    def refusal(self, row: Row, call_s: float | None = None) -> Reason | None:
         """Why a row may not run, with what it would take and what is left; None where it may."""
         cost = self.cost(row, call_s)
         if self._end is None:
-            limit = f"no row may take longer than {ROW_LIMIT_S:g} s"
-            return None if cost <= ROW_LIMIT_S else f"its row would take about {in_words(cost)}; {limit}"
+            long = Reason("its row would take about {time}", time=in_words(cost))
+            limit = Reason("no row may take longer than {limit}", limit=f"{ROW_LIMIT_S:g} s")
+            return None if cost <= ROW_LIMIT_S else Reason.joined([long, limit])
         others = [self._cost(sizes) for key, sizes in self._rows.items() if key != row.key]
         needed = cost + sum(other for other in others if other <= cost) + self._cases_s(cost)
         left = self.remaining_s
@@ -114,9 +116,20 @@ class Budget:
             return None
         if left <= 0:
             return self.spent
-        return (
-            f"its row would take about {in_words(cost)}, with what is cheaper and still to come {in_words(needed)}; "
-            f"{in_words(left)} of {self.total_s:g} s are left, {100 * (1 - CERTAIN):.0f} % of them in reserve"
+        return Reason.joined(
+            [
+                Reason(
+                    "its row would take about {time}, with what is cheaper and still to come {needed}",
+                    time=in_words(cost),
+                    needed=in_words(needed),
+                ),
+                Reason(
+                    "{left} of {budget} are left, {kept} % of them in reserve",
+                    left=in_words(left),
+                    budget=f"{self.total_s:g} s",
+                    kept=f"{100 * (1 - CERTAIN):.0f}",
+                ),
+            ]
         )
 
     def share(self, row: Row) -> float:
@@ -269,8 +282,8 @@ class Forecast:
 
     def predict(
         self, keys: Sequence[tuple[str, ...]], problem: Problem, probe: Probe, most: float = math.inf
-    ) -> tuple[float, str] | None:
-        """Seconds of a call and what they were scaled up from.
+    ) -> tuple[float, dict[str, str]] | None:
+        """Seconds of a call, and what they were scaled up from: `known`, a time in words, and its `problem`.
 
         None for problems too small to matter, and for those whose probe is refused. What a probe took is kept under the
         last key.
@@ -287,7 +300,7 @@ class Forecast:
             if larger is not None and flops < larger.flops < problem.flops and 16 * seconds <= most / 4:
                 seen = self._tried(keys[-1], larger, probe) or seen
         flops, seconds, source = seen
-        return seconds * problem.flops / flops, f"{1e3 * seconds:.3g} ms for {source}"
+        return seconds * problem.flops / flops, {"known": f"{1e3 * seconds:.3g} ms", "problem": source}
 
     def _found(self, keys: Sequence[tuple[str, ...]]) -> tuple[int, float, str] | None:
         return next((self._seen[key] for key in keys if key in self._seen), None)

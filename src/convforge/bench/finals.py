@@ -12,6 +12,7 @@ from convforge.bench.material import Material
 from convforge.bench.records import Finalist, Finalists, Result
 from convforge.bench.row import Rig, Row
 from convforge.bench.suites import Case
+from convforge.errors import Reason
 from convforge.timing.stopping import StoppingRule
 from convforge.timing.timer import interleave
 
@@ -90,5 +91,5 @@ def _recheck(result: Result, rig: Rig) -> Result | None:
     verdict = rig.material.verify(result.precision, call.reached, {})
     if verdict.ok:
         return None
-    reason = f"after the final: {verdict.message}"
+    reason = Reason.quoted(f"after the final: {verdict.message}")
     return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None, steps=())

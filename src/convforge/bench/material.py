@@ -13,6 +13,7 @@ from convforge.backends.runtime import Runtime
 from convforge.bench.suites import Case
 from convforge.check.bits import same
 from convforge.check.rooms import Rooms
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
@@ -117,15 +118,15 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
     return runtime if runtime.facts.backend == "cuda" else None
 
 
-def material_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
-    """Why there are no inputs for a case, in words; None if there are."""
+def material_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
+    """Why there are no inputs for a case; None if there are."""
     if "bfloat16" in (getattr(problem, "x_dtype", ""), getattr(problem, "w_dtype", ""), getattr(problem, "dtype", "")):
-        return "NumPy has no bfloat16, so there are no inputs to check with"
+        return Reason("NumPy has no bfloat16, so there are no inputs to check with")
     return memory_refusal(problem, facts)
 
 
-def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
-    """Why a case cannot be measured in the device's memory, in words; None if it can."""
+def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
+    """Why a case cannot be measured in the device's memory; None if it can."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
     sets = _sets(problem)
     item = np.dtype(problem.input.dtype).itemsize
@@ -134,9 +135,11 @@ def memory_refusal(problem: Problem, facts: DeviceFacts) -> str | None:
     # poisoned copy for the check.
     needed = sets * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
     if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
-        return (
-            f"inputs, truth and ring take about {needed / 2**30:.1f} GiB; of {facts.memory_bytes / 2**30:.1f} GiB of "
-            f"memory {100 * MEMORY_SHARE:.0f} % are for them"
+        return Reason(
+            "inputs, truth and ring take about {needed}; of {there} of memory {share} % are for them",
+            needed=f"{needed / 2**30:.1f} GiB",
+            there=f"{facts.memory_bytes / 2**30:.1f} GiB",
+            share=f"{100 * MEMORY_SHARE:.0f}",
         )
     return None
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convforge.bench.digests import current_digest
+from convforge.bench.reasons import from_data, to_data
+from convforge.errors import Reason
 from convforge.problem import PRECISIONS
 from convforge.timing.ceilings import Ceilings, moved
 from convforge.timing.timer import Timing
@@ -90,7 +92,7 @@ class Result:
         Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
     status : {"ok", "refused", "failed", "skipped", "error"}
         "failed": the check refused the result, so there is no time. "error": it raised.
-    reason : str or None
+    reason : Reason or None
         Why the status is not "ok".
     error : Error or None
     time : Timing or None
@@ -111,7 +113,7 @@ class Result:
     digest : str
         Of what the time depends on, see :func:`convforge.bench.digests.digest`.
     library_versions : dict
-    note : str or None
+    note : Reason or None
     ways : tuple of (str, str, str)
         Of a library's fastest way: name, outcome ("run", "large", "failed", "excluded") and time or reason of each that
         it offers.
@@ -129,7 +131,7 @@ class Result:
     precision: str
     config: str
     status: Status
-    reason: str | None = None
+    reason: Reason | None = None
     error: Error | None = None
     time: Timing | None = None
     prepared_time: Timing | None = None
@@ -143,7 +145,7 @@ class Result:
     least_bytes: int = 0
     digest: str = ""
     library_versions: dict[str, str] = field(default_factory=dict)
-    note: str | None = None
+    note: Reason | None = None
     weights: str = ""
     ways: tuple[tuple[str, str, str], ...] = ()
     carried: str = ""
@@ -176,6 +178,7 @@ class Result:
         record["error"] = None if self.error is None else dataclasses.asdict(self.error)
         for name in TIMES:
             record[name] = None if record[name] is None else record[name].to_table()
+        record |= {"reason": to_data(self.reason), "note": to_data(self.note)}
         record["steps"] = [step.to_table() for step in self.steps]
         if not self.ways:
             del record["ways"]
@@ -188,6 +191,7 @@ class Result:
         values["error"] = None if record["error"] is None else Error(**record["error"])
         for name in TIMES:
             values[name] = None if record.get(name) is None else Timing.from_table(record[name])
+        values |= {"reason": from_data(record["reason"]), "note": from_data(record["note"])}
         values["steps"] = tuple(StepTime.from_table(table) for table in record.get("steps", ()))
         values["launches"] = tuple(record["launches"])
         values["ways"] = tuple((name, outcome, words) for name, outcome, words in record.get("ways", ()))
@@ -285,21 +289,21 @@ class Profile:
     Attributes
     ----------
     counters : tuple of Counters
-    reason : str or None
+    reason : Reason or None
     """
 
     counters: tuple[Counters, ...] = ()
-    reason: str | None = None
+    reason: Reason | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As a line of the store."""
         tables = [dataclasses.asdict(counters) for counters in self.counters]
-        return {"kind": "profile", "counters": tables, "reason": self.reason}
+        return {"kind": "profile", "counters": tables, "reason": to_data(self.reason)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Profile:
         """What :meth:`to_record` wrote."""
-        return cls(tuple(Counters(**table) for table in record["counters"]), record["reason"])
+        return cls(tuple(Counters(**table) for table in record["counters"]), from_data(record["reason"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,15 +369,15 @@ class Run:
         return Ceilings(max(c.copy_bytes_per_s for c in found), max(c.fma_flops_per_s for c in found))
 
     @property
-    def moved(self) -> str | None:
-        """What of the machine changed while the run was under way, in words; None where nothing did."""
+    def moved(self) -> Reason | None:
+        """What of the machine changed while the run was under way; None where nothing did."""
         said, before = [], None
         for when, found in self.ceilings:
             if when == "before":
                 before = found
-            elif before is not None and (words := moved(before, found)):
-                said.append(words)
-        return "; ".join(said) or None
+            elif before is not None and (change := moved(before, found)):
+                said.append(change)
+        return Reason.joined(said)
 
     def copy_share(self, step: StepTime) -> float | None:
         """What a step moves, over what a copy moves in the same time; None where either is not known."""

@@ -70,7 +70,7 @@ class Row:
         method = (self.algorithm.operation, self.algorithm.name)
         return (*method, "" if self.config is None else str(self.config)), method
 
-    def result(self, status: Any, reason: Reason | str | None, **more: Any) -> Result:
+    def result(self, status: Any, reason: Reason | None, **more: Any) -> Result:
         """A result of this row."""
         return Result(
             case=self.case.name,
@@ -82,7 +82,7 @@ class Row:
             precision=self.algorithm.precision,
             config="" if self.config is None else str(self.config),
             status=status,
-            reason=None if reason is None else str(reason),
+            reason=reason,
             flops=self.case.problem.flops,
             least_bytes=self.case.problem.least_bytes,
             digest=digest(self.algorithm, self.problem, self.config, self.facts),
@@ -125,7 +125,7 @@ def measure_row(
     *,
     workspace_limit: int | None = None,
     compiled: Callable[[float], None] = lambda seconds: None,
-    refusal: Callable[[float], str | None] = lambda seconds: None,
+    refusal: Callable[[float], Reason | None] = lambda seconds: None,
     thorough: bool = True,
     transfer: bool = False,
     steps: bool = False,
@@ -162,7 +162,8 @@ def measure_row(
             "ways": plan.ways,
         }
         if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-            reason = f"it needs {plan.workspace_bytes} bytes of workspace; the limit is {workspace_limit}"
+            need, limit = plan.workspace_bytes, workspace_limit
+            reason = Reason("it needs {need} bytes of workspace; the limit is {limit}", need=need, limit=limit)
             return row.result("refused", reason, **about)
         workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
         slot = material.ring.slots[0]
@@ -174,14 +175,15 @@ def measure_row(
         compiled(about["first_call_s"])
         taken = runtime.time(lambda: plan(buffers), 1)
         if (why := refusal(taken)) is not None:
-            return row.result("skipped", f"a call takes {in_words(taken)}; {why}", **about)
+            taken_so = Reason("a call takes {time}", time=in_words(taken))
+            return row.result("skipped", Reason.joined([taken_so, why]), **about)
         rig = Rig(plan, material, workspace, [first])
         return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer, steps=steps)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
         return row.result("refused", fault.reason_of(row.algorithm.name))
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
         text = " ".join(str(fault).split()) or "no message"
-        return row.result("error", f"{type(fault).__name__}: {text}")
+        return row.result("error", Reason.quoted(f"{type(fault).__name__}: {text}"))
 
 
 def in_words(seconds: float) -> str:
@@ -225,7 +227,7 @@ def _checked(
         rig.plan.runtime.synchronize()
         verdict = _worse(verdict, material.verify(row.algorithm.precision, lap.reached, accepted))
     if not verdict.ok:
-        return row.result("failed", _said(verdict), error=_error(verdict), **about)
+        return row.result("failed", Reason.quoted(_said(verdict)), error=_error(verdict), **about)
     if material.has_weights and thorough:
         about["prepare_s"] = _prepare_all(rig, rule, clock)
 
@@ -258,7 +260,7 @@ def _checked(
 def _wrong(row: Row, when: str, verdict: Any, about: dict[str, Any]) -> Result:
     """The result of a row whose calls went wrong while they were timed: it has no time."""
     untimed = {name: value for name, value in about.items() if name not in TIMES}
-    return row.result("failed", f"{when}: {_said(verdict)}", error=_error(verdict), **untimed)
+    return row.result("failed", Reason.quoted(f"{when}: {_said(verdict)}"), error=_error(verdict), **untimed)
 
 
 def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:
@@ -290,13 +292,18 @@ def _prepared_size(rig: Rig) -> RingSize:
     return RingSize(len(prepared), wanted.cold and len(prepared) >= wanted.slots)
 
 
-def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> str | None:
-    said = [rig.prepared[0].note] if rig.prepared[0].note else []
-    for name, words in (("time", "weights per call"), ("prepared_time", "prepared")):
-        timing: Timing | None = about.get(name)
-        if timing is not None and timing.few:
-            said.append(f"{words}: {len(timing.samples)} of {rule.samples} samples, the budget ended")
-    return "; ".join(said) or None
+def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> Reason | None:
+    notes = [] if (note := rig.prepared[0].note) is None else [note]
+    if (few := _few(about.get("time"), rule)) is not None:
+        notes.append(Reason("weights per call: {k} of {n} samples, the budget ended", **few))
+    if (few := _few(about.get("prepared_time"), rule)) is not None:
+        notes.append(Reason("prepared: {k} of {n} samples, the budget ended", **few))
+    return Reason.joined(notes)
+
+
+def _few(timing: Timing | None, rule: StoppingRule) -> dict[str, int] | None:
+    """How many samples there are of how many, where they are too few."""
+    return None if timing is None or not timing.few else {"k": len(timing.samples), "n": rule.samples}
 
 
 def _worse(a: Any, b: Any) -> Any:

@@ -33,7 +33,7 @@ from convforge.bench.records import Result, Run
 from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
-from convforge.errors import UnsupportedProblem
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
 from convforge.timing.ceilings import Ceilings, measure_ceilings
 from convforge.timing.copies import Copies
@@ -237,7 +237,7 @@ class Runner:
             material = Material(case, self.runtime, check)
         except MemoryError as fault:
             for row in able:
-                self._finish(row, row.result("skipped", f"not enough memory: {fault}"), budget)
+                self._finish(row, row.result("skipped", Reason("not enough memory: {fault}", fault=str(fault))), budget)
             return
         taken = self._clock() - begin
         self._forecast.learn(self._truth_key(case, check), case.problem, taken)
@@ -264,13 +264,17 @@ class Runner:
         except UnsupportedProblem as fault:
             return row.result("refused", fault.reason_of(row.algorithm.name))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
-            return row.result("error", f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}")
+            text = f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}"
+            return row.result("error", Reason.quoted(text))
         if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:
-            return row.result("skipped", f"a call would take about {in_words(predicted[0])} ({predicted[1]}); {why}")
+            long = Reason(
+                "a call would take about {time} ({known} for {problem})", time=in_words(predicted[0]), **predicted[1]
+            )
+            return row.result("skipped", Reason.joined([long, why]))
         rule = replace(self.settings.rule, budget_s=budget.share(row))
         limit = self.settings.workspace_limit
 
-        def why_not(seconds: float) -> str | None:
+        def why_not(seconds: float) -> Reason | None:
             self._learn(row, seconds)
             return budget.refusal(row, seconds)
 
@@ -298,7 +302,7 @@ class Runner:
         if row.first:
             self._forecast.learn(method, row.problem, seconds)
 
-    def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> str | None:
+    def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> Reason | None:
         """Why no row of a case can be measured: its inputs, or the time that its truth would take."""
         if reason := material_refusal(case.problem, self.runtime.facts):
             return reason
@@ -315,10 +319,11 @@ class Runner:
         most = budget.case_share(rows)
         predicted = self._forecast.predict([self._truth_key(case, check)], case.problem, truth_time, most)
         if predicted is not None and predicted[0] > most:
-            return (
-                f"the truth would take about {in_words(predicted[0])} ({predicted[1]}); its case has {in_words(most)}; "
-                f"{in_words(budget.remaining_s)} of {budget.total_s:g} s are left"
-            )
+            time, left = in_words(predicted[0]), in_words(budget.remaining_s)
+            long = Reason("the truth would take about {time} ({known} for {problem})", time=time, **predicted[1])
+            share = Reason("its case has {share}", share=in_words(most))
+            rest = Reason("{left} of {budget} are left", left=left, budget=f"{budget.total_s:g} s")
+            return Reason.joined([long, share, rest])
         return None
 
     def _truth_key(self, case: Case, check: Checker) -> tuple[str, ...]:

@@ -256,7 +256,7 @@ def _notes(results: Iterable[Result]) -> Iterator[str]:
         yield f"Fewer samples than asked for, as the budget ended: {some(few)}."
     alike: dict[str, list[str]] = {}
     for (algorithm, status), found in without.items():
-        reasons = list(dict.fromkeys(r.reason or "" for r in found))
+        reasons = list(dict.fromkeys(str(r.reason or "") for r in found))
         more = f" (and {len(reasons) - 1} more reasons: see the CSV)" if len(reasons) > 1 else ""
         said = f"{status} on {some(r.case for r in found)}: {_short(reasons[0])}{more}"
         alike.setdefault(said, []).append(algorithm)

@@ -190,7 +190,7 @@ def _print_notes(
         if entry.plan is not None and entry.problem != problem:
             _say(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
         if entry.plan is not None and entry.plan.choice:
-            _say(console, entry.algorithm.name, entry.plan.choice)
+            _say(console, entry.algorithm.name, str(entry.plan.choice))
     for entry in entries:
         result = None if run is None else _result(entry, run)
         if entry.refusal is not None:

@@ -14,6 +14,7 @@ from convforge.cli.failure import Failure
 
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
+    from convforge.errors import Reason
     from convforge.images.kernels import Kernel
     from convforge.images.picture import Picture
     from convforge.pipeline.clock import Clock
@@ -60,7 +61,7 @@ class _Done:
     picture: Picture
     plan: Plan
     why: str
-    note: str
+    note: Reason | None
 
 
 def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:

@@ -28,8 +28,8 @@ def absence(module: str, name: str, package: str) -> Reason | None:
     --------
     >>> absence("numpy", "NumPy", "numpy") is None
     True
-    >>> absence("no_such_module", "Nothing", "nothing")
-    'Nothing is not installed: pip install nothing'
+    >>> print(absence("no_such_module", "Nothing", "nothing"))
+    Nothing is not installed: pip install nothing
     """
     if importlib.util.find_spec(module) is None:
         return Reason("{name} is not installed: pip install {package}", name=name, package=package)

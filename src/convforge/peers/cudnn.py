@@ -21,7 +21,7 @@ from convforge.problem import Conv2dProblem
 
 # What the frontend says of a plan that deselect_numeric_notes has barred.
 _DESELECTED = "Deselecting execution plan"
-_EXCLUSION = "tensor cores, Winograd or FFT"
+_EXCLUSION = Reason("tensor cores, Winograd or FFT")
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 
@@ -103,7 +103,8 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
             graph.execute(number, buffers, runtime, stream)
             return buffers["out"]
 
-        note = f"plan {number}: {name}" + (f"; {found.words}" if found else "")
+        plan_name = Reason("plan {name}", name=f"{number}: {name}")
+        note = Reason.joined([plan_name, found.words] if found else [plan_name])
         packer = None
         if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
             packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)

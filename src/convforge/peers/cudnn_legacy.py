@@ -27,6 +27,8 @@ from convforge.peers.cudnn_library import (
 from convforge.peers.libraries import missing_library
 from convforge.problem import Conv2dProblem
 
+CALL = "cudnnConvolutionForward"
+
 
 @dataclass(frozen=True, slots=True)
 class LegacyConfig(Config):
@@ -90,7 +92,7 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
         try:
             found = convolution.best(self.algorithms, runtime) if config.algorithm == "best" else None
             if found is not None and found.best is None:
-                raise CudnnStatus(found.words)
+                raise CudnnStatus(str(found.words))
             name = config.algorithm if found is None or found.best is None else self.algorithms[found.best]
             if name not in self.algorithms:
                 raise ValueError(
@@ -106,13 +108,15 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
             convolution.forward(name, {**buffers, "out": out}, runtime, stream)
             return out
 
+        own = Reason.quoted(name)
+        note = Reason.joined([own, found.words] if found else [own])
         packer = None
         if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
             packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = w if packer is None else packer(w, stream).tensors["w"]
-            return PreparedFilter({"w": packed}, packed.nbytes, f"{name}; {found.words}" if found else name)
+            return PreparedFilter({"w": packed}, packed.nbytes, note)
 
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=name,
                         workspace_bytes=convolution.workspace_bytes(name))  # fmt: skip
@@ -146,11 +150,9 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
         top, bottom, left, right = problem.padding
         zeros = problem.padding_mode in ("zeros", "constant") and problem.padding_value == 0
         if any(problem.padding) and not (zeros and top == bottom and left == right):
-            return Reason("cudnnConvolutionForward pads with zeros, as many on one side as on the other")
+            return Reason("{call} pads with zeros, as many on one side as on the other", call=CALL)
         if not problem.epilogue.is_plain:
-            return Reason(
-                "{call} has no epilogue {epilogue}", call="cudnnConvolutionForward", epilogue=str(problem.epilogue)
-            )
+            return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
         if problem.x_layout != problem.out_layout:
             return Reason(
                 "x is {x_layout} and the output {out_layout}; cuDNN is asked for one layout",

@@ -18,6 +18,7 @@ from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
+CALL = "cupyx.scipy.ndimage.correlate"
 # Ours -> the border of CuPy's filters, and of cupy.pad where the output reaches beyond the picture. Its "wrap" is an
 # interpolation's, whose period is a pixel shorter, in some functions; "grid-wrap" is ours in all.
 BORDERS = {
@@ -60,13 +61,14 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
         if not problem.epilogue.is_identity:
             return Reason(
                 "{call} has no epilogue {epilogue}",
-                call="cupyx.scipy.ndimage.correlate",
+                call=CALL,
                 epilogue=str(problem.epilogue),
             )
         calls = problem.n * problem.k * problem.c_per_group
         if not 0 < calls <= MOST_FILTERINGS:
             return Reason(
-                "cupyx.scipy.ndimage.correlate filters planes: {calls} calls are not in 1 to {most}",
+                "{call} filters planes: {calls} calls are not in 1 to {most}",
+                call=CALL,
                 calls=calls,
                 most=MOST_FILTERINGS,
             )

@@ -145,7 +145,8 @@ def type_refusal(problem: Conv2dProblem) -> Reason | None:
         )
     if problem.out_dtype != problem.x_dtype:
         return Reason(
-            "nppiFilterBorder gives the type that it takes; x is {pixels}, the output {out_dtype}",
+            "{call} gives the type that it takes; x is {pixels}, the output {out_dtype}",
+            call=CALL,
             pixels=problem.x_dtype,
             out_dtype=problem.out_dtype,
         )
@@ -156,7 +157,7 @@ def type_refusal(problem: Conv2dProblem) -> Reason | None:
             dtype=problem.x_dtype,
         )
     if problem.acc_dtype == "float64" or problem.w_dtype == "bfloat16":
-        return Reason("nppiFilterBorder sums float pixels in float32, by filters of float32")
+        return Reason("{call} sums float pixels in float32, by filters of float32", call=CALL)
     return None
 
 
@@ -165,7 +166,7 @@ def form_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.c_per_group > 1:
         return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
-        return Reason("nppiFilterBorder has neither strides nor dilation")
+        return Reason("{call} has neither strides nor dilation", call=CALL)
     if problem.x_layout != problem.out_layout:
         return Reason(
             "x is {x_layout} and the output {out_layout}; NPP takes one layout",
@@ -174,13 +175,15 @@ def form_refusal(problem: Conv2dProblem) -> Reason | None:
         )
     if problem.x_layout == "NHWC" and (problem.k != problem.c or problem.c not in INTERLEAVED):
         return Reason(
-            "nppiFilterBorder takes pixels of 1, 3 or 4 channels to as many; these have {c} to {k}",
+            "{call} takes pixels of 1, 3 or 4 channels to as many; these have {c} to {k}",
+            call=CALL,
             c=problem.c,
             k=problem.k,
         )
     if not 0 < len(parts_of(problem)) <= MOST_FILTERINGS:
         return Reason(
-            "nppiFilterBorder filters pictures: {calls} calls are not in 1 to {most}",
+            "{call} filters pictures: {calls} calls are not in 1 to {most}",
+            call=CALL,
             calls=len(parts_of(problem)),
             most=MOST_FILTERINGS,
         )
@@ -198,7 +201,7 @@ def border_refusal(problem: Conv2dProblem) -> Reason | None:
             border=problem.padding_mode,
         )
     if max(top, bottom) >= problem.r or max(left, right) >= problem.s or problem.p > problem.h or problem.q > problem.w:
-        return Reason("the output reaches beyond the picture, which nppiFilterBorder's does not")
+        return Reason("the output reaches beyond the picture, which {call}'s does not", call=CALL)
     return None
 
 
@@ -256,7 +259,7 @@ class _Turning:
             if not (found == found[:1]).all():
                 reason = Reason("{call} has one filter for all channels of a pixel; here each has its own", call=CALL)
                 raise UnsupportedProblem(str(self._problem), {self._name: reason})
-        return PreparedFilter(packed.tensors, packed.nbytes, "one filter for all channels" if shared else "")
+        return PreparedFilter(packed.tensors, packed.nbytes, Reason("one filter for all channels") if shared else None)
 
 
 def stream_context(runtime: Any, stream: Any) -> Context:

@@ -256,7 +256,7 @@ class OpencvSepFilter2d(Opencv):
             for k in range(problem.k)
         )
         terms = Terms(mixes, outputs, finite=self.finite_alone(problem, correlation))
-        return PreparedFilter({"terms": terms}, packed.nbytes, "rank one, over the channels too")
+        return PreparedFilter({"terms": terms}, packed.nbytes, Reason("rank one, over the channels too"))
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
         """See :class:`PlaneFilter`."""

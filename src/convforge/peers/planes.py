@@ -155,7 +155,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         """
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
-        mixes, note = None, ""
+        mixes, note = None, None
         channels = problem.c_per_group
         kernels = [[self.kernel(problem, packed[k, c]) for c in range(channels)] for k in range(problem.k)]
         first = [k // problem.k_per_group * channels for k in range(problem.k)]
@@ -165,10 +165,10 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         if problem.groups == 1 and channels > 1 and share and bool((packed == packed[:, :1]).all()):
             mixes = np.full((1, channels), share, packed.dtype)
             outputs = tuple(((0, self.kernel(problem, packed[k, 0] / share)),) for k in range(problem.k))
-            note = "channels share their filter: they are added up first"
+            note = Reason("channels share their filter: they are added up first")
         elif self.interleavable(problem) and bool((packed == packed[:1]).all()):
             interleaved, outputs = True, (((0, kernels[0][0]),),)
-            note = "channels share their filter: all are filtered at once"
+            note = Reason("channels share their filter: all are filtered at once")
         terms = Terms(mixes, outputs, interleaved, self.finite_alone(problem, correlation))
         return PreparedFilter({"terms": terms}, packed.nbytes, note)
 

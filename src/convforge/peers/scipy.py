@@ -59,11 +59,11 @@ class ScipyNdimage(Scipy):
         skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # NaN is among them
         if skipped.any():
             reason = Reason(
-                "{call} takes taps of at most {most:.2g} and those that are NaN for 0; this filter has one of "
-                "{tap:.2g}: scale the filter, or use a method of convforge's",
+                "{call} takes taps of at most {most} and those that are NaN for 0; this filter has one of "
+                "{tap}: scale the filter, or use a method of convforge's",
                 call=self.call,
-                most=SKIPPED,
-                tap=kernel[skipped][0],
+                most=f"{SKIPPED:.2g}",
+                tap=f"{kernel[skipped][0]:.2g}",
             )
             raise UnsupportedProblem(str(problem), {self.name: reason})
         return kernel

@@ -19,6 +19,7 @@ from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.backends.cuda.driver import CudaError
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 # Workspace that a way may take: this share of the device's memory, and at least so many bytes.
@@ -82,7 +83,7 @@ class ShortList:
         What the library calls its ways, in the plural.
     limit_bytes : int
         Workspace that a way may take.
-    exclusion : str
+    exclusion : Reason or None
         What the excluded ways have in common.
     """
 
@@ -90,32 +91,50 @@ class ShortList:
     best: int | None
     noun: str
     limit_bytes: int
-    exclusion: str = ""
+    exclusion: Reason | None = None
 
     @property
-    def words(self) -> str:
+    def words(self) -> Reason:
         """How many ways there are, and what became of them.
 
         Examples
         --------
         >>> ways = (Way("a", "run", "", 1e-6), Way("b", "large", "wants 9 GiB"), Way("c", "failed", "no such shape"))
-        >>> ShortList((*ways, Way("d", "excluded", "")), 0, "plans", 8 << 30, "tensor cores").words
-        '3 plans: 1 run, 1 wants more than 8 GiB of workspace, 1 failed: no such shape; excluded: tensor cores, 1'
+        >>> ways = (*ways, Way("d", "excluded", ""))
+        >>> print(ShortList(ways, 0, "plans", 8 << 30, Reason("tensor cores")).words)
+        3 plans: 1 run, 1 wants more than 8 GiB of workspace, 1 failed: no such shape; excluded: tensor cores, 1
         """
         by = {o: [w for w in self.ways if w.outcome == o] for o in ("run", "large", "failed", "excluded")}
-        said = [f"{len(by['run'])} run"]
-        if large := len(by["large"]):
-            said.append(f"{large} {'wants' if large == 1 else 'want'} more than {gib(self.limit_bytes)} of workspace")
-        failed = Counter(way.reason for way in by["failed"])
-        said += [f"{count} failed: {reason}" for reason, count in failed.items()]
         total = len(self.ways) - len(by["excluded"])
-        noun = self.noun.removesuffix("s") if total == 1 else self.noun
-        excluded = f"; excluded: {self.exclusion}, {len(by['excluded'])}" if by["excluded"] else ""
-        return f"{total} {noun}: {', '.join(said)}{excluded}"
+        said, rest = _counted(self.noun, total, len(by["run"])), list[Reason]()
+        if large := len(by["large"]):
+            limit = gib(self.limit_bytes)
+            one = Reason("{count} wants more than {limit} of workspace", count=large, limit=limit)
+            many = Reason("{count} want more than {limit} of workspace", count=large, limit=limit)
+            rest.append(one if large == 1 else many)
+        failed = Counter(way.reason for way in by["failed"])
+        rest += [Reason("{count} failed: {reason}", count=count, reason=reason) for reason, count in failed.items()]
+        for outcome in rest:
+            said = Reason("{first}, {rest}", first=said, rest=outcome)
+        if self.exclusion is None or not by["excluded"]:
+            return said
+        excluded = Reason("excluded: {what}, {count}", what=self.exclusion, count=len(by["excluded"]))
+        return Reason("{first}; {rest}", first=said, rest=excluded)
 
     def table(self) -> tuple[tuple[str, str, str], ...]:
         """Name, outcome, and time or reason of each way."""
         return tuple((way.name, way.outcome, way.words) for way in self.ways)
+
+
+def _counted(noun: str, count: int, run: int) -> Reason:
+    """How many ways there are, and how many of them run."""
+    counts = {"count": count, "run": run}
+    if noun == "plans":
+        one, many = Reason("{count} plan: {run} run", **counts), Reason("{count} plans: {run} run", **counts)
+    else:
+        one = Reason("{count} algorithm: {run} run", **counts)
+        many = Reason("{count} algorithms: {run} run", **counts)
+    return one if count == 1 else many
 
 
 def gib(nbytes: int) -> str:
@@ -142,7 +161,7 @@ def short_list(
     execute: Callable[[int, Buffers], None],
     *,
     noun: str,
-    exclusion: str = "",
+    exclusion: Reason | None = None,
 ) -> ShortList:
     """Try every way, and time those that run.
 

@@ -225,7 +225,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         packed = torch.ops.mkldnn._reorder_convolution_weight(
             plain, (top, left), problem.stride, problem.dilation, problem.groups, size
         )
-        return PreparedFilter({"w": packed}, plain.nbytes, "weights packed by oneDNN")
+        return PreparedFilter({"w": packed}, plain.nbytes, Reason("weights packed by oneDNN"))
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, padding: tuple[int, int]) -> Any:
         import torch

@@ -36,9 +36,9 @@ def missing_cuda() -> Reason | None:
 
     if not torch.backends.cuda.is_built():
         return Reason(
-            "PyTorch {version} was built without CUDA: pip install torch --index-url "
-            "https://download.pytorch.org/whl/cu130",
+            "PyTorch {version} was built without CUDA: {install}",
             version=torch.__version__,
+            install="pip install torch --index-url https://download.pytorch.org/whl/cu130",
         )
     if not torch.cuda.is_available():
         return Reason(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from convforge.language import gettext, ngettext
-from convforge.language.stored import stored
 from convforge.report import numbers
 from convforge.report.records import View
 from convforge.report.table import Cell, Column, Table
@@ -157,7 +156,7 @@ def ceiling_words(view: View) -> str:
     if not any(when == "after" for when, _ in view.run.ceilings):
         return gettext("They were not measured again after the run: whether the machine held still is not known.")
     if view.run.moved:
-        return gettext("They moved: {what}.").format(what=stored(view.run.moved))
+        return gettext("They moved: {what}.").format(what=view.run.moved.render(gettext))
     return gettext("They held: before and after differ by less than 10 %. The roofline uses the higher of each.")
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from convforge.bench.verdicts import Verdict
+from convforge.errors import Reason
 from convforge.language import gettext, ngettext
-from convforge.language.stored import stored
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.problem.types import PRECISIONS
 from convforge.report import numbers
@@ -121,7 +121,7 @@ class Trouble:
     method: str
     ours: bool
     status: str
-    reason: str
+    reason: Reason
     reasons: int
     cases: tuple[str, ...]
 
@@ -282,13 +282,13 @@ def _allowed(precision: str) -> str:
 
 def troubles(view: View) -> list[Trouble]:
     """Rows without a time, gathered by method and reason: wrong results first, then faults, skips and refusals."""
-    gathered: dict[tuple[str, bool, str, str], list[tuple[str, str]]] = {}
+    gathered: dict[tuple[str, bool, str, str], list[tuple[Reason, str]]] = {}
     for entry in view.entries:
         r = entry.result
         if r.status != "ok":
-            reason = r.reason or gettext("no reason was stored")
+            reason = r.reason or Reason("no reason was stored")
             # Forecasts and shares of a budget differ from row to row; what was found wrong stands word by word.
-            alike = NUMBER.sub("#", reason) if r.status in ("skipped", "refused") else reason
+            alike = NUMBER.sub("#", str(reason)) if r.status in ("skipped", "refused") else str(reason)
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
     order = ("failed", "error", "skipped", "refused")
     found = []
@@ -304,7 +304,7 @@ def cautions(view: View) -> list[str]:
     run, found = view.run, []
     if run.moved:
         words = gettext("The machine did not hold still: {what}. Measure again before quoting these numbers.")
-        found.append(words.format(what=stored(run.moved)))
+        found.append(words.format(what=run.moved.render(gettext)))
     if not run.complete:
         found.append(gettext("The run did not finish: what follows is only what was stored until then."))
     if failed := sum(1 for e in view.entries if e.result.status == "failed"):

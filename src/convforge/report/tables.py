@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from convforge.bench.verdicts import Verdict
 from convforge.language import gettext, language
-from convforge.language.stored import stored
 from convforge.report import numbers
 from convforge.report.records import Entry, View
 from convforge.report.summary import (
@@ -250,7 +249,7 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
     if not timing.cold:
         yield gettext("hot in the cache")
     if r.note:
-        yield stored(r.note)
+        yield r.note.render(gettext)
 
 
 def step_table(view: View) -> Table:
@@ -442,7 +441,7 @@ def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
     if len(t.cases) > MANY:
         words = gettext("{cases} and {n} more")
         which = words.format(cases=comma.join(t.cases[: MANY - 1]), n=len(t.cases) - MANY + 1)
-    reason = stored(t.reason)
+    reason = t.reason.render(gettext)
     if len(reason) > LONGEST_REASON:
         reason = reason[:LONGEST_REASON].rstrip() + " …"
     return (
@@ -452,7 +451,7 @@ def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
         Cell(str(len(t.cases)), len(t.cases)),
         Cell(
             gettext("such as: {reason}").format(reason=reason) if t.reasons > 1 else reason,
-            lang=_foreign(reason, t.reason),
+            lang=_foreign(reason, str(t.reason)),
         ),
         Cell(which),
     )

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from convforge.bench.reasons import to_data
 from convforge.bench.records import Result, Run
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, Series, by_case, decided, ranked, stretches
@@ -47,8 +48,8 @@ def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
             "spread": max(timing.spread for _, timing in noisy),
         }
         yield Finding("quality", "quality/noisy", values, supported=False)
-    if (words := run.moved) is not None:
-        yield Finding("quality", "quality/moved", {"words": words}, supported=False)
+    if run.moved is not None:
+        yield Finding("quality", "quality/moved", {"words": to_data(run.moved)}, supported=False)
 
 
 def ahead(found: Sequence[Reading], rule: str = "ahead") -> Iterator[Finding]:
@@ -335,7 +336,7 @@ ENGLISH = {
     "quality/error": "{rows} of {of} rows ended with an error: {methods:names}, on {cases:names}.",
     "quality/no-spread": "{times} of {of} times are single figures without a spread: small differences may be noise.",
     "quality/noisy": "{times} of {of} times are noisy (largest spread {spread:percent}): {methods:names}.",
-    "quality/moved": "The machine did not hold still ({words:moved}): differences of that size say nothing.",
+    "quality/moved": "The machine did not hold still ({words:reason}): differences of that size say nothing.",
     "ahead/all": "{method} is the fastest on {tried:all case}, by up to {most:times} ({most_case}).",
     "ahead/some": "{method} is the fastest on {n} of {tried} cases ({cases:names}), by up to {most:times} "
     "({most_case}).",

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from convforge.bench.records import Counters
+from convforge.errors import Reason
 
 # Field of Counters -> the profiler's metrics, which are added up.
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +34,16 @@ TIMEOUT_S = 120.0
 
 
 class NoCounters(RuntimeError):
-    """There are no counters, and the text says why."""
+    """There are no counters.
+
+    Attributes
+    ----------
+    reason : Reason
+    """
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ def find_profiler() -> str:
     for place in PLACES:
         if found := sorted(Path("/").glob(place.removeprefix("/"))):
             return str(found[-1])
-    raise NoCounters("NVIDIA's profiler ncu is not installed")
+    raise NoCounters(Reason("NVIDIA's profiler ncu is not installed"))
 
 
 def count(calls: Sequence[Call], device: str) -> list[Counters]:
@@ -97,14 +107,18 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
                                  env=environment)  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise NoCounters(f"ncu did not end within {TIMEOUT_S:.0f} s") from None
+            raise NoCounters(Reason("ncu did not end within {limit}", limit=f"{TIMEOUT_S:.0f} s")) from None
         except OSError as fault:
-            raise NoCounters(f"ncu cannot be run: {fault}") from None
+            raise NoCounters(Reason("ncu cannot be run: {fault}", fault=str(fault))) from None
     if ran.returncode:
-        raise NoCounters(f"ncu ended with {ran.returncode}: {_last_words(ran.stdout + ran.stderr)}")
+        said = _last_words(ran.stdout + ran.stderr)
+        raise NoCounters(Reason("ncu ended with {code}: {fault}", code=ran.returncode, fault=said))
     launches = list(_launches(ran.stdout.splitlines()))
     if [name for name, _ in launches] != [kernel for _, kernel in wanted]:
-        raise NoCounters(f"ncu saw {len(launches)} launches where {len(wanted)} were asked for, or others")
+        seen, asked = len(launches), len(wanted)
+        raise NoCounters(
+            Reason("ncu saw {seen} launches where {asked} were asked for, or others", seen=seen, asked=asked)
+        )
     return [
         Counters(call.case, call.method, call.config, kernel, **values)
         for (call, kernel), (_, values) in zip(wanted, launches, strict=True)
@@ -126,7 +140,7 @@ def _value(row: Mapping[str, str], name: str) -> float:
     try:
         total = sum(float(row[metric].replace(",", "")) for metric in METRICS[name])
     except (KeyError, ValueError):
-        raise NoCounters(f"ncu has no {' or '.join(METRICS[name])} on this GPU") from None
+        raise NoCounters(Reason("ncu has no {metrics} on this GPU", metrics=" or ".join(METRICS[name]))) from None
     return total / 100 if name.endswith("_hit") else total
 
 

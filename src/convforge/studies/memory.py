@@ -10,6 +10,7 @@ import numpy as np
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.bench.reasons import to_data
 from convforge.bench.records import Counters, Profile, Run
 from convforge.bench.store import Store, load_run
 from convforge.bench.suites import Case, load, select
@@ -195,7 +196,7 @@ def profile(runtime: Runtime, store: Store, quick: bool) -> None:
     try:
         found = Profile(tuple(count(calls, f"cuda:{runtime.device}")))  # type: ignore[attr-defined]
     except NoCounters as fault:
-        found = Profile(reason=str(fault))
+        found = Profile(reason=fault.reason)
     store.append(found.to_record())
     store.append({"kind": "end", "complete": True})
 
@@ -204,7 +205,7 @@ def counters(run: Run) -> Iterator[Finding]:
     """What a profiler counted on the largest filter: where each method finds what it asks for, and what moves."""
     profile = run.profile
     if profile is None or not profile.counters:
-        reason = None if profile is None else profile.reason
+        reason = None if profile is None else to_data(profile.reason)
         values: dict[str, Any] = {"n": len(run.results), "reason": reason}
         form = "hit-rates/none" if reason is None else "hit-rates/not-counted"
         yield Finding("hit-rates", form, values, supported=False)

@@ -20,6 +20,7 @@ from convforge.bench.row import Row
 from convforge.bench.runner import QUICK
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.studies.finding import Datum, Finding
 from convforge.studies.readings import Reading, by_case, readings
@@ -106,7 +107,7 @@ def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
         plan = method.plan(row.problem, config, runtime)
         error, reason = _checked(plan, material)
         if reason is not None:
-            store.append(row.result("failed", reason).to_record())
+            store.append(row.result("failed", Reason.quoted(reason)).to_record())
             continue
         timings = _timings(row, plan, material, rule)
         for name, timing in timings.items():

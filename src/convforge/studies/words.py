@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convforge.bench.cells import three
+from convforge.bench.reasons import from_data
 from convforge.language import gettext, language, ngettext
-from convforge.language.stored import stored
 from convforge.studies.finding import Finding
 
 # A space between two Chinese letters, and the place between a Chinese letter and a Latin one or a digit.
@@ -148,13 +148,10 @@ class English(string.Formatter):
             "inputs": gettext("number of input channels"),
         }[axis]
 
-    def say_moved(self, words: str) -> str:
-        """How the machine moved, as a run says it."""
-        return stored(words)
-
-    def say_reason(self, words: str) -> str:
-        """Why there is nothing, as a run says it."""
-        return stored(words)
+    def say_reason(self, data: Any) -> str:
+        """How the machine moved, or why there is nothing, as JSON holds it."""
+        reason = from_data(data)
+        return "" if reason is None else reason.render(gettext)
 
     def say_workload(self, load: Mapping[str, Any]) -> str:
         """What a series of cases has in common."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.timing.copies import CPU_BLOCK, copying
 from convforge.timing.ring import last_level_cache
 
@@ -70,21 +71,25 @@ def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
     return flops / min(runtime.time(run, 1) for _ in range(repeats))
 
 
-def moved(before: Ceilings, after: Ceilings) -> str | None:
-    """What changed during a run by more than 10 %, in words; None where both ceilings held.
+def moved(before: Ceilings, after: Ceilings) -> Reason | None:
+    """What changed during a run by more than 10 %; None where both ceilings held.
 
     Examples
     --------
-    >>> moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9))
-    'the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)'
+    >>> print(moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9)))
+    the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)
     """
-    pairs = (
-        ("copy bandwidth", before.copy_bytes_per_s, after.copy_bytes_per_s, "GB/s"),
-        ("the FMA peak", before.fma_flops_per_s, after.fma_flops_per_s, "GFLOP/s"),
-    )
-    said = [
-        f"{name} moved by {100 * (b / a - 1):+.0f} % ({a / 1e9:.1f} to {b / 1e9:.1f} {unit})"
-        for name, a, b, unit in pairs
-        if abs(b - a) > MOVED * a
-    ]
-    return "; ".join(said) or None
+    said = []
+    if change := _change(before.copy_bytes_per_s, after.copy_bytes_per_s):
+        said.append(Reason("copy bandwidth moved by {share} % ({before} to {after} GB/s)", **change))
+    if change := _change(before.fma_flops_per_s, after.fma_flops_per_s):
+        said.append(Reason("the FMA peak moved by {share} % ({before} to {after} GFLOP/s)", **change))
+    return Reason.joined(said)
+
+
+def _change(before: float, after: float) -> dict[str, str]:
+    """How far a ceiling moved; empty where it held."""
+    if abs(after - before) <= MOVED * before:
+        return {}
+    share = f"{100 * (after / before - 1):+.0f}"
+    return {"share": share, "before": f"{before / 1e9:.1f}", "after": f"{after / 1e9:.1f}"}

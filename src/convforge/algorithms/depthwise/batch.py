@@ -91,8 +91,8 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
     >>> DepthwiseBatch("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> str(DepthwiseBatch("emulator").refuses(problem.replace(padding=(7, 3, 3, 3)), emulator_facts()))
-    'every output must see a row of pixels: padding 7 above and 3 below, of windows of 7 rows'
+    >>> print(DepthwiseBatch("emulator").refuses(problem.replace(padding=(7, 3, 3, 3)), emulator_facts()))
+    every output must see a row of pixels: padding 7 above and 3 below, of windows of 7 rows
     """
 
     name = "depthwise_batch"
@@ -179,7 +179,7 @@ def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: 
     if (reason := halves_refusal(problem) or whole_planes_refusal(problem) or _sizes_refusal(problem)) is not None:
         return reason
     if config.channels < 1:
-        return Reason("channels={channels} must be at least 1", channels=config.channels)
+        return Reason("{name}={value} must be at least {least}", name="channels", value=config.channels, least=1)
     if (threads := 32 * config.channels) > 1024:
         return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
     if (room := 2 * config.channels * _layout(problem).room) > facts.block_shared_bytes:
@@ -194,19 +194,18 @@ def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: 
 
 def _sizes_refusal(problem: Conv2dProblem) -> Reason | None:
     if not is_small_plane(problem):
-        most = f"{SMALL_SIDE} x {SMALL_SIDE}"
         return Reason(
-            "a kernel is made for one size of planes, at most {most}; these are {h} x {w}",
-            most=most,
+            "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
+            most=SMALL_SIDE,
             h=problem.h,
             w=problem.w,
         )
     (top, bottom), below = problem.padding[:2], problem.dilation[0] * (problem.r - 1)
     if max(top, bottom) > below:
-        padding = f"padding {top} above and {bottom} below"
         return Reason(
-            "every output must see a row of pixels: {padding}, of windows of {rows} rows",
-            padding=padding,
+            "every output must see a row of pixels: padding {top} above and {bottom} below, of windows of {rows} rows",
+            top=top,
+            bottom=bottom,
             rows=below + 1,
         )
     windows = -(-problem.q // COLUMNS)

@@ -92,8 +92,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     >>> problem = parse_problem("n1c8h56w56_k8r3s3_st1_p1_g8_f32_nhwc")
     >>> DepthwiseChannels("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> DepthwiseChannels("emulator").refuses(problem.replace(x_layout="NCHW"), emulator_facts())
-    'channels must lie side by side: x_layout=NCHW must be NHWC'
+    >>> print(DepthwiseChannels("emulator").refuses(problem.replace(x_layout="NCHW"), emulator_facts()))
+    channels must lie side by side: x_layout=NCHW must be NHWC
     """
 
     name = "depthwise_channels"
@@ -170,7 +170,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
-        return Reason("vec, out_p, out_q and the block must be at least 1")
+        return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
     if problem.k % config.vec:
         return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
     if config.vec & (config.vec - 1):

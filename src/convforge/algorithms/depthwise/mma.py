@@ -118,8 +118,8 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
     >>> DepthwiseMma("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> DepthwiseMma("emulator").refuses(problem.replace(w=15), emulator_facts())
-    'rows are copied in words of two pixels: W=15 must be even'
+    >>> print(DepthwiseMma("emulator").refuses(problem.replace(w=15), emulator_facts()))
+    rows are copied in words of two pixels: W=15 must be even
     """
 
     name = "depthwise_mma"

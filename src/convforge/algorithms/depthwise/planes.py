@@ -131,8 +131,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     >>> problem = parse_problem("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
     >>> DepthwisePlanes("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> DepthwisePlanes("emulator").refuses(problem.replace(groups=64), emulator_facts())
-    'a filter must see one channel: groups=64 must equal C=128'
+    >>> print(DepthwisePlanes("emulator").refuses(problem.replace(groups=64), emulator_facts()))
+    a filter must see one channel: groups=64 must equal C=128
     """
 
     name = "depthwise_planes"
@@ -217,7 +217,7 @@ def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFa
     """Why a config cannot be; None if it can."""
     for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if config.threads > 1024:
         return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
     if (need := _registers(problem, config)) > MOST_REGISTERS:

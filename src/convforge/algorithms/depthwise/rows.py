@@ -107,8 +107,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     >>> problem = parse_problem("n32c512h14w14_k512r27s27_st1_p13_g512_f32_nchw")
     >>> DepthwiseRows("emulator").refuses(problem, emulator_facts()) is None
     True
-    >>> DepthwiseRows("emulator").refuses(problem.replace(h=112, w=112), emulator_facts())
-    'a kernel is made for one size of planes, at most 64 x 64; these are 112 x 112'
+    >>> print(DepthwiseRows("emulator").refuses(problem.replace(h=112, w=112), emulator_facts()))
+    a kernel is made for one size of planes, at most 64 x 64; these are 112 x 112
     """
 
     name = "depthwise_rows"
@@ -192,19 +192,23 @@ def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFact
     if (reason := whole_planes_refusal(problem)) is not None:
         return reason
     if not is_small_plane(problem):
-        most = f"{SMALL_SIDE} x {SMALL_SIDE}"
         return Reason(
-            "a kernel is made for one size of planes, at most {most}; these are {h} x {w}",
-            most=most,
+            "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
+            most=SMALL_SIDE,
             h=problem.h,
             w=problem.w,
         )
     for name in ("planes", "out_p"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
-        row = f"a row of {problem.w} pixels and its {config.out_p * problem.q} outputs"
-        return Reason("{row} take {need} registers; {most} are to be had", row=row, need=need, most=MOST_REGISTERS)
+        return Reason(
+            "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
+            pixels=problem.w,
+            outputs=config.out_p * problem.q,
+            need=need,
+            most=MOST_REGISTERS,
+        )
     if (threads := _threads(problem, config)) > 1024:
         return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:

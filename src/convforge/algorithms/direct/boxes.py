@@ -240,7 +240,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     """Why a config cannot be; None if it can."""
     for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if config.grain not in GRAINS:
         return Reason(
             "rows of a box begin at multiples of {grains} bytes; got {grain}",
@@ -249,9 +249,9 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
         )
     if not 32 <= (threads := config.strips * config.lanes) <= 1024:
         return Reason(
-            "a block has 32 to 1024 threads; {strips} x {lanes} are {threads}",
-            strips=config.strips,
-            lanes=config.lanes,
+            "a block has 32 to 1024 threads; {across} x {down} are {threads}",
+            across=config.strips,
+            down=config.lanes,
             threads=threads,
         )
     if groups_share_a_box(problem) and config.out_k != problem.k:

@@ -143,7 +143,7 @@ def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFa
         return reason
     for name in ("per_p", "tile_c", "tile_k"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
         return Reason(
             "the tile of {tile_c} channels with its halo takes {need} bytes of shared memory; a block has {most}",

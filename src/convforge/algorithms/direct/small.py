@@ -126,7 +126,7 @@ def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None
     if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
         return reason
     if config.out_k < 1:
-        return Reason("out_k={out_k} must be at least 1", out_k=config.out_k)
+        return Reason("{name}={value} must be at least {least}", name="out_k", value=config.out_k, least=1)
     if (need := _window(problem)) > MOST_WINDOW:
         return Reason("the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW)
     _, rows, planes = _grid(problem, config)

@@ -194,7 +194,7 @@ def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None
         return reason
     for name in ("out_p", "out_q", "out_k", "resident"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason(
             "a row of the window and the sums of {out_k} x {out_p} x {out_q} outputs take {need} registers; "

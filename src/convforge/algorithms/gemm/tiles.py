@@ -28,23 +28,22 @@ def configs_of_tile(
 ) -> list[Config] | Reason:
     """The configs of a rung with tiles of `rows` x `columns` of C, or the reason why there are none.
 
-        Parameters
-        ----------
-        configs : sequence of Config
-            The rung's own, the default first; with tiles.
+    Parameters
+    ----------
+    configs : sequence of Config
+        The rung's own, the default first; with tiles.
 
-        Examples
-        --------
-        >>> from convforge.algorithms import find
-        >>> from convforge.backends.cpu import cpu_facts
-        >>> from convforge.errors import Reason
-    from convforge.problem import parse_problem
-        >>> problem = parse_problem("m512n512k512_f32")
-        >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
-        >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
-        ['block_x=32,block_y=8']
-        >>> print(configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32))
-        its tiles are square
+    Examples
+    --------
+    >>> from convforge.algorithms import find
+    >>> from convforge.backends.cpu import cpu_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("m512n512k512_f32")
+    >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
+    >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
+    ['block_x=32,block_y=8']
+    >>> print(configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32))
+    its tiles are square
     """
     fields = _fields(configs[0])
     assert fields is not None

@@ -181,7 +181,7 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
     """Why a config cannot be; None if it can."""
     for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
         if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least 1", name=name, value=getattr(config, name))
+            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
     if not 32 <= config.threads <= 1024:
         return Reason("a block has 32 to 1024 threads; {threads} are asked for", threads=config.threads)
     sums = VECTOR_BYTES // itemsize(problem.acc_dtype)

@@ -13,6 +13,7 @@ from convforge.algorithms.include.conv import DECLARED, TYPES, address
 from convforge.algorithms.separable.factors import ROUNDINGS
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 # Elements of a filter for each thread of its block, and the most threads: pairs of lines are rotated by a warp each.
@@ -82,22 +83,22 @@ class DeviceFactors:
         )  # fmt: skip
         runtime.launch(self._kernel, self._info, args, stream)
 
-        def note() -> str:
+        def note() -> Reason:
             runtime.synchronize(stream)
             return _note(np.asarray(runtime.download(ranks)), np.asarray(runtime.download(errors)))
 
         return PreparedFilter(tensors, sum(int(t.nbytes) for t in tensors.values()), note)
 
 
-def _note(ranks: Any, errors: Any) -> str:
+def _note(ranks: Any, errors: Any) -> Reason:
     """What the filters turned out to be.
 
     Examples
     --------
-    >>> _note(np.array([1, 2]), np.array([0.0, 3e-8]))
-    'rank 2, factor error 3e-08'
+    >>> print(_note(np.array([1, 2]), np.array([0.0, 3e-8])))
+    rank 2, factor error 3e-08
     """
     error = float(errors.max(initial=0.0))
     if math.isnan(error):
-        return "a filter holds NaN or Inf, so its outputs are NaN"
-    return f"rank {ranks.max(initial=1)}, factor error {error:.0e}"
+        return Reason("a filter holds NaN or Inf, so its outputs are NaN")
+    return Reason("rank {rank}, factor error {error}", rank=int(ranks.max(initial=1)), error=f"{error:.0e}")

@@ -166,7 +166,8 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
             same = one is not None and bool((weights == weights[:1]).all())
             found = factor(weights[:1] if same else weights, problem.acc_dtype)
             tensors = {"horizontal": found.horizontal, "vertical": found.vertical, "ranks": found.ranks}
-            note = f"rank {found.ranks.max()}, factor error {found.error:.0e}"
+            rank, error = int(found.ranks.max()), f"{found.error:.0e}"
+            note = Reason("rank {rank}, factor error {error}", rank=rank, error=error)
             return PreparedFilter(tensors, sum(t.nbytes for t in tensors.values()), note)
 
         return Plan(self, problem, config, runtime, steps=[Launch(work.info, run)], prepare=prepare)
