@@ -494,7 +494,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"bench", "check", "errors", "language", "peers", "problem", "studies", "timing"},
     "libraries": {"backends", "problem"},
     "arrays": {"backends", "libraries", "problem"},
-    "replay": {"arrays", "backends", "libraries"},
+    "replay": {"arrays", "backends", "contract", "libraries"},
     "arguments": {"arrays", "contract", "problem"},
     "execution": {*_BACKENDS, *_PLANS, "arguments", "arrays", "errors", "replay", "tuning"},
     "filtering": {*_PLANS, "arguments", "arrays", "backends", "execution", "images", "libraries"},

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.backends.cpu.runtime import cpu_runtime
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -47,7 +47,7 @@ class Honest(Algorithm[GemmProblem, Tile]):
 
     def plan(self, problem: GemmProblem, config: Tile, runtime: Runtime) -> Plan:
         info = LaunchInfo(self.name, (1,), (1,))
-        return Plan(self, problem, config, runtime, steps=[Launch(info, self.compute)], prepare=self.prepare,
+        return Plan(self, problem, config, runtime, steps=[Call(info, self.compute)], prepare=self.prepare,
                     workspace_bytes=self.workspace)  # fmt: skip
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
@@ -134,7 +134,7 @@ class Hungry(Honest):
 
     def plan(self, problem: GemmProblem, config: Tile, runtime: Runtime) -> Plan:
         info = LaunchInfo(self.name, (1,), (1,))
-        return Plan(self, problem, config, runtime, steps=[Launch(info, self.compute)], prepare=self.prepare,
+        return Plan(self, problem, config, runtime, steps=[Call(info, self.compute)], prepare=self.prepare,
                     workspace_bytes=1024 * config.tile)  # fmt: skip
 
 

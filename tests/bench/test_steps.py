@@ -14,7 +14,7 @@ from tests.bench import fakes
 from tests.bench.fakes import cases, run_bench
 
 from convforge.algorithms import find
-from convforge.algorithms.contract import Buffers, Child, Chunks, Launch, Plan, Step
+from convforge.algorithms.contract import Buffers, Call, Child, Chunks, Plan, Step
 from convforge.algorithms.im2col.device import Im2col, Im2colConfig
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.emulator.runtime import emulator_runtime
@@ -52,8 +52,8 @@ class Doubling(fakes.Honest):
             return buffers["workspace"][: 4 * problem.m * problem.k].view(np.float32).reshape(problem.m, problem.k)
 
         nbytes = 4 * problem.m * problem.k
-        launches = [Launch(LaunchInfo("double_kernel", (1,), (1,)), double, "doubling", 2 * nbytes),
-                    Launch(LaunchInfo("multiply", (1,), (1,)), multiply)]  # fmt: skip
+        launches = [Call(LaunchInfo("double_kernel", (1,), (1,)), double, "doubling", 2 * nbytes),
+                    Call(LaunchInfo("multiply", (1,), (1,)), multiply)]  # fmt: skip
         return Plan(self, problem, config, runtime, steps=launches, prepare=self.prepare, workspace_bytes=nbytes)
 
 
@@ -92,8 +92,8 @@ def test_a_method_that_is_wrong_has_no_steps(tmp_path: Path) -> None:
     assert (result.status, result.steps) == ("failed", ())
 
 
-def _launch(name: str, nbytes: int | None = None) -> Launch:
-    return Launch(LaunchInfo(name, (1,), (1,)), lambda buffers, stream: None, least_bytes=nbytes)
+def _launch(name: str, nbytes: int | None = None) -> Call:
+    return Call(LaunchInfo(name, (1,), (1,)), lambda buffers, stream: None, least_bytes=nbytes)
 
 
 def test_steps_of_one_name_stay_in_their_chunks() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.runtime import LaunchInfo
 from convforge.check import Inputs, Judge, Verdict, check_nan_spread, check_plan, make_inputs, truth
@@ -49,7 +49,7 @@ class Scripted(Algorithm[Conv2dProblem, Config]):
         def run(buffers: Buffers, stream: Any) -> None:
             self.compute(problem, buffers, buffers["w"].tensors["w"])
 
-        return Plan(self, problem, config, runtime, steps=[Launch(LaunchInfo("scripted", (1,), (1,)), run)],
+        return Plan(self, problem, config, runtime, steps=[Call(LaunchInfo("scripted", (1,), (1,)), run)],
                     prepare=lambda w, stream: PreparedFilter({"w": w.copy()}, w.nbytes),
                     workspace_bytes=self.workspace_bytes)  # fmt: skip
 

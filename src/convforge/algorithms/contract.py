@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from convforge.algorithms.steps import (
+    Buffers,
+    Call,
+    Child,
+    Chunks,
+    Launch,
+    Preparation,
+    PreparedFilter,
+    Single,
+    Step,
+    nothing_to_prepare,
+)  # fmt: skip
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
@@ -47,125 +59,6 @@ class Cost:
     least_bytes: int
 
 
-# The arrays of one call by name: the problem's operands and results, and "workspace", a flat run of bytes that its
-# steps share. In the place of weights there is what the plan prepared of them, a :class:`PreparedFilter`. An
-# operand that the problem lacks is left out. All arrays are in the problem's physical layout.
-Buffers = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedFilter:
-    """Everything that a plan made of the weights: flipped, cast, transformed or packed. It owns its copies.
-
-    Attributes
-    ----------
-    tensors : dict of str to array
-    nbytes : int
-        Memory that it holds.
-    said : Reason, callable or None
-        The note, or what fetches it.
-    """
-
-    tensors: dict[str, Any]
-    nbytes: int
-    said: Reason | Callable[[], Reason | None] | None = field(default=None, repr=False)
-
-    @property
-    def note(self) -> Reason | None:
-        """What the weights turned out to be, such as a rank and the error of the factors.
-
-        Where a device found that out, it is fetched now, which waits for the stream that prepared them.
-        """
-        return self.said() if callable(self.said) else self.said
-
-
-def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
-    """For problems without weights."""
-    return PreparedFilter({}, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A step that runs one kernel over a grid.
-
-    Attributes
-    ----------
-    info : LaunchInfo
-    run : callable
-        Of the call's buffers and the stream.
-    role : str
-        What the step does for its plan, such as "expansion"; empty where the kernel's name says it.
-    least_bytes : int or None
-        Bytes that it must move if it reads and writes everything once; None where nothing is said.
-    """
-
-    info: LaunchInfo
-    run: Callable[[Buffers, Any], None] = field(repr=False)
-    role: str = ""
-    least_bytes: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Under which the bench times it, together with the plan's other steps of that name."""
-        return self.role or self.info.kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
-
-    Attributes
-    ----------
-    plan : Plan
-    parts : callable
-        The buffers of the call -> those of each call of the other plan.
-    """
-
-    plan: Plan
-    parts: Callable[[Buffers], Iterable[Buffers]] = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Under which the bench times it: the other plan's algorithm."""
-        return str(self.plan.algorithm.name)
-
-    def run(self, buffers: Buffers, stream: Any) -> None:
-        """Run the child's steps on each of its own views of the buffers."""
-        for part in self.parts(buffers):
-            self.plan.execute(part, stream)
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """Groups of steps that do not depend on each other, such as the tiles of a partition.
-
-    Each group runs with a slice of the workspace of its own, `slots` groups at a time where the runtime can.
-    """
-
-    groups: tuple[tuple[Launch | Child, ...], ...]
-    slots: int
-    slot_bytes: int
-    runtime: Runtime = field(repr=False)
-
-    def run(self, buffers: Buffers, stream: Any) -> None:
-        """Run every group, in any order."""
-
-        def task(group: tuple[Launch | Child, ...]) -> Callable[[int], None]:
-            def run(slot: int) -> None:
-                own = buffers
-                if size := self.slot_bytes:
-                    own = {**buffers, "workspace": buffers["workspace"][slot * size : (slot + 1) * size]}
-                for step in group:
-                    step.run(own, stream)
-
-            return run
-
-        self.runtime.parallel([task(group) for group in self.groups], self.slots)
-
-
-Step = Launch | Child | Chunks
-
-
 class Plan:
     """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
 
@@ -176,7 +69,7 @@ class Plan:
     ----------
     algorithm, problem, config, runtime
         What it is a plan of.
-    steps : sequence of Launch, Child or Chunks
+    steps : sequence of Launch, Call, Child or Chunks
         Run in order.
     prepare : callable, optional
         Weights as users give them, and a stream -> :class:`PreparedFilter`; left out where there are no weights.
@@ -332,7 +225,7 @@ class Plan:
 
         def walk(steps: Iterable[Step]) -> Iterator[LaunchInfo]:
             for step in steps:
-                if isinstance(step, Launch):
+                if isinstance(step, Launch | Call):
                     yield step.info
                 elif isinstance(step, Child):
                     yield from walk(step.plan.steps)
@@ -440,3 +333,9 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason 
         own=algorithm.precision,
         allowed=precision,
     )
+
+
+__all__ = [
+    "Algorithm", "Buffers", "Call", "Child", "Chunks", "Config", "Cost", "Launch", "P", "Plan", "Preparation",
+    "PreparedFilter", "Single", "Step", "nothing_to_prepare", "precision_refusal",
+]  # fmt: skip

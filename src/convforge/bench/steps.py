@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convforge.algorithms.contract import Child, Chunks, Launch, Step
+from convforge.algorithms.contract import Call, Chunks, Launch, Single, Step
 from convforge.bench.records import StepTime
 from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache
 from convforge.timing.stopping import StoppingRule
@@ -41,7 +41,7 @@ def only(steps: Iterable[Step], name: str) -> tuple[Step, ...]:
 
 def least_bytes(steps: Iterable[Step]) -> int | None:
     """What steps must move at least, together; None where one of them does not say."""
-    each = [step.least_bytes if isinstance(step, Launch) else None for step in _flat(steps)]
+    each = [step.least_bytes if isinstance(step, Launch | Call) else None for step in _flat(steps)]
     known = [nbytes for nbytes in each if nbytes is not None]
     return sum(known) if known and len(known) == len(each) else None
 
@@ -89,7 +89,7 @@ def _caller(rig: Rig, steps: tuple[Step, ...]) -> Callable[[int], None]:
     return call
 
 
-def _flat(steps: Iterable[Step]) -> Iterator[Launch | Child]:
+def _flat(steps: Iterable[Step]) -> Iterator[Single]:
     for step in steps:
         if isinstance(step, Chunks):
             for group in step.groups:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter, nothing_to_prepare
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.include.conv import address
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
@@ -122,7 +122,7 @@ class PeerPlan(Plan):
             if result is not out:
                 np.copyto(out, result)
 
-        step = Launch(LaunchInfo(kernel, (1,), (1,)), run)
+        step = Call(LaunchInfo(kernel, (1,), (1,)), run)
         super().__init__(
             algorithm, problem, config, runtime, steps=[step], prepare=prepare, workspace_bytes=workspace_bytes
         )

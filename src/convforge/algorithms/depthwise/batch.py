@@ -158,9 +158,9 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q}
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             if not problem.n:  # a block takes its last picture for those that it lacks
-                return
+                return None
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -168,10 +168,18 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
             pictures = {"n": problem.n}
             args.aligned_x = is_aligned(conv.x, conv.x_strides, pictures, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, pictures, out_run, lies.store, out_bytes)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: DeviceFacts) -> Reason | None:

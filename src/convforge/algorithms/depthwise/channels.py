@@ -152,7 +152,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
         x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -161,10 +161,18 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
             beside = (conv.x_strides.c, conv.x_strides.w, conv.out_strides.c, conv.out_strides.w)
             args.dense = args.aligned_x and args.aligned_out and beside == (1, problem.c, 1, problem.k)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
@@ -146,7 +146,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
             packed = layout.packed(filter_to_pack(problem, w, dtype.name).reshape(problem.c, -1, problem.taps), lanes)
             return PreparedFilter({"w": packed}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=prepare)
 
 
 class _Layout(NamedTuple):

@@ -188,7 +188,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
         counts = (_tiles(problem), *_strips(problem, config), lies.pitch, lies.plane, lies.first)
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -198,10 +198,18 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, {"w": 1}, lies.fill, x_bytes)
             vectors = is_aligned(conv.out, conv.out_strides, out_sizes, {"w": 1}, 2, out_bytes)
             args.aligned_out = vectors and problem.q % 2 == 0
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:

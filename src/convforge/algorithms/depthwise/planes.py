@@ -199,7 +199,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
         x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (lies.fill, store))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -207,10 +207,18 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             args.tiles = divisors
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:

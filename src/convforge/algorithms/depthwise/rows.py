@@ -173,7 +173,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -181,10 +181,18 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
             args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, x_sizes), lies.fill, x_bytes)
             out = _run(out_run, out_sizes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, out, lies.store, out_bytes)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:

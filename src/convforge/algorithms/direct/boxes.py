@@ -217,13 +217,10 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         def map_of(where: int, strides: tuple[int, ...]) -> TiledMap | None:
             return box_map(problem, box, where, strides)
 
-        def run(buffers: Buffers, stream: Any) -> None:
-            if not tiles:
-                return
+        def arguments(buffers: Buffers) -> Any:
             seen = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
             if seen is None:
-                fallback().execute(buffers, stream)
-                return
+                return None
             args = struct()
             conv = args.conv
             args.put_map("map", seen, cast(_WithMaps, runtime).tensor_map(seen))
@@ -231,9 +228,17 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             args.filter = weights.filter(buffers["w"])
             args.tiles, args.across, args.down = tiles, *divisors
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
@@ -85,9 +85,9 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         blocks = grid(problem, config.block_y, config.block_x, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_constant", blocks, (config.block_x, config.block_y)))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
-            runtime.launch(weights.kernel(buffers["w"], stream), info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)

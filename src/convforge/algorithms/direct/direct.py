@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
@@ -60,7 +60,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
             packed = correlation_filter(problem, w)
             return PreparedFilter({"w": packed}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
             packed = correlation_filter(problem, w).reshape(problem.k, problem.taps)
             return PreparedFilter({"w": packed}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=prepare)
 
     @staticmethod
     def _busy(problem: Conv2dProblem, tile_p: int, facts: DeviceFacts) -> bool:

@@ -146,23 +146,28 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
         fallback = tiled_instead(self.backend, problem, runtime)
 
-        def run(buffers: Buffers, stream: Any) -> None:
-            if not units * planes:
-                return
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
             if not is_aligned(conv.x, conv.x_strides, {**sizes, "h": problem.h}, run_of, COPY, 1):
-                fallback().execute(buffers, stream)
-                return
+                return None
             args.filter = weights.filter(buffers["w"])
             args.rows, args.units, args.spans, args.blocks = rows, units, *divisors
             args.aligned_out = is_aligned(
                 conv.out, conv.out_strides, {**sizes, "h": problem.p}, run_of, FOUR, itemsize(problem.out_dtype)
             )
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:

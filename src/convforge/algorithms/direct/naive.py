@@ -90,9 +90,16 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
         blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
         info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct(per_p=per_p, per_q=per_q)
             fill(args.conv, problem, buffers)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=WeightPacker(problem, runtime))
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=WeightPacker(problem, runtime),
+        )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
@@ -122,12 +122,12 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         )
         info = runtime.describe(kernel, info)
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
-            runtime.launch(weights.kernel(buffers["w"], stream), info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights)
+        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
 
 
 def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:

@@ -112,13 +112,21 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         weights = StagedWeights(problem, runtime, kernel)
         info = evenly(runtime, kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
             args.filter = weights.filter(buffers["w"])
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=weights.borrow)
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=weights,
+            borrow=weights.borrow,
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.include.constants import either_weights, fits_constant_memory
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
@@ -168,7 +168,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         out_sizes = {"n": problem.n, "c": problem.k // run_.store_k, "h": problem.p}
         x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (run_.chunk, run_.store_k))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct()
             conv = args.conv
             fill(conv, problem, buffers)
@@ -176,10 +176,12 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
                 args.filter = weights.filter(buffers["w"])
             args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, run_.load, x_bytes)
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
-            runtime.launch(weights.kernel(buffers["w"], stream), info, args, stream)
+            return args
 
         borrow = weights.borrow if isinstance(weights, StagedWeights) else None
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=weights, borrow=borrow)
+        return Plan(
+            self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights, borrow=borrow
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:

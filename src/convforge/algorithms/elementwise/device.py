@@ -91,10 +91,10 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
             blocks = min(blocks, runtime.facts.cores * max(runtime.facts.threads // config.block, 1))
         info = runtime.describe(kernel, LaunchInfo("relu", (blocks,), (config.block,)))
 
-        def run(buffers: Buffers, stream: Any) -> None:
-            runtime.launch(kernel, info, _arguments(problem, buffers["x"], buffers["out"]), stream)
+        def arguments(buffers: Buffers) -> Any:
+            return _arguments(problem, buffers["x"], buffers["out"])
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)])
 
 
 def _runs(problem: ElementwiseProblem, config: ReluConfig) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -46,7 +46,7 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
         def run(buffers: Buffers, stream: Any) -> None:
             runtime.launch(kernel, info, (buffers["x"], buffers["out"]), stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)])
 
     def versions(self) -> dict[str, str]:
         """NumPy's version."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
 from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -228,7 +228,7 @@ class _Steps:
         used = self._spectra_bytes + self._products_bytes + self._work_bytes
         return used + ALIGNMENT - 1 if used else 0
 
-    def of(self, chunk: _Chunk) -> list[Launch]:
+    def of(self, chunk: _Chunk) -> list[Launch | Call]:
         """The five steps of a chunk."""
         problem, cut, size = self._problem, self._cut, itemsize(self._problem.acc_dtype)
         planes_x, planes_out = (
@@ -243,35 +243,35 @@ class _Steps:
         out_bytes = round(share * problem.n * problem.k * problem.p * problem.q * itemsize(problem.out_dtype))
         gather, multiply, scatter = self._infos(chunk)
 
-        def run_gather(buffers: Buffers, stream: Any) -> None:
+        def fill_gather(buffers: Buffers) -> Any:
             args = self._gather_struct(tiles=self._tiles(buffers, chunk, products=False))
             args.span_h, args.span_w = cut.span_h, cut.span_w
-            self._launch(gather, args, buffers, stream)
+            fill(args.conv, problem, buffers)
+            return args
 
-        def run_multiply(buffers: Buffers, stream: Any) -> None:
+        def fill_multiply(buffers: Buffers) -> Any:
             filters = buffers["w"].tensors["spectra"]
             first = chunk.group * problem.k_per_group * problem.c_per_group * plane
-            args = _Multiply(
+            return _Multiply(
                 self._at(buffers, False), address(filters) + first, self._at(buffers, True),
                 cut.points, chunk.count, chunk.groups,
             )  # fmt: skip
-            self._runtime.launch(self._kernels["fft_multiply"], multiply, args, stream)
 
-        def run_scatter(buffers: Buffers, stream: Any) -> None:
-            self._launch(
-                scatter, self._scatter_struct(tiles=self._tiles(buffers, chunk, products=True)), buffers, stream
-            )
+        def fill_scatter(buffers: Buffers) -> Any:
+            args = self._scatter_struct(tiles=self._tiles(buffers, chunk, products=True))
+            fill(args.conv, problem, buffers)
+            return args
 
         def run(transform: Transform, planes: int, products: bool) -> Any:
             return lambda buffers, stream: transform(*self._pieces(buffers, products, planes * plane), stream)
 
         filter_bytes = chunk.groups * problem.k_per_group * problem.c_per_group * plane
         return [
-            Launch(gather, run_gather, "gather", x_bytes + planes_x * plane),
-            Launch(_library(there, planes_x), run(there, planes_x, False), "transform", 2 * planes_x * plane),
-            Launch(multiply, run_multiply, "multiply", (planes_x + planes_out) * plane + filter_bytes),
-            Launch(_library(back, planes_out), run(back, planes_out, True), "transform back", 2 * planes_out * plane),
-            Launch(scatter, run_scatter, "scatter", planes_out * plane + out_bytes),
+            self._launch(gather, fill_gather, "gather", x_bytes + planes_x * plane),
+            Call(_library(there, planes_x), run(there, planes_x, False), "transform", 2 * planes_x * plane),
+            self._launch(multiply, fill_multiply, "multiply", (planes_x + planes_out) * plane + filter_bytes),
+            Call(_library(back, planes_out), run(back, planes_out, True), "transform back", 2 * planes_out * plane),
+            self._launch(scatter, fill_scatter, "scatter", planes_out * plane + out_bytes),
         ]
 
     @property
@@ -299,9 +299,8 @@ class _Steps:
         for name, count in blocks.items():
             yield self._runtime.describe(self._kernels[name], LaunchInfo(name, (count,), (THREADS[name],)))
 
-    def _launch(self, info: LaunchInfo, args: Any, buffers: Buffers, stream: Any) -> None:
-        fill(args.conv, self._problem, buffers)
-        self._runtime.launch(self._kernels[info.kernel], info, args, stream)
+    def _launch(self, info: LaunchInfo, arguments: Callable[[Buffers], Any], role: str, least_bytes: int) -> Launch:
+        return Launch(info, self._kernels[info.kernel], arguments, self._runtime, role, least_bytes)
 
     def _tiles(self, buffers: Buffers, chunk: _Chunk, products: bool) -> _Tiles:
         cut, each = self._cut, self._problem.k_per_group if products else self._problem.c_per_group

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
 from convforge.algorithms.fft.tiling import TRANSFORM, transform_work
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
@@ -112,7 +112,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         chunk = max(1, min(config.tiles, len(boxes)))
         parts = _parts(problem, config, chunk)
         kernels = tuple(runtime.compile(kernel) for kernel in (cpu.gather, cpu.multiply, cpu.store))
-        steps = []
+        steps: list[Step] = []
         for first in range(0, len(boxes), chunk):
             steps += _steps(problem, config, parts, boxes[first : first + chunk], kernels, cpu.BLOCK, runtime)
         steps += outside_steps(problem, runtime)
@@ -131,7 +131,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
 
 
 def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: NDArray[np.int64],
-           kernels: tuple[Any, ...], frequencies: int, runtime: Runtime) -> list[Launch]:  # fmt: skip
+           kernels: tuple[Any, ...], frequencies: int, runtime: Runtime) -> list[Call]:  # fmt: skip
     """The two launches of a chunk of tiles: gather; transform, multiply, transform back, store."""
     g, values, cores = geometry(problem), np.empty(0, values_dtype(problem)), runtime.facts.cores
     tiles, size = len(boxes), (config.size_h, config.size_w)
@@ -164,7 +164,7 @@ def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: 
         out, end = view(buffers["out"], problem.out_layout), ends(problem, buffers)
         runtime.launch(kernels[2], store, (sums, boxes, out, g, end, values), stream)
 
-    return [Launch(gather, run_gather), Launch(whole, run_products)]
+    return [Call(gather, run_gather), Call(whole, run_products)]
 
 
 def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.fft.tiling import Tiling, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
@@ -97,40 +97,41 @@ class FftFused(DeviceConvolution[FusedConfig]):
         shared = _shared_bytes(problem, config.size)
         info = runtime.describe(kernel, LaunchInfo("fft_fused", (blocks,), (config.threads,), shared))
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             args = struct(
                 spectra=address(buffers["w"].tensors["spectra"]), tile_p=cut.tile_p, tile_q=cut.tile_q,
                 across=cut.across, tiles=cut.down * cut.across, span_h=cut.span_h, span_w=cut.span_w,
             )  # fmt: skip
             fill(args.conv, problem, buffers)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
         prepare = _Spectra(problem, config, runtime)
-        steps = [Launch(info, run), *outside_steps(problem, runtime)]
+        steps = [Launch(info, kernel, arguments, runtime), *outside_steps(problem, runtime)]
         return Plan(self, problem, config, runtime, steps=steps, prepare=prepare)
 
 
-class _Spectra:
-    """Prepares filters: cast and flipped, then transformed, each by a block."""
+class _Spectra(Preparation):
+    """Prepares filters: cast and flipped, then transformed, each by a block.
+
+    The spectra are (K, size, size) complex numbers in the order of fused.cu.
+    """
 
     def __init__(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> None:
-        self._problem, self._size, self._runtime = problem, config.size, runtime
-        self._pack = WeightPacker(problem, runtime)
-        self._complex = np.result_type(problem.acc_dtype, np.complex64)
+        pack, size = WeightPacker(problem, runtime), config.size
         fields = [(name, ctypes.c_void_p) for name in ("w", "spectra")]
-        self._struct: Any = type("Spectra", (ctypes.Structure,), {"_fields_": fields})
-        self._kernel = runtime.compile(_source(problem, config, "fft_spectra", self._struct, "Spectra"))
-        shared = _shared_bytes(problem, config.size)
-        info = LaunchInfo("fft_spectra", (problem.k,), (config.threads,), shared)
-        self._info = runtime.describe(self._kernel, info)
+        struct: Any = type("Spectra", (ctypes.Structure,), {"_fields_": fields})
+        kernel = runtime.compile(_source(problem, config, "fft_spectra", struct, "Spectra"))
+        info = LaunchInfo("fft_spectra", (problem.k,), (config.threads,), _shared_bytes(problem, size))
+        info = runtime.describe(kernel, info)
 
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The spectra of these weights, (K, size, size) complex numbers in the order of fused.cu."""
-        packed = self._pack(w, stream).tensors["w"]
-        spectra = self._runtime.empty((self._problem.k, self._size, self._size), self._complex, stream)
-        args = self._struct(address(packed), address(spectra))
-        self._runtime.launch(self._kernel, self._info, args, stream)
-        return PreparedFilter({"spectra": spectra}, int(spectra.nbytes))
+        def arguments(buffers: Buffers) -> Any:
+            return struct(address(buffers["w"]), address(buffers["spectra"]))
+
+        def spectra(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"spectra": buffers["spectra"]}, int(buffers["spectra"].nbytes))
+
+        pieces = {**pack.pieces, "spectra": ((problem.k, size, size), np.result_type(problem.acc_dtype, np.complex64))}
+        super().__init__(runtime, pieces, [*pack.steps, Launch(info, kernel, arguments, runtime)], spectra)
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:

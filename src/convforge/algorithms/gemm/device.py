@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.include.conv import address
@@ -68,12 +68,14 @@ class GemmStep(OnDevice[GemmProblem, C]):
         product = self.product(config, runtime, *lie_deep, problem.dtype)
         info = product.info(problem.m, problem.n)
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             a = _matrix(buffers["a"], problem.transpose_a, lie_deep[0])
             b = _matrix(buffers["b"].tensors["b"], not problem.transpose_b, lie_deep[1])
-            product.launch(info, product.matrix(a, b, buffers["c"], problem.k), stream)
+            return product.matrix(a, b, buffers["c"], problem.k)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+        prepare = Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
+        step = Launch(info, product.kernel, arguments, runtime)
+        return Plan(self, problem, config, runtime, steps=[step], prepare=prepare)
 
 
 def _matrix(array: Any, deep_first: bool, lies_deep: bool) -> Operand:

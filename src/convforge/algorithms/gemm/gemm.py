@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -56,7 +56,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
         def run(buffers: Buffers, stream: Any) -> None:
             runtime.launch(kernel, info, (*_matrices(problem, buffers), buffers["c"]), stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=operand_b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
         def run(buffers: Buffers, stream: Any) -> None:
             runtime.launch(kernel, info, (*_matrices(problem, buffers), buffers["c"], *tile), stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=operand_b)
 
 
 class GemmBlas(Algorithm[GemmProblem, Config]):
@@ -141,7 +141,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
             with np.errstate(invalid="ignore"):
                 np.matmul(*_matrices(problem, buffers), out=buffers["c"])
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=operand_b)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=operand_b)
 
     def versions(self) -> dict[str, str]:
         """NumPy's version and its BLAS."""

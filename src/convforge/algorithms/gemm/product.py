@@ -155,7 +155,7 @@ class Product:
             prelude = ("#define CONVOLUTION", *conv_constants(convolution))
         self.arguments = self.struct if around is None else around(self.struct)
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
-        self._kernel = runtime.compile(source)
+        self.kernel = runtime.compile(source)
 
     def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
         """The launch of a product of this size; an early one is shared out evenly.
@@ -170,11 +170,7 @@ class Product:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
                              f"{self.tiling.block_n}; a grid has at most {MOST_TILES}")  # fmt: skip
         info = LaunchInfo(self.name, (tiles,), self.tiling.threads, self.tiling.shared_bytes, early=early)
-        return evenly(self.runtime, self._kernel, info)
-
-    def launch(self, info: LaunchInfo, args: ctypes.Structure, stream: Any) -> None:
-        """Run the kernel."""
-        self.runtime.launch(self._kernel, info, args, stream)
+        return evenly(self.runtime, self.kernel, info)
 
     def matrix(self, a: Operand, b: Operand, c: Any, k: int) -> Any:
         """The struct of a call that writes a matrix."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         def steps(first: int, count: int) -> list[Launch]:
             expand_info, info = infos[count]
 
-            def expand(buffers: Buffers, stream: Any) -> None:
-                expansion.launch(expand_info, buffers, stream, first, count)
-
-            def multiply(buffers: Buffers, stream: Any) -> None:
+            def operands(buffers: Buffers) -> Any:
                 columns = _aligned(buffers["workspace"])
                 args = product.output(buffers, count, taps, first)
                 args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
@@ -120,10 +118,12 @@ class Im2col(DeviceConvolution[Im2colConfig]):
                     args.b = operand(columns, size, 1, count, False, taps * count)
                 else:
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
-                product.launch(info, args, stream)
+                return args
 
             moved = taps * problem.groups * count * size + seen * (first + count) // total - seen * first // total
-            return [Launch(expand_info, expand, "expansion", moved), Launch(info, multiply, "product")]
+            expand = partial(expansion.arguments, first=first, count=count)
+            return [Launch(expand_info, expansion.kernel, expand, runtime, "expansion", moved),
+                    Launch(info, product.kernel, operands, runtime, "product")]  # fmt: skip
 
         launches = [
             step for first in range(0, total, config.columns)
@@ -200,17 +200,17 @@ class _Expansion:
         source = KernelSource(
             "algorithms/im2col/im2col.cu", "im2col", (*conv_constants(problem), *own), self._struct, "Expansion"
         )
-        self._kernel = runtime.compile(source)
+        self.kernel = runtime.compile(source)
 
     def info(self, count: int) -> LaunchInfo:
         """The launch that expands so many columns."""
         grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
         if self._pixels_near:
             grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
-        return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
+        return self._runtime.describe(self.kernel, LaunchInfo("im2col", grid, (THREADS,)))
 
-    def launch(self, info: LaunchInfo, buffers: Buffers, stream: Any, first: int, count: int) -> None:
-        """Expand columns [first, first + count)."""
+    def arguments(self, buffers: Buffers, first: int, count: int) -> Any:
+        """The struct of a launch that expands columns [first, first + count)."""
         args = self._struct(columns=_aligned(buffers["workspace"]), first=first, count=count)
         fill(args.conv, self._problem, buffers)
-        self._runtime.launch(self._kernel, info, args, stream)
+        return args

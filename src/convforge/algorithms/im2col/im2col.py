@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Child, Chunks, Config, Plan, PreparedFilter
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.include.ends import ends, values_dtype
@@ -106,7 +106,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         dtype = float_sums(problem)
         straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
         buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
-        groups: list[tuple[Launch | Child, ...]] = []
+        groups: list[tuple[Call | Child, ...]] = []
         rows = [(p0, p1) for p0, p1, _, _ in partition.boxes(problem, config.tile_p, max(problem.q, 1))]
         products = {height: self._product(problem, config, runtime, height) for height in {p1 - p0 for p0, p1 in rows}}
         for n0 in range(0, problem.n, config.pictures):
@@ -133,7 +133,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         chunk: _Chunk,
         product: _Product,
         straight: bool,
-    ) -> tuple[Launch | Child, ...]:
+    ) -> tuple[Call | Child, ...]:
         """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
         from convforge.algorithms.im2col import cpu
 
@@ -168,11 +168,11 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
                 args = (target, view(buffers["out"], problem.out_layout), g, ends(problem, buffers), values, *where)
                 runtime.launch(cpu.store, store_info, args, stream)
 
-        def launch(kernel: str, items: int, moved: int, run: Callable[[Buffers, Any], None]) -> Launch:
+        def launch(kernel: str, items: int, moved: int, run: Callable[[Buffers, Any], None]) -> Call:
             # To move an element takes about as long as 8 vectorised operations.
             block = block_of_items(items, items * moved * 8, runtime.facts)
             info = LaunchInfo(kernel, (items,), (block,))
-            return Launch(info, run)
+            return Call(info, run)
 
         values = np.empty(0, values_dtype(problem))
         expansion = launch("im2col_expand", pictures * problem.c, problem.r * problem.s * cells, expand)

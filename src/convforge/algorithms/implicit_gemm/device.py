@@ -85,13 +85,13 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             count = min(MOST_COLUMNS, pixels - first)
             info = product.info(problem.k_per_group, count, problem.groups, early=True)
 
-            def run(buffers: Buffers, stream: Any) -> None:
+            def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)
                 args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
                 vectors = near and _channels_aligned(problem, args.store.conv)
-                product.launch(info, product.arguments(args, int(vectors)), stream)
+                return product.arguments(args, int(vectors))
 
-            return Launch(info, run)
+            return Launch(info, product.kernel, arguments, runtime)
 
         steps = [columns(first) for first in range(0, max(pixels, 1), MOST_COLUMNS)]
         return Plan(self, problem, config, runtime, steps=steps, prepare=WeightPacker(problem, runtime, "RSCK"))

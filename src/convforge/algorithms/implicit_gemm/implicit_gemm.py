@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
@@ -165,7 +165,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
             runtime.launch(pack_kernel, pack, (taps, packed))
             return PreparedFilter({"w": packed.reshape(-1)}, packed.nbytes)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=prepare)
 
 
 def _fitting(

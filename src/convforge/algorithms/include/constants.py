@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from convforge.algorithms.contract import PreparedFilter
+from convforge.algorithms.contract import Buffers, Call, Launch, PreparedFilter
 from convforge.algorithms.include.conv import WeightPacker, address
-from convforge.backends.runtime import Runtime
+from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -62,20 +63,16 @@ def fits_constant_memory(problem: Conv2dProblem) -> bool:
     return weight_bytes(problem) <= CONSTANT_BYTES
 
 
-class GlobalWeights:
+class GlobalWeights(WeightPacker):
     """Prepares filters in global memory."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        super().__init__(problem, runtime)
         self._kernel = kernel
-        self._pack = WeightPacker(problem, runtime)
 
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights; see :class:`WeightPacker`."""
-        return self._pack(w, stream)
-
-    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
-        """The kernel that reads this filter."""
-        return self._kernel
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
+        """The step that launches the kernel, with what `arguments` fills."""
+        return Launch(info, self._kernel, arguments, self._runtime)
 
 
 class ConstantWeights:
@@ -110,11 +107,15 @@ class ConstantWeights:
         dense = all(size == 1 or step == own for size, step, own in zip(sizes, steps, w.strides, strict=True))
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
 
-    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
-        """The kernel that reads this filter, to be launched on the stream."""
-        module: _Module = prepared.tensors["module"]
-        module.streams.add(self._runtime.stream_handle(stream))
-        return module.kernel
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Call:
+        """The step that launches the kernel of the prepared filter's module, with what `arguments` fills."""
+
+        def run(buffers: Buffers, stream: Any) -> None:
+            module: _Module = buffers["w"].tensors["module"]
+            module.streams.add(self._runtime.stream_handle(stream))
+            self._runtime.launch(module.kernel, info, arguments(buffers), stream)
+
+        return Call(info, run)
 
     def _take(self, stream: int, capturing: bool) -> _Module:
         """A module for work on a stream; one that a graph is to run again later belongs to that graph for good."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem
@@ -193,7 +193,7 @@ class _Weights(ctypes.Structure):
     )  # fmt: skip
 
 
-class WeightPacker:
+class WeightPacker(Preparation):
     """Casts, flips and reorders the weights on the device: what most methods do to prepare them.
 
     Parameters
@@ -206,26 +206,27 @@ class WeightPacker:
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:
         sizes = dict(zip("KCRS", problem.w_shape, strict=True))
-        self._problem, self._runtime = problem, runtime
-        self._shape = tuple(sizes[axis] for axis in order)
-        steps = {axis: int(np.prod(self._shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
-        self._packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
-        self._dtype = dtype or problem.acc_dtype
-        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[self._dtype]};")
+        shape = tuple(sizes[axis] for axis in order)
+        steps = {axis: int(np.prod(shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
+        packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
+        dtype = dtype or problem.acc_dtype
+        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[dtype]};")
         source = KernelSource(
             "algorithms/include/weights.cu", "pack_weights", (*DECLARED, *types, *constants(NEAR_K=order[-1] == "K")),
             _Weights, "Weights",
         )  # fmt: skip
-        self._kernel = runtime.compile(source)
         squares = -(-problem.k // 32) * -(-problem.taps // 32)
-        self._info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
+        info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
+        flip = int(problem.mode == "convolution")
 
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The packed filter of these weights."""
-        same = self._dtype == self._problem.w_dtype  # NumPy has no name for bfloat16, which then is what w says
-        packed = self._runtime.empty(self._shape, w.dtype if same else self._dtype, stream)
-        strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
-        args = _Weights(address(w), address(packed), strides, self._packed_strides, *self._problem.w_shape,
-                        int(self._problem.mode == "convolution"))  # fmt: skip
-        self._runtime.launch(self._kernel, self._info, args, stream)
-        return PreparedFilter({"w": packed}, packed.nbytes)
+        def arguments(buffers: Buffers) -> Any:
+            w = buffers["given"]
+            strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
+            return _Weights(address(w), address(buffers["w"]), strides, packed_strides, *problem.w_shape, flip)
+
+        def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
+
+        # NumPy has no name for bfloat16, which then is what the weights say.
+        piece = (shape, "" if dtype == problem.w_dtype else dtype)
+        super().__init__(runtime, {"w": piece}, [Launch(info, runtime.compile(source), arguments, runtime)], packed)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Buffers, Launch
+from convforge.algorithms.contract import Buffers, Call, Launch
 from convforge.algorithms.include.conv import conv_constants, fill, with_conv
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.views import view
@@ -24,7 +24,7 @@ from convforge.problem import Conv2dProblem
 THREADS = 256
 
 
-def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch]:
+def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Call]:
     """The step that stores the outputs whose windows lie in a padding of zeros; none where there are no such outputs.
 
     Parameters
@@ -66,7 +66,7 @@ def _outside(outputs: int, size: int, before: int, taps: int, stride: int, dilat
     return found
 
 
-def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -> Launch:
+def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -> Call:
     from convforge.algorithms.include.outside_cpu import store_outside
     from convforge.backends.cpu.runtime import block_of_items
 
@@ -82,7 +82,7 @@ def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -
         args = (zeros, rows, runs, out, end, values, problem.k)
         runtime.launch(kernel, info, args, stream)
 
-    return Launch(info, run)
+    return Call(info, run)
 
 
 def _on_device(problem: Conv2dProblem, runtime: Runtime) -> Launch:
@@ -93,9 +93,9 @@ def _on_device(problem: Conv2dProblem, runtime: Runtime) -> Launch:
     outputs = problem.n * problem.k * problem.p * problem.q
     info = runtime.describe(kernel, LaunchInfo("store_outside", (-(-outputs // THREADS),), (THREADS,)))
 
-    def run(buffers: Buffers, stream: Any) -> None:
+    def arguments(buffers: Buffers) -> Any:
         args = struct(outputs=outputs)
         fill(args.conv, problem, buffers)
-        runtime.launch(kernel, info, args, stream)
+        return args
 
-    return Launch(info, run)
+    return Launch(info, kernel, arguments, runtime)

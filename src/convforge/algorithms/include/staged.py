@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from convforge.algorithms.contract import PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.include.conv import Strides, WeightPacker, address
-from convforge.backends.runtime import Runtime
+from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
@@ -46,10 +47,16 @@ class StagedWeights:
     ----------
     kernel : compiled kernel
         Its struct has a :class:`Filter`.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        Takes the weights where they lie.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         self._problem, self._runtime, self._kernel = problem, runtime, kernel
+        self.borrow = Preparation(runtime, {}, (), self._borrowed)
 
     @cached_property
     def _copy(self) -> WeightPacker:
@@ -60,14 +67,14 @@ class StagedWeights:
         """A copy of these weights, in cross-correlation order."""
         return self._copy(w, stream)
 
-    def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
+    def _borrowed(self, buffers: Buffers, stream: Any) -> PreparedFilter:
         """The weights where they lie."""
-        flipped = self._problem.mode == "convolution"
-        return PreparedFilter({"w": w, **({"flipped": True} if flipped else {})}, 0)
+        flipped = {"flipped": True} if self._problem.mode == "convolution" else {}
+        return PreparedFilter({"w": buffers["given"], **flipped}, 0)
 
-    def kernel(self, prepared: PreparedFilter, stream: Any) -> Any:
-        """The kernel that reads this filter."""
-        return self._kernel
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
+        """The step that launches the kernel, with what `arguments` fills."""
+        return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
         """What the kernel is handed.

@@ -102,7 +102,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
         info = runtime.describe(kernel, info)
         outside = limits(problem.dtype)[0] if is_integer(problem.dtype) else -math.inf
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             x, out = buffers["x"], buffers["out"]
             args = struct(
                 x=address(x), out=address(out), x_strides=strides(x, problem.layout, wide),
@@ -112,9 +112,9 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
             )  # fmt: skip
             args.x_vectors = _lies_in_vectors(x, vectors.load)
             args.out_vectors = _lies_in_vectors(out, vectors.store)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)])
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
 from convforge.algorithms.include.ends import ends
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.views import view
@@ -57,7 +57,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
             x, out = view(buffers["x"], problem.layout), view(buffers["out"], problem.layout)
             runtime.launch(kernel, info, (x, out, g, sizes, end, np.empty(0, like)), stream)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)])
+        return Plan(self, problem, config, runtime, steps=[Call(info, run)])
 
 
 def _as_convolution(problem: Pool2dProblem) -> Conv2dProblem:

@@ -166,15 +166,22 @@ class Separable(DeviceConvolution[FusedConfig]):
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if lies.fill > 1 else {}
 
-        def run(buffers: Buffers, stream: Any) -> None:
+        def arguments(buffers: Buffers) -> Any:
             factors = buffers["w"].tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, buffers)
             args.tiles, args.count = divisors, numbered.count
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
-            runtime.launch(kernel, info, args, stream)
+            return args
 
-        return Plan(self, problem, config, runtime, steps=[Launch(info, run)], prepare=DeviceFactors(problem, runtime))
+        return Plan(
+            self,
+            problem,
+            config,
+            runtime,
+            steps=[Launch(info, kernel, arguments, runtime)],
+            prepare=DeviceFactors(problem, runtime),
+        )
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:

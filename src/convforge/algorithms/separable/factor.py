@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.include.conv import DECLARED, TYPES, address
 from convforge.algorithms.separable.factors import ROUNDINGS
 from convforge.backends.kernel import KernelSource, constants
@@ -33,61 +33,55 @@ class _Factoring(ctypes.Structure):
     )  # fmt: skip
 
 
-class DeviceFactors:
+class DeviceFactors(Preparation):
     """Prepares filters: reads the weights where they lie, casts, flips and factors them, a block each.
 
-    One launch on the caller's stream; nothing waits for it, so it can be captured in a graph.
+    One launch on the caller's stream; nothing waits for it, so it can be captured in a graph. For (K, C / groups, R, S)
+    weights it makes ``w[k, c] = sum over i < ranks[k, c] of outer(columns[k, c, i], rows[k, c, i])``, with room for as
+    many products as there can be: min(R, S). Where a filter holds NaN or Inf its only product is all NaN. The note is
+    read from the device when it is asked for, once the stream has got there.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        self._problem, self._runtime = problem, runtime
         elements = problem.r * problem.s
         threads = min(-(-elements // ELEMENTS // 32) * 32, MOST_THREADS)
         others = DECLARED_BYTES + 8 * (problem.r + problem.s) + 12 * min(problem.r, problem.s)
         in_shared = 8 * elements + others <= runtime.facts.block_shared_bytes
-        self._scratch_bytes = 0 if in_shared else 8 * problem.k * problem.c_per_group * elements
         types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[problem.acc_dtype]};")
         prelude = constants(R=problem.r, S=problem.s, ROUNDINGS=ROUNDINGS, THREADS=threads, IN_SHARED=in_shared)
         source = KernelSource(
             "algorithms/separable/factor.cu", "factor", (*DECLARED, *types, *prelude), _Factoring, "Factoring"
         )
-        self._kernel = runtime.compile(source)
-        filters = problem.k * problem.c_per_group
-        self._info = LaunchInfo("factor", (filters,), (threads,), 8 * elements if in_shared else 0, early=True)
-
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The factors of these weights.
-
-        Parameters
-        ----------
-        w : (K, C / groups, R, S) array
-
-        Returns
-        -------
-        PreparedFilter
-            ``w[k, c] = sum over i < ranks[k, c] of outer(columns[k, c, i], rows[k, c, i])``, with room for as many
-            products as there can be: min(R, S). Where a filter holds NaN or Inf its only product is all NaN. Its note
-            is read from the device when it is asked for, once `stream` has got there.
-        """
-        problem, runtime = self._problem, self._runtime
         filters, most = problem.w_shape[:2], min(problem.r, problem.s)
-        rows = runtime.empty((*filters, most, problem.s), problem.acc_dtype, stream)
-        columns = runtime.empty((*filters, most, problem.r), problem.acc_dtype, stream)
-        ranks, errors = runtime.empty(filters, "int32", stream), runtime.empty(filters, "float64", stream)
-        tensors = {"rows": rows, "columns": columns, "ranks": ranks, "errors": errors}
-        scratch = runtime.allocate(self._scratch_bytes, stream) if self._scratch_bytes else None
-        strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
-        args = _Factoring(
-            address(w), *map(address, tensors.values()), address(scratch) if self._scratch_bytes else None, strides,
-            problem.c_per_group, int(problem.mode == "convolution"),
-        )  # fmt: skip
-        runtime.launch(self._kernel, self._info, args, stream)
+        count = problem.k * problem.c_per_group
+        info = LaunchInfo("factor", (count,), (threads,), 8 * elements if in_shared else 0, early=True)
+        results = {
+            "rows": ((*filters, most, problem.s), problem.acc_dtype),
+            "columns": ((*filters, most, problem.r), problem.acc_dtype),
+            "ranks": (filters, "int32"), "errors": (filters, "float64"),
+        }  # fmt: skip
+        scratch = {} if in_shared else {"scratch": ((8 * count * elements,), "uint8")}
+        flip = int(problem.mode == "convolution")
 
-        def note() -> Reason:
-            runtime.synchronize(stream)
-            return _note(np.asarray(runtime.download(ranks)), np.asarray(runtime.download(errors)))
+        def arguments(buffers: Buffers) -> _Factoring:
+            w = buffers["given"]
+            strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
+            room = address(buffers["scratch"]) if scratch else None
+            made = [address(buffers[name]) for name in results]
+            return _Factoring(address(w), *made, room, strides, problem.c_per_group, flip)
 
-        return PreparedFilter(tensors, sum(int(t.nbytes) for t in tensors.values()), note)
+        def factors(buffers: Buffers, stream: Any) -> PreparedFilter:
+            tensors = {name: buffers[name] for name in results}
+
+            def note() -> Reason:
+                runtime.synchronize(stream)
+                ranks, errors = (np.asarray(runtime.download(tensors[name])) for name in ("ranks", "errors"))
+                return _note(ranks, errors)
+
+            return PreparedFilter(tensors, sum(int(t.nbytes) for t in tensors.values()), note)
+
+        step = Launch(info, runtime.compile(source), arguments, runtime)
+        super().__init__(runtime, {**results, **scratch}, [step], factors)
 
 
 def _note(ranks: Any, errors: Any) -> Reason:

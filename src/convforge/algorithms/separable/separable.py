@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
@@ -170,7 +170,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
             note = Reason("rank {rank}, factor error {error}", rank=rank, error=error)
             return PreparedFilter(tensors, sum(t.nbytes for t in tensors.values()), note)
 
-        return Plan(self, problem, config, runtime, steps=[Launch(work.info, run)], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[Call(work.info, run)], prepare=prepare)
 
 
 class _Work(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.outside import outside_steps
@@ -142,7 +142,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         panels = -(-sizes.tiles // (2 * sizes.lanes))
         chunk = max(1, min(config.panels, panels))
         parts: list[Part] = [((chunk * sizes.groups * sizes.panel_pitch,), acc)]
-        steps = []
+        steps: list[Step] = []
         for first in range(0, panels, chunk):
             count = min(chunk, panels - first)
             steps.append(self._input(cpu.transform_input, problem, sizes, parts, first, count, runtime))
@@ -165,7 +165,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(parts))
 
     def _input(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
-               runtime: Runtime) -> Launch:  # fmt: skip
+               runtime: Runtime) -> Call:  # fmt: skip
         """The launch that fills V with `count` panels from `first` on."""
         g, kernel = geometry(problem), runtime.compile(function)
         items, patch = count * sizes.blocks_c, sizes.alpha**2 * PANEL_BYTES
@@ -177,10 +177,10 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
             (v,) = carve(buffers.get("workspace"), parts)
             runtime.launch(kernel, info, (view(buffers["x"], problem.x_layout), v, g, sizes, first), stream)
 
-        return Launch(info, run)
+        return Call(info, run)
 
     def _products(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
-                  runtime: Runtime) -> Launch:  # fmt: skip
+                  runtime: Runtime) -> Call:  # fmt: skip
         """The launch that makes the outputs of those panels from U and V."""
         g, kernel, values = geometry(problem), runtime.compile(function), np.empty(0, values_dtype(problem))
         items = count * sizes.groups * sizes.blocks_k
@@ -195,7 +195,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
             args = (buffers["w"].tensors["u"], v, out, g, ends(problem, buffers), values, sizes, first, count)
             runtime.launch(kernel, info, args, stream)
 
-        return Launch(info, run)
+        return Call(info, run)
 
 
 def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: DeviceFacts) -> Sizes:

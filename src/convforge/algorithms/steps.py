@@ -1,0 +1,214 @@
+"""The steps of a plan over named buffers: launches that are declared, calls that are not, and groups of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+
+if TYPE_CHECKING:
+    from convforge.algorithms.contract import Plan
+
+# The arrays of one call by name: the problem's operands and results, and "workspace", a flat run of bytes that its
+# steps share. In the place of weights there is what the plan prepared of them, a :class:`PreparedFilter`. An
+# operand that the problem lacks is left out. All arrays are in the problem's physical layout.
+Buffers = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFilter:
+    """Everything that a plan made of the weights: flipped, cast, transformed or packed. It owns its copies.
+
+    Attributes
+    ----------
+    tensors : dict of str to array
+    nbytes : int
+        Memory that it holds.
+    said : Reason, callable or None
+        The note, or what fetches it.
+    """
+
+    tensors: dict[str, Any]
+    nbytes: int
+    said: Reason | Callable[[], Reason | None] | None = field(default=None, repr=False)
+
+    @property
+    def note(self) -> Reason | None:
+        """What the weights turned out to be, such as a rank and the error of the factors.
+
+        Where a device found that out, it is fetched now, which waits for the stream that prepared them.
+        """
+        return self.said() if callable(self.said) else self.said
+
+
+def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
+    """For problems without weights."""
+    return PreparedFilter({}, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A step that runs one kernel over a grid, declared: what it is handed follows from the buffers alone.
+
+    So a call can be made again without its plan: the addresses of buffers are written anew where they stand in the
+    struct, which its type says (:mod:`convforge.backends.structs`).
+
+    Attributes
+    ----------
+    info : LaunchInfo
+    kernel : object
+        As the runtime compiled it.
+    fill : callable
+        The call's buffers -> the struct that the kernel is handed, or None where it cannot take these arrays. It looks
+        at shapes, strides, types and the last bits of addresses.
+    runtime : Runtime
+    role : str
+        What the step does for its plan, such as "expansion"; empty where the kernel's name says it.
+    least_bytes : int or None
+        Bytes that it must move if it reads and writes everything once; None where nothing is said.
+    otherwise : callable or None
+        Gives the plan that takes the step's place where `fill` gives None; without one nothing is done there.
+    """
+
+    info: LaunchInfo
+    kernel: Any = field(repr=False)
+    fill: Callable[[Buffers], Any] = field(repr=False)
+    runtime: Runtime = field(repr=False)
+    role: str = ""
+    least_bytes: int | None = None
+    otherwise: Callable[[], Plan] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Under which the bench times it, together with the plan's other steps of that name."""
+        return self.role or self.info.kernel
+
+    def run(self, buffers: Buffers, stream: Any) -> None:
+        """Fill the struct and launch the kernel."""
+        if 0 in self.info.grid:
+            return
+        args = self.fill(buffers)
+        if args is not None:
+            self.runtime.launch(self.kernel, self.info, args, stream)
+        elif self.otherwise is not None:
+            self.otherwise().execute(buffers, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step that is not declared: work of a library, copies, kernels of the CPU. A GPU's call cannot be made again.
+
+    Attributes
+    ----------
+    info : LaunchInfo
+    run : callable
+        Of the call's buffers and the stream.
+    role, least_bytes
+        As a :class:`Launch` has them.
+    """
+
+    info: LaunchInfo
+    run: Callable[[Buffers, Any], None] = field(repr=False)
+    role: str = ""
+    least_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Under which the bench times it, together with the plan's other steps of that name."""
+        return self.role or self.info.kernel
+
+
+class Preparation:
+    """Prepares weights by launches alone, so that a call which prepares them can be made again.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    pieces : mapping of str to (shape, dtype)
+        Arrays that it takes from the stream's memory; an empty dtype is that of the weights.
+    steps : sequence of Launch
+        Over these, and "given", the weights as they came.
+    finish : callable
+        The same buffers and the stream -> what is prepared.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        pieces: Mapping[str, tuple[tuple[int, ...], Any]],
+        steps: Sequence[Launch],
+        finish: Callable[[Buffers, Any], PreparedFilter],
+    ) -> None:
+        self.pieces, self.steps, self.finish = pieces, tuple(steps), finish
+        self._runtime = runtime
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """Prepare these weights."""
+        buffers = {"given": w}
+        for name, (shape, dtype) in self.pieces.items():
+            buffers[name] = self._runtime.empty(shape, dtype or w.dtype, stream)
+        for step in self.steps:
+            step.run(buffers, stream)
+        return self.finish(buffers, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
+
+    Attributes
+    ----------
+    plan : Plan
+    parts : callable
+        The buffers of the call -> those of each call of the other plan.
+    """
+
+    plan: Plan
+    parts: Callable[[Buffers], Iterable[Buffers]] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Under which the bench times it: the other plan's algorithm."""
+        return str(self.plan.algorithm.name)
+
+    def run(self, buffers: Buffers, stream: Any) -> None:
+        """Run the child's steps on each of its own views of the buffers."""
+        for part in self.parts(buffers):
+            self.plan.execute(part, stream)
+
+
+Single = Launch | Call | Child
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Groups of steps that do not depend on each other, such as the tiles of a partition.
+
+    Each group runs with a slice of the workspace of its own, `slots` groups at a time where the runtime can.
+    """
+
+    groups: tuple[tuple[Single, ...], ...]
+    slots: int
+    slot_bytes: int
+    runtime: Runtime = field(repr=False)
+
+    def run(self, buffers: Buffers, stream: Any) -> None:
+        """Run every group, in any order."""
+
+        def task(group: tuple[Single, ...]) -> Callable[[int], None]:
+            def run(slot: int) -> None:
+                own = buffers
+                if size := self.slot_bytes:
+                    own = {**buffers, "workspace": buffers["workspace"][slot * size : (slot + 1) * size]}
+                for step in group:
+                    step.run(own, stream)
+
+            return run
+
+        self.runtime.parallel([task(group) for group in self.groups], self.slots)
+
+
+Step = Single | Chunks
