@@ -6,7 +6,7 @@ What a GPU's arrays go through (no copy to and fro, the caller's stream and memo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -69,15 +69,19 @@ class ALibrary:
     def copy(self, target: Any, source: Any) -> None:
         target.lies[...] = source.lies
 
-    def signature(self, array: Any) -> tuple[Any, ...]:
-        lies = array.lies
-        return lies.shape, lies.strides, lies.dtype, self.address(array) % 256
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+        places = [self.address(array) for array in arrays]
+        found = [(array.lies.shape, array.lies.strides, array.lies.dtype) for array in arrays]
+        return [*found, *[place % 256 for place in places]], places
 
     def address(self, array: Any) -> int:
         return int(array.lies.__array_interface__["data"][0])
 
-    def handle(self, device: str) -> int:
-        return self.current
+    def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+        return partial(self.empty, shape, dtype, device)
+
+    def handles(self, device: str) -> Any:
+        return lambda: self.current
 
     def stream(self, device: str) -> CallerStream:
         return CallerStream(self.current, partial(self.take, device=device), self.capturing)

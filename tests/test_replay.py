@@ -152,11 +152,26 @@ def test_a_filter_keeps_nothing_of_a_graph(library: ALibrary) -> None:
     assert len(blur._kept) == 1
 
 
-def test_an_array_twice_or_a_cast_bias_goes_the_whole_way(library: ALibrary) -> None:
-    """A pointer that could be into either of two arrays says nothing."""
+def test_arrays_that_share_memory_are_told_apart(library: ALibrary) -> None:
+    """First one array twice, and one within another; then others of the same kinds, each in memory of its own."""
+    x = there(whole(3, 3, 3, 3))
+    np.testing.assert_array_equal(convforge.conv2d(x, x).lies, convolved(x.lies, x.lies))
+    wide = there(whole(1, 3, 16, 16))
+    inner = There(wide.lies[0, :, :3, :3][None])
+    np.testing.assert_array_equal(convforge.conv2d(wide, inner).lies, convolved(wide.lies, inner.lies))
+    assert kept() == 2
+    for _ in range(2):
+        x, w = there(whole(3, 3, 3, 3)), there(whole(3, 3, 3, 3))
+        np.testing.assert_array_equal(convforge.conv2d(x, w).lies, convolved(x.lies, w.lies))
+        wide, other = there(whole(1, 3, 16, 16)), there(whole(1, 3, 16, 16))
+        inner = There(other.lies[0, :, :3, :3][None])
+        np.testing.assert_array_equal(convforge.conv2d(wide, inner).lies, convolved(wide.lies, inner.lies))
+    assert kept() == 2
+
+
+def test_a_cast_bias_goes_the_whole_way(library: ALibrary) -> None:
     x, w, b = there(whole(3, 3, 3, 3)), there(whole(4, 3, 3, 3)), there(whole(4, dtype=np.float64))
     for _ in range(2):
-        np.testing.assert_array_equal(convforge.conv2d(x, x).lies, convolved(x.lies, x.lies))
         np.testing.assert_array_equal(
             convforge.conv2d(x, w, b).lies, convolved(x.lies, w.lies) + b.lies[:, None, None].astype(np.float32)
         )

@@ -12,14 +12,14 @@ import numpy as np
 from convforge.algorithms import find, make_config, refusal
 from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
 from convforge.arguments import check_word, whole_number
-from convforge.arrays import Home
+from convforge.arrays import Home, address
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import Runtime
-from convforge.backends.streams import CallerStream, Tape
+from convforge.backends.streams import CallerStream
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import Problem
-from convforge.replay import HostReady, Ready, replay
+from convforge.replay import ALIGNMENT, HostReady, Ready, ready_for
 from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measure, with_peers
 from convforge.tuning import tune as measure_bucket
 from convforge.tuning.heuristic import fit
@@ -198,23 +198,23 @@ def run(
     lacks_batch = len(shape) - x.ndim
     inputs = tuple([array for array in (x, w, operands.get("bias")) if array is not None])
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
-    tape = None if keep is None or stream is None else Tape(stream)
     first = (None,) * lacks_batch
-
     x_whole, out_whole = (x[first], output.seen[first]) if first else (x, output.seen)
-    execute(plan, x_whole, w, operands, out_whole, prepared, tape or stream)
-    if keep is not None and output.wanted is None:
-        ready: Ready | HostReady | None = None
-        if tape is not None:
-            kept = () if prepared is None else (*prepared.tensors.values(), *operands.values())
-            held = tuple(array for array in kept if hasattr(array, "strides"))
-            read = inputs if prepared is None else (x,)
-            ready = replay(home, plan.runtime, tape, read, output.seen, dtype, held, given=out is not None)
-        elif plan.runtime.facts.backend == "cpu":
-            compute = _weighted(plan, first) if prepared is None else _prepared(plan, first, prepared, operands)
-            ready = HostReady(home.library, shape[lacks_batch:], dtype, compute)
-        if ready is not None:
+
+    if keep is not None and output.wanted is None and stream is not None:
+        moving = {plan.input: x_whole}
+        if prepared is None:
+            moving |= {plan.weights: w, **operands} if plan.weights else {}
+        ready = ready_for(plan, home, moving, out_whole, prepared, operands, stream,
+                          shape=output.seen.shape, given=out is not None)  # fmt: skip
+        places = [address(array) for array in (*moving.values(), output.seen)]
+        if ready is not None and (out is not None or not places[-1] % ALIGNMENT) and ready.launch(places):
             keep(ready)
+            return output.finish(stream)
+    execute(plan, x_whole, w, operands, out_whole, prepared, stream)
+    if keep is not None and output.wanted is None and stream is None and plan.runtime.facts.backend == "cpu":
+        compute = _weighted(plan, first) if prepared is None else _prepared(plan, first, prepared, operands)
+        keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
     return output.finish(stream)
 
 

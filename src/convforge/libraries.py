@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from typing import Any, Protocol
@@ -75,10 +75,11 @@ class Library(Protocol):
         """The caller's current stream on a GPU."""
         ...
 
-    def signature(self, array: Any) -> tuple[Any, ...] | None:
-        """All that a plan looks at, on a GPU the address by its remainder of 256; None where a call goes the whole way.
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        """All that a plan looks at, and the addresses of a GPU's arrays; None where a call goes the whole way.
 
-        On the host shape and type alone: there a plan looks at the rest anew on every call.
+        A plan looks at an address's remainder of 256. On the host it is shape and type alone: there a plan looks at the
+        rest anew on every call.
         """
         ...
 
@@ -86,8 +87,12 @@ class Library(Protocol):
         """Where an array of a GPU lies."""
         ...
 
-    def handle(self, device: str) -> int:
-        """The driver's handle of the caller's current stream."""
+    def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
+        """What makes such arrays as :meth:`empty` does, again and again, while their GPU is the thread's own."""
+        ...
+
+    def handles(self, device: str) -> Callable[[], int]:
+        """What gives the driver's handle of the caller's current stream, again and again."""
         ...
 
     def take(self, nbytes: int, device: str) -> tuple[int, Any]:
@@ -102,14 +107,17 @@ class Library(Protocol):
 class _Plain:
     """What a library without more to say of it says."""
 
-    def signature(self: Any, array: Any) -> tuple[Any, ...] | None:
+    def signed(self: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         return None
 
     def address(self: Any, array: Any) -> int:
         return int(self.seen(array).__array_interface__["data"][0])
 
-    def handle(self: Any, device: str) -> int:
-        return int(self.stream(device).handle)
+    def maker(self: Any, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
+        return partial(self.empty, shape, dtype, device)
+
+    def handles(self: Any, device: str) -> Callable[[], int]:
+        return lambda: int(self.stream(device).handle)
 
     def take(self: Any, nbytes: int, device: str) -> tuple[int, Any]:
         block = self.empty((nbytes,), "uint8", device)
@@ -165,10 +173,13 @@ class _Numpy(_Plain):
     def give(self, array: Any, stream: CallerStream | None) -> Any:
         return array
 
-    def signature(self, array: Any) -> tuple[Any, ...] | None:
-        if type(array) is not np.ndarray or not array.dtype.isnative:
-            return None
-        return array.shape, array.dtype
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        found: list[Any] = []
+        for array in arrays:
+            if type(array) is not np.ndarray or not array.dtype.isnative:
+                return None
+            found += (array.shape, array.dtype)
+        return found, []
 
 
 @lru_cache(maxsize=64)
@@ -253,36 +264,50 @@ class _Torch:
     def stream(self, device: str) -> CallerStream:
         with self._torch.cuda.device(device):
             capturing = self._torch.cuda.is_current_stream_capturing()
-        return CallerStream(self.handle(device), partial(self.take, device=device), capturing)
+        return CallerStream(self.handles(device)(), partial(self.take, device=device), capturing)
 
     def take(self, nbytes: int, device: str) -> tuple[int, Any]:
-        block = self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)
+        block = self.empty((nbytes,), "uint8", device)
         return block.data_ptr(), block
 
     def give(self, array: Any, stream: CallerStream | None) -> Any:
         return array
 
-    def signature(self, array: Any) -> tuple[Any, ...] | None:
-        if type(array) not in self._plain:
-            return None
-        try:
-            place = array.data_ptr()
-        except RuntimeError:  # no memory of its own: sparse, or a tensor inside of torch.func's transforms
-            return None
-        if not place or array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
-            return None
-        if array.is_cuda:
-            return array.shape, array.stride(), array.dtype, array.get_device(), place % 256
-        return (array.shape, array.dtype) if array.is_cpu else None
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        plain, found, places = self._plain, list[Any](), list[int]()
+        for array in arrays:
+            if type(array) not in plain:
+                return None
+            try:
+                place = array.data_ptr()
+            except RuntimeError:  # no memory of its own: sparse, or a tensor inside of torch.func's transforms
+                return None
+            if not place or array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
+                return None
+            if array.is_cuda:
+                found += (array.shape, array.stride(), array.dtype, array.get_device(), place % 256)
+                places.append(place)
+            elif array.is_cpu:
+                found += (array.shape, array.dtype)
+            else:
+                return None
+        return found, places
 
     def address(self, array: Any) -> int:
         place: int = array.data_ptr()
         return place
 
-    def handle(self, device: str) -> int:
+    def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
+        steps = _dense(shape)
+        if self._quick_empty is not None and device != "cpu":
+            return partial(self._quick_empty, shape, steps, self._types[dtype])
+        place = self._torch.device(device)
+        return partial(self._torch.empty_strided, shape, steps, dtype=self._types[dtype], device=place)
+
+    def handles(self, device: str) -> Callable[[], int]:
         if self._raw_stream is not None:
-            return int(self._raw_stream(int(device[5:])))
-        return int(self._torch.cuda.current_stream(device).cuda_stream)
+            return partial(self._raw_stream, int(device[5:]))
+        return lambda: int(self._torch.cuda.current_stream(device).cuda_stream)
 
 
 @lru_cache(maxsize=1024)
@@ -357,14 +382,23 @@ class _Cupy:
     def give(self, array: Any, stream: CallerStream | None) -> Any:
         return array
 
-    def signature(self, array: Any) -> tuple[Any, ...] | None:
-        return array.shape, array.strides, array.dtype, array.data.device_id, array.data.ptr % 256
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        found: list[Any] = []
+        places: list[int] = []
+        for array in arrays:
+            place = int(array.data.ptr)
+            found += (array.shape, array.strides, array.dtype, array.data.device_id, place % 256)
+            places.append(place)
+        return found, places
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def handle(self, device: str) -> int:
-        return int(self._cupy.cuda.get_current_stream(int(device[5:])).ptr)
+    def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
+        return partial(self.empty, shape, dtype, device)
+
+    def handles(self, device: str) -> Callable[[], int]:
+        return lambda: int(self._cupy.cuda.get_current_stream(int(device[5:])).ptr)
 
 
 class _Jax(_Plain):

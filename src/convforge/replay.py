@@ -1,27 +1,30 @@
 """Calls made again in a few microseconds: on a GPU the same launches with other addresses, on the CPU the same plan.
 
-The first call of a kind goes the whole way: arguments are checked, a plan is found, structs are filled. What it
-launches is noted. All that a plan derives of its arrays, but for where they lie, follows from their shapes, strides and
-types, and from the last bits of their addresses, which decide what is aligned. So a call with the same of all these,
-and the same options, launches the same kernels with the same structs, but for the addresses in them and in the maps of
-arrays. Where these stand the type of a struct declares (:mod:`convforge.backends.structs`). On the CPU the plan looks
-at its arrays anew, and is all that is kept.
+The first call of a kind goes the whole way: arguments are checked, and a plan is found. All that its launches derive of
+the call's buffers, but for where they begin, follows from their shapes, strides and types, and from the last bits of
+their addresses, which decide what is aligned. So each launch's struct is filled once for stand-ins: arrays like the
+call's own at made-up addresses, far apart. The struct's type says where addresses are in it
+(:mod:`convforge.backends.structs`), and each then names the buffer that it points into, also where the caller's own
+arrays share memory. The first call on a GPU is made of these launches too. A call whose plan does more than launch
+kernels goes the whole way every time. On the CPU the plan looks at its arrays anew, and is all that is kept.
 """
 
 from __future__ import annotations
 
-import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+
+from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter, Step
 from convforge.arrays import Home, Seen, address, overlap, repeats, span
-from convforge.backends.maps import MAP_BYTES, AnyMap
-from convforge.backends.runtime import Runtime
-from convforge.backends.streams import CallerStream, Tape
-from convforge.backends.structs import address_places
+from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.maps import AnyMap
+from convforge.backends.streams import CallerStream
+from convforge.backends.structs import Template, address_places
 from convforge.libraries import Library, replaying
 
 # Kinds of calls that are kept; plans, kernels and a few hundred bytes each.
@@ -33,104 +36,87 @@ ALIGNMENT = 256
 # Addresses for which a launch's maps are kept encoded.
 MAPS_KEPT = 64
 
+# Bytes between stand-ins: each may reach half as far to either side.
+APART = 1 << 41
+
+
 _POINTER = struct.Struct("P")
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
-    """A launch made again: the struct as it was, and where addresses and maps stand in it.
-
-    Attributes
-    ----------
-    pointers : tuple of (int, int, int)
-        Place in the struct; which array it points into; how far.
-    maps : tuple of (int, int, int, callable)
-        The same of a map, and what encodes it for an address.
-    """
-
-    run: Callable[[Any, int], None]
-    copy: Callable[[Any], Any]
-    template: Any
-    pointers: tuple[tuple[int, int, int], ...]
-    maps: tuple[tuple[int, int, int, Callable[[int], bytes]], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
-    """A call that can be made again on other arrays of the same kind.
+    """A call on a GPU's arrays that can be made again on others of the same kind.
 
     Attributes
     ----------
-    shape, dtype, device
-        Of the result.
+    runtime : runtime of the device
+    make, address : callable
+        A new result; where an array lies.
+    take : callable
+        Bytes -> memory of the library for the current stream: its address, and what keeps it.
+    handle : callable
+        Gives the handle of the library's current stream.
     spans : tuple of (int, int)
-        First byte and the one behind the last, from where an array begins: of the result and of each input.
+        Of each input and the result the first byte and the one behind the last, from where the array begins.
     takes : tuple of int
         Bytes of memory that the call needs meanwhile.
+    launches : tuple of callable
+        Each is handed the addresses of all these, in this order, and the stream.
     held : object
         What else the launches read: the weights of a Filter. They were prepared for one stream.
     stream : int or None
         Its handle.
     """
 
-    library: Library
-    runtime: Runtime
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
+    runtime: Any
+    make: Callable[[], Any]
+    address: Callable[[Any], int]
+    take: Callable[[int], tuple[int, Any]]
+    handle: Callable[[], int]
     spans: tuple[tuple[int, int], ...]
     takes: tuple[int, ...]
-    launches: tuple[_Launch, ...]
+    launches: tuple[Callable[[Sequence[int], int], None], ...]
     held: Any
     stream: int | None
 
-    def __call__(self, inputs: tuple[Any, ...], out: Any) -> Any:
-        """The result for these inputs, in `out` where that is an array.
+    def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
+        """The result for the inputs at these addresses, in `out` where that is an array, whose address is the last.
 
         None where memory lies otherwise than it did, the stream is another, or `out` overlaps an input.
         """
-        if not self.runtime.is_current():
-            with self.runtime.current():
-                return self._run(inputs, out)
-        return self._run(inputs, out)
-
-    def _run(self, inputs: tuple[Any, ...], out: Any) -> Any:
-        library = self.library
-        stream = library.handle(self.device)
-        if self.stream is not None and self.stream != stream:
-            return None
         if out is None:
-            out = library.empty(self.shape, self.dtype, self.device)
-            places = [library.address(array) for array in (out, *inputs)]
-            ours = places[0]
-        else:
-            places = [library.address(array) for array in (out, *inputs)]
-            ours = 0
-            if self._overlapping(places):
+            out = self.make()
+            place = self.address(out)
+            if place % ALIGNMENT:
                 return None
-        if self.takes:
-            # In use until the launches stand in the stream.
-            memory = [library.take(nbytes, self.device) for nbytes in self.takes]
-            for place, _ in memory:
-                places.append(place)
-                ours |= place
-        if ours % ALIGNMENT:
+            places.append(place)
+        elif self._overlapping(places):
             return None
+        if self.runtime.is_current():
+            return out if self.launch(places) else None
+        with self.runtime.current():
+            return out if self.launch(places) else None
+
+    def launch(self, places: list[int]) -> bool:
+        """Launch all on inputs and a result at these addresses; nothing, where the call must go the whole way."""
+        stream = self.handle()
+        if self.stream is not None and self.stream != stream:
+            return False
+        if self.takes:
+            memory = [self.take(nbytes) for nbytes in self.takes]  # in use until the launches are on the stream
+            places = places + [place for place, _ in memory]
+            if any(place % ALIGNMENT for place in places[-len(memory) :]):
+                return False
         for launch in self.launches:
-            args = launch.copy(launch.template)
-            for at, which, delta in launch.pointers:
-                _POINTER.pack_into(args, at, places[which] + delta)
-            for at, which, delta, encoded in launch.maps:
-                ctypes.memmove(ctypes.addressof(args) + at, encoded(places[which] + delta), MAP_BYTES)
-            launch.run(args, stream)
-        return out
+            launch(places, stream)
+        return True
 
     def _overlapping(self, places: Sequence[int]) -> bool:
-        """Whether the first array, which is written to, may share memory with one of the others."""
-        (low, high), *spans = self.spans
-        low, high = places[0] + low, places[0] + high
+        """Whether the last array, which is written to, may share memory with one of the others."""
+        *spans, (low, high) = self.spans
+        low, high = places[-1] + low, places[-1] + high
         return any(at + first < high and low < at + last
-                   for at, (first, last) in zip(places[1:], spans, strict=True))  # fmt: skip
+                   for at, (first, last) in zip(places[:-1], spans, strict=True))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +136,7 @@ class HostReady:
     dtype: str
     compute: Callable[[tuple[Any, ...], Any], None]
 
-    def __call__(self, inputs: tuple[Any, ...], out: Any) -> Any:
+    def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
         """The result for these inputs, in `out` where that is an array; None where it cannot be written to as it is."""
         library = self.library
         seen = tuple([library.seen(array) for array in inputs])
@@ -224,23 +210,23 @@ class Calls:
         if library is None:
             return None, None
         given = inputs if inputs[-1] is not None else inputs[:-1]
-        signatures: list[Any] = []
-        for array in given if out is None else (*given, out):
+        arrays = given if out is None else (*given, out)
+        for array in arrays:
             other: Any = type(array)
             if other is not kind and replaying(other) is not library:
                 return None, None
-            signature = library.signature(array)
-            if signature is None:
-                return None, None
-            signatures.append(signature)
-        key = (*options, out is None, *signatures)
+        signed = library.signed(arrays)
+        if signed is None:
+            return None, None
+        found, places = signed
+        key = (*options, out is None, *found)
         try:
             kept = self._ready.get(key)
         except TypeError:  # an option without a hash, such as a list
             return None, None
         if kept is None or self._generation(kept.about) != kept.generation:
             return None, key
-        return kept.ready(given, out), key
+        return kept.ready(given, places, out), key
 
     def keeper(
         self, key: Any, whole: bool, stream: CallerStream | None, about: str
@@ -266,80 +252,147 @@ class Calls:
         self._ready.clear()
 
 
-def replay(
-    home: Home, runtime: Runtime, tape: Tape, inputs: Sequence[Seen], out: Seen, dtype: str, held: Sequence[Seen] = (),
-    *, given: bool = False,
+def ready_for(
+    plan: Plan, home: Home, moving: Mapping[str, Seen], out: Seen, prepared: PreparedFilter | None, fixed: Buffers,
+    stream: CallerStream, *, shape: tuple[int, ...], given: bool,
 ) -> Ready | None:  # fmt: skip
-    """A call made ready to be made again; None where it did more than launch kernels, or arrays share memory.
+    """A call of a plan, ready to be made on arrays like these; None where it does more than launch kernels.
 
     Parameters
     ----------
+    moving : mapping of str to array
+        Inputs that are others in another call, by their names in the problem; the weights as users give them.
+    prepared, fixed
+        The weights, prepared for the stream, and further inputs, where they are the same in every call.
+    shape : tuple of int
+        Of the result as the caller gets it.
     given : bool
-        `out` is an array of the caller's, whose address is like those of the calls to come.
-    held : sequence of array
-        What the launches read beside the inputs, the same each time: prepared for the tape's stream.
+        `out` is an array of the caller's.
     """
-    if not tape.launches or not tape.launches_alone:
+    stand_ins = _StandIns()
+    buffers: dict[str, Any] = {name: stand_ins.like(array) for name, array in moving.items()}
+    buffers[plan.result] = stand_ins.like(out, given)
+    if plan.workspace_bytes:
+        buffers["workspace"] = stand_ins.taken((plan.workspace_bytes,), "uint8")
+    filled: list[tuple[Launch, Any]] | None = []
+    if prepared is not None:
+        buffers |= {name: stand_ins.held(array) for name, array in fixed.items()}
+        tensors = {name: stand_ins.held(tensor) for name, tensor in prepared.tensors.items()}
+        buffers[plan.weights] = PreparedFilter(tensors, prepared.nbytes)
+    elif plan.weights:
+        if (preparation := plan.preparation) is None:
+            return None
+        own = {"given": buffers[plan.weights]}
+        for name, (sizes, dtype) in preparation.pieces.items():
+            own[name] = stand_ins.taken(sizes, dtype or own["given"].dtype)
+        filled = _filled(preparation.steps, own)
+        buffers[plan.weights] = preparation.finish(own, None)
+    steps = _filled(plan.steps, buffers)
+    if filled is None or not steps:
         return None
-    taken = [place for place, _ in tape.taken]
-    if any(place % ALIGNMENT for place in (0 if given else address(out), *taken)):
-        return None
-    pieces = [(address(array), *span(array)) for array in (out, *inputs)]
-    pieces += [(at, at, at + nbytes) for at, nbytes in tape.taken]
-    spans = tuple([(low - at, high - at) for at, low, high in pieces[: 1 + len(inputs)]])
-    moving = len(pieces)
-    pieces += [(address(array), *span(array)) for array in held]
-    launches = [again for launch in tape.launches if (again := _again(runtime, launch, pieces, moving)) is not None]
-    if len(launches) < len(tape.launches):
-        return None
-    takes = tuple([nbytes for _, nbytes in tape.taken])
-    stream = tape.handle if held else None
+    launches = []
+    for step, args in (*filled, *steps):
+        if (template := stand_ins.template(args, plan.runtime)) is None:
+            return None
+        launches.append(step.runtime.again(step.kernel, step.info, template))  # type: ignore[attr-defined]  # a GPU's
+    library, held = home.library, tuple(stand_ins.fixed.values())
+    spans = [(low - address(array), high - address(array)) for array in (*moving.values(), out)
+             for low, high in (span(array),)] if given else []  # fmt: skip
     return Ready(
-        home.library, runtime, out.shape, dtype, home.device, spans, takes, tuple(launches), tuple(held), stream
+        plan.runtime, library.maker(shape, plan.problem.out_dtype, home.device), library.address,
+        partial(library.take, device=home.device), library.handles(home.device), tuple(spans),
+        tuple(stand_ins.takes), tuple(launches), held, stream.handle if held else None,
     )  # fmt: skip
 
 
-def _again(
-    runtime: Runtime, launch: tuple[Any, Any, Any, Any], pieces: Sequence[tuple[int, int, int]], moving: int
-) -> _Launch | None:
-    """A launch as it is made again; None where an address is in none of the pieces of memory, or in several.
+class _StandIns:
+    """Arrays like those of a call at made-up addresses, each in a stretch of memory of its own.
 
-    Parameters
+    A stand-in's number is that of its address among those of a call.
+
+    Attributes
     ----------
-    moving : int
-        The first so many pieces lie elsewhere in another call.
+    takes : list of int
+        Bytes of those that stand for memory which a call takes meanwhile.
+    fixed : dict of int to array
+        The arrays that are the same in every call, by the numbers of their stand-ins; they come last.
     """
-    kernel, info, args, seen = launch
-    pointers, maps = [], []
-    kind: Any = type(args)
-    for at in address_places(kind):
-        (where,) = _POINTER.unpack_from(args, at)
-        if not where:
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self.takes: list[int] = []
+        self.fixed: dict[int, Any] = {}
+
+    def like(self, array: Seen, exactly: bool = True) -> DeviceArray:
+        """For an array; `exactly` where the last bits of its address count, else it begins as new memory does."""
+        return self._next(address(array) % ALIGNMENT if exactly else 0, array.shape, array.strides, array.dtype)
+
+    def taken(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """For new memory."""
+        made = self._next(0, shape, None, np.dtype(dtype))
+        self.takes.append(made.nbytes)
+        return made
+
+    def held(self, value: Any) -> Any:
+        """For an array that is the same in every call; what is no array stands for itself."""
+        if not hasattr(value, "strides"):
+            return value
+        self.fixed[len(self._places)] = value
+        return self.like(value)
+
+    def _next(self, lead: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any]) -> DeviceArray:
+        self._places.append((len(self._places) + 1) * APART + lead)
+        return DeviceArray.over(self._places[-1], shape, strides, dtype, None)
+
+    def template(self, args: Any, runtime: Any) -> Template | None:
+        """A struct that was filled for stand-ins, ready for others; None where an address in it is that of none."""
+        kind: Any = type(args)
+        pointers, maps = [], []
+        for at in address_places(kind):
+            (place,) = _POINTER.unpack_from(args, at)
+            if not place:
+                continue
+            if (found := self._find(place)) is None:
+                return None
+            which, delta = found
+            if which in self.fixed:
+                _POINTER.pack_into(args, at, address(self.fixed[which]) + delta)
+            else:
+                pointers.append((at, which, delta))
+        for at, seen in getattr(args, "seen", {}).items():
+            if (found := self._find(seen.address)) is None or found[0] in self.fixed:
+                return None
+            maps.append((at, *found, _encoder(runtime, seen)))
+        return Template(args, len(self._places) - len(self.fixed), pointers, maps)
+
+    def _find(self, place: int) -> tuple[int, int] | None:
+        """Which stand-in an address points into, and how far."""
+        which = (place + APART // 2) // APART - 1
+        return (which, place - self._places[which]) if 0 <= which < len(self._places) else None
+
+
+def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:
+    """All launches of steps in order, each with its struct; None where a step is more than a launch."""
+    found: list[tuple[Launch, Any]] = []
+    for step in steps:
+        if not isinstance(step, Launch):
+            return None
+        if 0 in step.info.grid:
             continue
-        if (found := _piece(where, pieces)) is None:
-            return None
-        pointers.append((at, *found))
-    for at, one in seen.items():
-        if (found := _piece(one.address, pieces)) is None:
-            return None
-        maps.append((at, *found, _encoder(runtime, one)))
-    return _Launch(
-        runtime.launcher(kernel, info), type(args).from_buffer_copy, args,
-        tuple([one for one in pointers if one[1] < moving]), tuple([one for one in maps if one[1] < moving]),
-    )  # fmt: skip
-
-
-def _piece(address: int, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """Which piece of memory an address points into, and how far; None where that is not certain."""
-    inside = [(i, address - start) for i, (start, low, high) in enumerate(pieces) if low <= address < high]
-    return inside[0] if len(inside) == 1 else None
+        if (args := step.fill(buffers)) is not None:
+            found.append((step, args))
+        elif step.otherwise is not None:
+            if (instead := _filled(step.otherwise().steps, buffers)) is None:
+                return None
+            found += instead
+    return found
 
 
 def _encoder(runtime: Any, seen: AnyMap) -> Callable[[int], bytes]:
     """What encodes a map for another address."""
 
     @lru_cache(maxsize=MAPS_KEPT)
-    def encoded(address: int) -> bytes:
-        return runtime.tensor_map(replace(seen, address=address))  # type: ignore[no-any-return]
+    def encoded(place: int) -> bytes:
+        return runtime.tensor_map(replace(seen, address=place))  # type: ignore[no-any-return]
 
     return encoded

@@ -12,7 +12,7 @@ import pytest
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.maps import without_fault
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap, TiledMap, im2col_of
-from convforge.backends.structs import MapField, address_places, struct_with_maps
+from convforge.backends.structs import MapField, Template, address_places, struct_with_maps
 
 TILED = TiledMap(1 << 20, "f16", (64, 56, 56, 32), (128, 7168, 401408), (64, 56, 2, 1), swizzle=128)
 IM2COL = im2col_of(
@@ -106,3 +106,33 @@ def test_the_fault_of_older_drivers_is_taken_out_of_small_maps_alone() -> None:
     assert struct.unpack("<16Q", mended)[1] == 2**64 - 1 - 2**21
     assert without_fault(content, 128 << 10, 13000) == content
     assert without_fault(content, 4096, 13020) == content
+
+
+class Four(ctypes.Structure):
+    """Addresses with numbers between them."""
+
+    _fields_ = (("x", ctypes.c_void_p), ("w", ctypes.c_void_p), ("count", ctypes.c_int), ("step", ctypes.c_float),
+                ("out", ctypes.c_void_p * 2))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "pointers",
+    [
+        [],
+        [(8, 1, 0)],
+        [(0, 0, 0), (8, 1, 0)],
+        [(32, 0, -16), (0, 1, 0)],
+        [(0, 1, 4), (8, 0, 0), (24, 2, 1 << 40), (32, 1, 4)],
+    ],
+)
+def test_a_template_writes_addresses_alone(pointers: list[tuple[int, int, int]]) -> None:
+    args = Four(1, 2, 3, 4.5, (5, 6))
+    template, places = Template(args, 3, pointers), [1 << 44, 2 << 44, 3 << 44]
+    expected = bytearray(bytes(args))
+    for at, which, delta in pointers:
+        struct.pack_into("P", expected, at, places[which] + delta)
+    for _ in range(2):
+        copy = template.copy()
+        template.write(copy, places)
+        assert bytes(copy) == bytes(expected)
+    assert bytes(args) == bytes(Four(1, 2, 3, 4.5, (5, 6)))

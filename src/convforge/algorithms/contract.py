@@ -216,6 +216,11 @@ class Plan:
             for step in self.steps:
                 step.run(buffers, stream)
 
+    @property
+    def preparation(self) -> Preparation | None:
+        """How calls prepare the weights, where they do so by launches alone."""
+        return self._borrow if isinstance(self._borrow, Preparation) else None
+
     def _no_fork(self) -> AbstractContextManager[None]:
         return no_fork() if self._holds_forks else nullcontext()
 

@@ -78,10 +78,6 @@ class Runtime(Protocol):
         """Run a compiled kernel over a grid, in the order of `stream`. `args` is a tuple on the CPU, else a struct."""
         ...
 
-    def launcher(self, kernel: Any, info: LaunchInfo) -> Callable[[Any, int], None]:
-        """What launches a kernel again: it is handed the struct, and the stream's handle."""
-        ...
-
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks that do not depend on each other, at most `slots` at a time; each is told its slot."""
         ...

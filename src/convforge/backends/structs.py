@@ -7,11 +7,15 @@ whoever launches a kernel again knows what to write anew.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap
+
+_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class MapField(ctypes.Structure):
@@ -71,6 +75,79 @@ def address_places(kind: Any) -> tuple[int, ...]:
     (8, 16, 24)
     """
     return tuple(_places(kind, 0))
+
+
+class Template:
+    """A struct of a launch that is made again: what stays the same in it, and where addresses of buffers go.
+
+    Parameters
+    ----------
+    args : struct
+        As it was filled.
+    count : int
+        Buffers whose addresses are handed in.
+    pointers : sequence of (int, int, int)
+        Place in the struct; which of the addresses goes there; how far behind it.
+    maps : sequence of (int, int, int, callable)
+        The same of a map, and what encodes it for an address.
+
+    Attributes
+    ----------
+    write : callable
+        A copy of the struct, and the buffers' addresses: puts them into the copy.
+    """
+
+    __slots__ = ("_args", "write")
+
+    def __init__(
+        self,
+        args: ctypes.Structure,
+        count: int,
+        pointers: Sequence[tuple[int, int, int]],
+        maps: Sequence[tuple[int, int, int, Callable[[int], bytes]]] = (),
+    ) -> None:
+        self._args = args
+        self.write = _writer(args, count, sorted(pointers), tuple(maps))
+
+    def copy(self) -> Any:
+        """A struct of its own, to be written to."""
+        return type(self._args).from_buffer_copy(self._args)
+
+
+def _writer(
+    args: ctypes.Structure,
+    count: int,
+    pointers: Sequence[tuple[int, int, int]],
+    maps: Sequence[tuple[int, int, int, Callable[[int], bytes]]],
+) -> Callable[[Any, Sequence[int]], None]:
+    """Writes everything from the first address to the last in one call, what stays the same between them included."""
+    content, form, picked = bytes(args), "=", list[int]()
+    between: list[bytes] = []
+    shifted = [(which, delta) for _, which, delta in pointers if delta]
+    behind = count + len(shifted)
+    end = first = pointers[0][0] if pointers else 0
+    moved = iter(range(count, behind))
+    for at, which, delta in pointers:
+        if at > end:
+            form += f"{at - end}s"
+            picked.append(behind + len(between))
+            between.append(content[end:at])
+        form += "Q"
+        picked.append(next(moved) if delta else which)
+        end = at + _POINTER_BYTES
+    if len(picked) == 1:  # of which an itemgetter makes no tuple
+        form, picked = form + "0s", [*picked, behind + len(between)]
+        between.append(b"")
+    pack, pick = struct.Struct(form).pack_into, itemgetter(*picked) if picked else None
+
+    def write(copy: Any, places: Sequence[int]) -> None:
+        if pick is not None:
+            far = [places[which] + delta for which, delta in shifted] if shifted else ()
+            pack(copy, first, *pick((*places, *far, *between)))
+        for at, which, delta, encoded in maps:
+            ctypes.memmove(ctypes.addressof(copy) + at, encoded(places[which] + delta), MAP_BYTES)
+
+    return write
 
 
 def _places(kind: Any, start: int) -> Iterator[int]:

@@ -78,10 +78,6 @@ class CpuRuntime:
 
         self._threads().share(run, range(0, items, block), threads)
 
-    def launcher(self, kernel: Any, info: LaunchInfo) -> Callable[[Any, int], None]:
-        """What launches a kernel again."""
-        return lambda args, stream: self.launch(kernel, info, args)
-
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -32,6 +32,17 @@ def checked(result: tuple[Any, ...]) -> Any:
 def library() -> Any:
     """The driver's own functions, for calls that must take a microsecond, or that cuda.bindings has no room for."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
+def context_getter() -> Callable[[int], int]:
+    """cuCtxGetCurrent: takes the address that the thread's context is written to, and gives the status.
+
+    It waits for nothing, so Python's lock is kept meanwhile.
+    """
+    function = ctypes.PyDLL(None, handle=library()._handle).cuCtxGetCurrent
+    function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int
+    return function
 
 
 @contextmanager

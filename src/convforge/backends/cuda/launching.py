@@ -1,15 +1,17 @@
-"""Launches of kernels, a microsecond of the host's each: the driver is handed structs that stand ready."""
+"""Launches of kernels; those made again take the host a microsecond, as the driver is handed structs that are ready."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from convforge.backends.cuda.driver import CudaError, library
 from convforge.backends.runtime import LaunchInfo
+from convforge.backends.structs import Template
 
 # CUlaunchAttributeID.
 _CLUSTER, _EARLY = 4, 6
@@ -51,8 +53,6 @@ class Launcher:
 
     def __init__(self, name: str, kernel: int, info: LaunchInfo) -> None:
         self._name, self._kernel, self._info = name, kernel, info
-        self._launch = _launch_kernel()
-        self._made = _Made()
 
     def __call__(self, args: ctypes.Structure, stream: int) -> None:
         """Launch it with a struct, which is copied, on a stream.
@@ -62,31 +62,51 @@ class Launcher:
         CudaError
             The driver refuses.
         """
-        made = self._made
-        if (config := made.config) is None:
-            config = self._make(made)
-        config.stream = stream
-        made.pointers[0] = ctypes.addressof(args)
-        if status := self._launch(made.config_at, self._kernel, made.pointers_at, None):
-            info = self._info
-            raise CudaError(f"{self._name} was not launched, grid {info.grid}, block {info.block}: {_name_of(status)}")
+        made = self._make(args)
+        made.config.stream = stream
+        if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
+            raise self._fault(status)
 
-    def _make(self, made: Any) -> _Config:
-        info = self._info
+    def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
+        """What launches it again and again: it is handed the addresses of the buffers, and the stream.
+
+        Each thread has a struct of its own, in which the addresses are written anew; the driver copies it.
+        """
+        launch, kernel, make, write, own = _launch_kernel(), self._kernel, self._make, template.write, _Made()
+
+        def again(places: Sequence[int], stream: int) -> None:
+            config = own.config
+            if config is None:
+                own.__dict__.update(make(template.copy()).__dict__)
+                config = own.config
+            write(own.args, places)
+            config.stream = stream
+            if status := launch(own.config_at, kernel, own.pointers_at, None):
+                raise self._fault(status)
+
+        return again
+
+    def _fault(self, status: int) -> CudaError:
+        info, name = self._info, _name_of(status)
+        return CudaError(f"{self._name} was not launched, grid {info.grid}, block {info.block}: {name}")
+
+    def _make(self, args: ctypes.Structure) -> SimpleNamespace:
+        """The structs for the driver, which name each other by address, so that all must be kept."""
+        info, made = self._info, SimpleNamespace(args=args)
         values: list[tuple[int, tuple[int, ...]]] = []
         if info.early:
             values.append((_EARLY, (1,)))
         if info.cluster:
             values.append((_CLUSTER, (*info.cluster, 1, 1)[:3]))
         made.attributes = (_Attribute * max(len(values), 1))(*(_Attribute(which, 0, value) for which, value in values))
-        made.pointers = (ctypes.c_void_p * 1)()
+        made.pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
         made.pointers_at = ctypes.addressof(made.pointers)
         config = _Config(
             (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes, None,
             ctypes.addressof(made.attributes), len(values),
         )  # fmt: skip
         made.config_at, made.config = ctypes.addressof(config), config
-        return config
+        return made
 
 
 @cache

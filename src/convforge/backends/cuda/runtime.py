@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel
-from convforge.backends.cuda.driver import CudaError, checked, while_capturing
+from convforge.backends.cuda.driver import CudaError, checked, context_getter, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
 from convforge.backends.cuda.launching import Launcher
@@ -28,7 +28,8 @@ from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream, Tape
+from convforge.backends.streams import CallerStream
+from convforge.backends.structs import Template
 
 # A block may ask for more shared memory than this, but the kernel must be told.
 PLAIN_SHARED_BYTES = 48 << 10
@@ -86,15 +87,22 @@ class CudaKernel:
         return float(blocks * -(-threads // 32) * 32)
 
 
+class _Seen(threading.local):
+    """Where the driver says which context is the thread's own, each time anew."""
+
+    def __init__(self) -> None:
+        self.context = ctypes.c_void_p()
+        self.at = ctypes.addressof(self.context)
+
+
 class CudaRuntime:
     """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
 
     def __init__(self, device: int = 0) -> None:
         self.facts: DeviceFacts = cuda_facts(device)  # first: it says why there is none, where a package is missing
-        from cuda.bindings import driver
         from cuda.core import Device
 
-        self._get_context, self._success = driver.cuCtxGetCurrent, driver.CUresult.CUDA_SUCCESS
+        self._get_context, self._seen = context_getter(), _Seen()
         self.device = device
         self._gpu = Device(device)
         with _restored_context():
@@ -123,8 +131,8 @@ class CudaRuntime:
 
     def is_current(self) -> bool:
         """Whether this GPU is the thread's own; asked on every call, so nothing is looked up for it."""
-        status, context = self._get_context()
-        return bool(status == self._success and int(context) == self._context)
+        seen = self._seen
+        return not self._get_context(seen.at) and seen.context.value == self._context
 
     def compile(self, kernel: KernelSource) -> CudaKernel:
         """A kernel for this GPU, compiled or taken from the disk."""
@@ -161,16 +169,17 @@ class CudaRuntime:
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
         """Run a kernel over ``info.grid`` blocks of ``info.block`` threads."""
-        taped = isinstance(stream, Tape)
-        handle = stream.launched(kernel, info, args) if taped else self.stream_handle(stream)
-        self.launcher(kernel, info)(args, handle)
+        if 0 not in info.grid:
+            self._launcher(kernel, info)(args, self.stream_handle(stream))
 
-    def launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Callable[[ctypes.Structure, int], None]:
-        """What launches a kernel again and again: it is handed the struct, and the stream's handle."""
-        if 0 in info.grid:
-            return lambda args, stream: None
+    def again(self, kernel: CudaKernel, info: LaunchInfo, template: Template) -> Callable[[Sequence[int], int], None]:
+        """What launches a kernel again and again: it is handed the buffers' addresses, and the stream's handle."""
+        return self._launcher(kernel, info).again(template)
+
+    def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
         kernel.allow_shared(info.scratch_bytes)
-        return Launcher(kernel.about.name, kernel.handle, replace(info, early=info.early and self._starts_early))
+        early = info.early and self._starts_early
+        return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch fills the GPU by itself."""

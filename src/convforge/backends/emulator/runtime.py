@@ -35,7 +35,8 @@ from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, MAP_BYTES, AnyMap, TiledMap
 from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream, Tape
+from convforge.backends.streams import CallerStream
+from convforge.backends.structs import Template
 
 # In which the threads of a block run: each until it waits or returns.
 ORDERS = ("forward", "backward", "shuffled")
@@ -134,8 +135,6 @@ class EmulatorRuntime:
         EmulatorError
             The kernel did something wrong, or no GPU would launch it so.
         """
-        if isinstance(stream, Tape):
-            stream.launched(kernel, info, args)
         self._check(kernel, info, args)
         blocks, threads = math.prod(info.grid), math.prod(info.block)
         if not blocks:
@@ -157,9 +156,17 @@ class EmulatorRuntime:
         share = min(max(share, -(-LEAST_THREADS // threads)), -(-MOST_THREADS // threads))
         self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (blocks,), (share,)), ())
 
-    def launcher(self, kernel: EmulatorKernel, info: LaunchInfo) -> Callable[[ctypes.Structure, int], None]:
-        """What launches a kernel again."""
-        return lambda args, stream: self.launch(kernel, info, args, stream)
+    def again(
+        self, kernel: EmulatorKernel, info: LaunchInfo, template: Template
+    ) -> Callable[[Sequence[int], int], None]:
+        """What launches a kernel again, on buffers at other addresses."""
+
+        def again(places: Sequence[int], stream: int) -> None:
+            args = template.copy()
+            template.write(args, places)
+            self.launch(kernel, info, args, stream)
+
+        return again
 
     def _check(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> None:
         """Refuse what a GPU would refuse."""
@@ -315,7 +322,7 @@ class EmulatorRuntime:
 
 
 def _handle(stream: Any) -> int:
-    """A stream's number, for which all work but launches asks, as on a GPU: see :class:`Tape`."""
+    """A stream's number."""
     return stream.handle if isinstance(stream, CallerStream) else int(stream or 0)
 
 
