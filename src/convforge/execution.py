@@ -208,7 +208,8 @@ def run(
         ready = ready_for(plan, home, moving, out_whole, prepared, operands, stream,
                           shape=output.seen.shape, given=out is not None)  # fmt: skip
         places = [address(array) for array in (*moving.values(), output.seen)]
-        if ready is not None and (out is not None or not places[-1] % ALIGNMENT) and ready.launch(places):
+        lies_well = out is not None or not places[-1] % ALIGNMENT
+        if ready is not None and lies_well and ready.run(places, output.written) is not None:
             keep(ready)
             return output.finish(stream)
     execute(plan, x_whole, w, operands, out_whole, prepared, stream)

@@ -196,6 +196,7 @@ class _Torch:
         self._types = {name: getattr(torch, name) for name in SHORT_NAMES if hasattr(torch, name)}
         self._names = {dtype: name for name, dtype in self._types.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
+        self.address: Callable[[Any], int] = torch.Tensor.data_ptr
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         # What torch.compile's own code asks, as it is quick.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -292,10 +293,6 @@ class _Torch:
             else:
                 return None
         return found, places
-
-    def address(self, array: Any) -> int:
-        place: int = array.data_ptr()
-        return place
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
         steps = _dense(shape)

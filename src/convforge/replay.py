@@ -84,32 +84,32 @@ class Ready:
 
         None where memory lies otherwise than it did, the stream is another, or `out` overlaps an input.
         """
+        if out is not None and self._overlapping(places):
+            return None
+        if self.runtime.is_current():
+            return self.run(places, out)
+        with self.runtime.current():
+            return self.run(places, out)
+
+    def run(self, places: list[int], out: Any) -> Any:
+        """The same on the GPU that is the thread's own, where `out` overlaps nothing."""
+        stream = self.handle()
+        if self.stream is not None and self.stream != stream:
+            return None
         if out is None:
             out = self.make()
             place = self.address(out)
             if place % ALIGNMENT:
                 return None
             places.append(place)
-        elif self._overlapping(places):
-            return None
-        if self.runtime.is_current():
-            return out if self.launch(places) else None
-        with self.runtime.current():
-            return out if self.launch(places) else None
-
-    def launch(self, places: list[int]) -> bool:
-        """Launch all on inputs and a result at these addresses; nothing, where the call must go the whole way."""
-        stream = self.handle()
-        if self.stream is not None and self.stream != stream:
-            return False
         if self.takes:
             memory = [self.take(nbytes) for nbytes in self.takes]  # in use until the launches are on the stream
             places = places + [place for place, _ in memory]
             if any(place % ALIGNMENT for place in places[-len(memory) :]):
-                return False
+                return None
         for launch in self.launches:
             launch(places, stream)
-        return True
+        return out
 
     def _overlapping(self, places: Sequence[int]) -> bool:
         """Whether the last array, which is written to, may share memory with one of the others."""
