@@ -69,7 +69,9 @@ class ALibrary:
     def copy(self, target: Any, source: Any) -> None:
         target.lies[...] = source.lies
 
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        if not all(type(array) is There for array in arrays):
+            return None
         places = [self.address(array) for array in arrays]
         found = [(array.lies.shape, array.lies.strides, array.lies.dtype) for array in arrays]
         return [*found, *[place % 256 for place in places]], places

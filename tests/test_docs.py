@@ -444,8 +444,8 @@ def test_the_examples_results_depend_on_its_files(example: Any) -> None:
 
 # The layering of architecture.md.
 
-# Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py and traits.py, "kernel
-# pieces" what stands in algorithms/include, "list" is algorithms/__init__.py.
+# Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py, steps.py and traits.py,
+# "kernel pieces" what stands in algorithms/include, "list" is algorithms/__init__.py.
 _BACKENDS = {"backends", "backends.cpu", "backends.emulator"}
 # What plans are found and made with.
 _PLANS = {"contract", "list", "peers", "problem"}
@@ -518,9 +518,8 @@ def room_of(module: tuple[str, ...]) -> str:
         return ".".join(module[:2])
     if module[0] == "algorithms":
         inside = module[1] if len(module) > 1 else ""
-        return {"": "list", "contract": "contract", "traits": "contract", "include": "kernel pieces"}.get(
-            inside, "algorithms"
-        )
+        own = dict.fromkeys(("contract", "steps", "traits"), "contract")
+        return {"": "list", "include": "kernel pieces", **own}.get(inside, "algorithms")
     return module[0]
 
 

@@ -78,6 +78,7 @@ class Library(Protocol):
     def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         """All that a plan looks at, and the addresses of a GPU's arrays; None where a call goes the whole way.
 
+        So it does where one of them is not the library's.
         A plan looks at an address's remainder of 256. On the host it is shape and type alone: there a plan looks at the
         rest anew on every call.
         """
@@ -383,6 +384,8 @@ class _Cupy:
         found: list[Any] = []
         places: list[int] = []
         for array in arrays:
+            if type(array) is not self._cupy.ndarray:
+                return None
             place = int(array.data.ptr)
             found += (array.shape, array.strides, array.dtype, array.data.device_id, place % 256)
             places.append(place)

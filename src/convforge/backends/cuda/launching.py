@@ -6,8 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.backends.cuda.driver import CudaError, library
 from convforge.backends.runtime import LaunchInfo
@@ -32,10 +31,20 @@ class _Config(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Made(threading.local):
-    """The structs of one thread for the driver; `config` is None until the thread launches for the first time."""
+class _Made(NamedTuple):
+    """What the driver is handed for a launch; `kept` is what the others hold the addresses of."""
 
-    config: Any = None
+    args: ctypes.Structure
+    config: _Config
+    config_at: int
+    pointers_at: int
+    kept: Any
+
+
+class _Own(threading.local):
+    """The structs of one thread for the driver; None until the thread launches for the first time."""
+
+    made: _Made | None = None
 
 
 class Launcher:
@@ -62,9 +71,9 @@ class Launcher:
         CudaError
             The driver refuses.
         """
-        made = self._make(args)
-        made.config.stream = stream
-        if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
+        _, config, config_at, pointers_at, _ = self._make(args)
+        config.stream = stream
+        if status := _launch_kernel()(config_at, self._kernel, pointers_at, None):
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
@@ -72,16 +81,15 @@ class Launcher:
 
         Each thread has a struct of its own, in which the addresses are written anew; the driver copies it.
         """
-        launch, kernel, make, write, own = _launch_kernel(), self._kernel, self._make, template.write, _Made()
+        launch, kernel, write, own = _launch_kernel(), self._kernel, template.write, _Own()
 
         def again(places: Sequence[int], stream: int) -> None:
-            config = own.config
-            if config is None:
-                own.__dict__.update(make(template.copy()).__dict__)
-                config = own.config
-            write(own.args, places)
+            if (made := own.made) is None:
+                made = own.made = self._make(template.copy())
+            args, config, config_at, pointers_at, _ = made
+            write(args, places)
             config.stream = stream
-            if status := launch(own.config_at, kernel, own.pointers_at, None):
+            if status := launch(config_at, kernel, pointers_at, None):
                 raise self._fault(status)
 
         return again
@@ -90,23 +98,20 @@ class Launcher:
         info, name = self._info, _name_of(status)
         return CudaError(f"{self._name} was not launched, grid {info.grid}, block {info.block}: {name}")
 
-    def _make(self, args: ctypes.Structure) -> SimpleNamespace:
-        """The structs for the driver, which name each other by address, so that all must be kept."""
-        info, made = self._info, SimpleNamespace(args=args)
+    def _make(self, args: ctypes.Structure) -> _Made:
+        info = self._info
         values: list[tuple[int, tuple[int, ...]]] = []
         if info.early:
             values.append((_EARLY, (1,)))
         if info.cluster:
             values.append((_CLUSTER, (*info.cluster, 1, 1)[:3]))
-        made.attributes = (_Attribute * max(len(values), 1))(*(_Attribute(which, 0, value) for which, value in values))
-        made.pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
-        made.pointers_at = ctypes.addressof(made.pointers)
+        attributes = (_Attribute * max(len(values), 1))(*[_Attribute(which, 0, value) for which, value in values])
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
         config = _Config(
             (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes, None,
-            ctypes.addressof(made.attributes), len(values),
+            ctypes.addressof(attributes), len(values),
         )  # fmt: skip
-        made.config_at, made.config = ctypes.addressof(config), config
-        return made
+        return _Made(args, config, ctypes.addressof(config), ctypes.addressof(pointers), (attributes, pointers))
 
 
 @cache
