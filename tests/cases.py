@@ -206,6 +206,15 @@ CONV2D = [
     Case("n1c3h11w12_k4r3s3_p1_f16_nchw", FLOATS, every_config=True),
     Case("n1c3h11w12_k4r3s3_p1_st2_f16_nhwc_+bias+residual+relu", FLOATS),
     Case("n1c3h8w9_k4r3s3_p3_replicate_f16_nchw"),
+    Case("n2c3h9w21_k5r3s3_p1_bf16_nchw", FLOATS),
+    Case("n2c3h9w21_k5r3s3_st2_p1_bf16_nhwc_+bias+relu", FLOATS),
+    Case("n1c16h10w12_k16r3s3_p1_g2_d2_reflect_bf16_nchw", FLOATS),
+    Case("n1c8h7w8_k16r1s1_bf16_nhwc", FLOATS),
+    Case("n2c4h9w24_k4r3s3_p1_g4_bf16_nhwc_+bias", FLOATS),
+    Case("n2c4h11w24_k8r5s5_p2_g4_bf16_nchw", FLOATS),
+    Case("n2c3h24w20_k3r5s5_p2_g3_bf16_nchw_+bias+residual", FLOATS),
+    Case("n1c3h14w16_k3r9s9_p4_g3_bf16_nchw_+bias", FLOATS),
+    Case("n2c3h11w12_k4r3s3_p1_bf16-f32-bf16-f32_nhwc", FLOATS),
     Case("n1c3h17w18_k4r3s3_p1_u8_nchw", WHOLE, every_config=True),
     Case("n1c3h17w18_k4r3s3_p1_st2_i8_nhwc"),
     Case("n1c3h17w18_k4r3s3_p1_u8-i8-i32-i32_nhwc", (*FLOATS, "impulse")),
@@ -254,6 +263,7 @@ POOL = [
     Case("max_n1c2h13w14_r3s3_st3x1_p1_d2_f32_nchw"),
     Case("max_n1c2h10w11_r3s3_st2_p1_f32_nchw_ceil"),
     Case("max_n1c2h10w11_r2s2_st2_p0_f16_nchw"),
+    Case("max_n1c8h10w32_r3s3_st2_p1_bf16_nchw"),
     Case("max_n1c2h10w11_r3s3_st2_p1_u8_nhwc"),
     Case("max_n1c2h10w11_r3s3_st1_p1_i32_nchw"),
     Case("max_n1c2h10w11_r3s3_st1_p1_f64_nchw_ceil"),
@@ -261,6 +271,6 @@ POOL = [
 ]
 
 RELU = [Case(f"relu{size}_{dtype}") for size, dtype in
-        ((0, "f32"), (1, "f32"), (1000, "f32"), (33, "f64"), (100, "f16"), (77, "i8"))]  # fmt: skip
+        ((0, "f32"), (1, "f32"), (1000, "f32"), (33, "f64"), (100, "f16"), (3000, "bf16"), (77, "i8"))]  # fmt: skip
 
 CASES = [*CONV2D, *GEMM, *POOL, *RELU]

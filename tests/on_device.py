@@ -13,8 +13,7 @@ from tests.judged import allowed, judge_of
 
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
-from convforge.check import Inputs, Judge, check_plan, make_inputs, truth
-from convforge.check.bounds import error_bound
+from convforge.check import Inputs, Judge, check_plan
 from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import is_integer, itemsize
 
@@ -154,58 +153,3 @@ def check_worked_values(algorithm: Any, runtime: Any, configs: int = 4) -> None:
             got = runtime.download(out)
             assert np.rint(got).tolist() == worked.expected
             assert algorithm.precision != "strict" or got.tolist() == worked.expected
-
-
-def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """The bits of the nearest bfloat16 numbers, ties to even; of NaN a NaN."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The numbers that bfloat16 bits stand for."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def check_bfloat16(algorithm: Any, text: str, kind: str, runtime: Any) -> None:
-    """A convolution stored in bfloat16 and summed in float32.
-
-    NumPy has no such type: arrays of 16-bit words carry it. The truth is that of the same numbers in float32. Each
-    output must lie between the truth less its bound and the truth plus it, both rounded to bfloat16; for whole numbers
-    the bound of strict arithmetic is zero.
-    """
-    stored: Any = parse_problem(text)
-    assert stored.x_dtype == stored.w_dtype == stored.out_dtype == "bfloat16"
-    wide: Any = stored.replace(x_dtype="float32", w_dtype="float32", out_dtype="float32")
-    inputs = make_inputs(wide, kind)
-    assert inputs.w is not None
-    x, w = to_bfloat16(inputs.x), to_bfloat16(inputs.w)
-    operands = inputs.operands
-    seen = Inputs(from_bfloat16(x), from_bfloat16(w), operands, kind)
-    exact = truth(wide, seen)
-    bound = error_bound(wide, algorithm.precision, exact, seen)
-
-    plan = algorithm.plan(stored, algorithm.configs(stored, runtime.facts)[0], runtime)
-    out = runtime.empty(stored.out_shape, np.uint16)
-    runtime.fill(out, 0xFF)  # a NaN
-    there = {name: runtime.upload(operands[name]) for name in ("scale", "bias") if name in operands}
-    plan(plan.buffers(runtime.upload(x), plan.prepare(runtime.upload(w)), there, out))
-    runtime.synchronize()
-    got = from_bfloat16(np.ascontiguousarray(runtime.download(out)))
-    low, high = (from_bfloat16(to_bfloat16(exact.value + sign * bound)) for sign in (-1, 1))
-    wrong = ~((low <= got) & (got <= high))
-    assert not wrong.any(), f"{algorithm.name} {text}: {wrong.sum()} of {wrong.size}, first {np.argwhere(wrong)[0]}"
-    if kind == "integers" and algorithm.precision == "strict":
-        assert np.array_equal(got, low), "exact sums, rounded once"
-
-
-BFLOAT16 = (
-    "n2c3h9w21_k5r3s3_p1_bf16_nchw",
-    "n2c3h9w21_k5r3s3_st2_p1_bf16_nhwc_+bias+relu",
-    "n1c16h10w12_k16r3s3_p1_g2_d2_reflect_bf16_nchw",
-    "n1c8h7w8_k16r1s1_bf16_nhwc",
-    "n2c4h9w24_k4r3s3_p1_g4_bf16_nhwc_+bias",
-    "n2c4h11w24_k8r5s5_p2_g4_bf16_nchw",
-    "n2c3h24w20_k3r5s5_p2_g3_bf16_nchw",
-    "n1c3h14w16_k3r9s9_p4_g3_bf16_nchw_+bias",
-)

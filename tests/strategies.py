@@ -14,6 +14,7 @@ from convforge.problem.types import is_integer, limits
 # x, w, out, acc.
 DTYPES = [
     ("float32", "float32", "float32", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16", "float32"),
     ("float64", "float64", "float64", "float64"),
     ("float16", "float16", "float16", "float32"),
     ("uint8", "int8", "int32", "int32"),
@@ -23,8 +24,8 @@ DTYPES = [
     ("uint8", "float32", "uint8", "float32"),
 ]
 # For these `make test` has Numba compile every method of the CPU, in seconds each. The others go the same way, and wait
-# for `make test-all`, but for the seven loops, which take a tenth of that.
-FIRST_DTYPES = DTYPES[:1]
+# for `make test-all`, but for the seven loops, which take a tenth of that. bfloat16 takes float32's kernels.
+FIRST_DTYPES = DTYPES[:2]
 # Those whose sums are floats.
 FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 

@@ -87,6 +87,7 @@ SPREADS = [
     "n2c3h9w10_k4r1s1_f32_nchw",
     "n1c2h30w31_k2r5s5_p2_reflect_f32_nchw_+bias",
     "n1c2h9w10_k2r3s3_p1_f16_nchw",
+    "n1c2h9w10_k2r3s3_p1_bf16_nchw",
     "n2c2h9w9_k2r3s3_p1_f64_nchw_+relu",
     "m9n8k7_f32",
     "m9n8k7_ta_tb_f64",
@@ -135,6 +136,7 @@ STRIDED = [
     "n2c3h9w10_k4r3s3_p1_f32_nhwc",
     "n2c3h9w10_k4r1s1_f32_nchw",
     "n2c3h9w10_k4r3s3_p1_f32_nchw_+bias+residual",
+    "n2c3h9w10_k4r3s3_p1_bf16_nhwc_+bias+residual",
 ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from tests.backends.emulated import needs_emulator
 from tests.cases import CASES, WORKED, Case
 from tests.judged import allowed, named
-from tests.on_device import BFLOAT16, check_accepted, check_bfloat16, check_case, check_worked_values, takes
+from tests.on_device import check_accepted, check_case, check_worked_values, takes
 
 from convforge.algorithms import ON_DEVICE
 from convforge.check import check_nan_spread
@@ -39,7 +38,6 @@ SPREADS = (
     "m37n21k19_f32", "max_n2c3h16w24_r3s3_st2_p1_f32_nchw", "max_n2c4h16w24_r3s3_st2_p1_f16_nhwc", "relu3001_f32",
 )  # fmt: skip
 SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if takes(a, text)]
-BFLOAT16_PAIRS = [(a, text) for a in CONVOLUTIONS for text in BFLOAT16 if takes(a, text)]
 
 
 @needs_emulator
@@ -78,18 +76,3 @@ def test_worked_values(algorithm: Any) -> None:
     from convforge.backends.emulator import emulator_runtime
 
     check_worked_values(algorithm, emulator_runtime(), configs=1)
-
-
-@pytest.mark.one_in(7)
-@needs_emulator
-@pytest.mark.parametrize("kind", ["normal", "integers"])
-@pytest.mark.parametrize(
-    ("algorithm", "text"), BFLOAT16_PAIRS, ids=[f"{named(a)}-{text}" for a, text in BFLOAT16_PAIRS]
-)
-def test_bfloat16(algorithm: Any, text: str, kind: str) -> None:
-    """The emulator refuses bfloat16, which its users' NumPy arrays cannot hold; asked as a GPU, it computes it."""
-    from convforge.backends.emulator import EmulatorRuntime
-
-    runtime = EmulatorRuntime("shuffled")
-    runtime.facts = dataclasses.replace(runtime.facts, backend="cuda")
-    check_bfloat16(algorithm, text, kind, runtime)

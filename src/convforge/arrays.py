@@ -7,6 +7,7 @@ of a call are of one library and on one device, its :class:`Home`; what is parti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,24 @@ from numpy.typing import NDArray
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.streams import CallerStream
 from convforge.libraries import Library, library_of
-from convforge.problem.types import SHORT_NAMES, numpy_dtype
+from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 # An array as plans read it.
 Seen = NDArray[Any] | DeviceArray
 
-# NumPy derives a dtype's name anew on every call, which takes microseconds.
-_NAMES = {numpy_dtype(name): name for name in SHORT_NAMES}
-
-# What messages tell users to cast to: bfloat16 is one of few libraries and devices.
-READ_DTYPES = tuple(name for name in SHORT_NAMES if name != "bfloat16")
+# What messages tell users to cast to: what every library has.
+READ_DTYPES = tuple(name for name in SHORT_NAMES if name not in ADDED)
 
 
 def dtype_name(array: Seen) -> str:
     """Our name of the element type of an array that a :class:`Home` has let in."""
-    return _NAMES[array.dtype]
+    return _name(array.dtype)
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """NumPy derives a dtype's name anew on every call, which takes microseconds."""
+    return dtype.name
 
 
 def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDArray[Any]:
@@ -155,7 +159,7 @@ class Home:
         self.library.check(out, "out")
         target = self.library.seen(out, written=True)
         if target.shape != shape or target.dtype != numpy_dtype(dtype):
-            word = _NAMES.get(target.dtype, target.dtype)
+            word = _name(target.dtype)
             raise ValueError(f"out has shape {target.shape} and dtype {word}; the result has {shape} and {dtype}")
         if isinstance(target, np.ndarray) and not target.flags.writeable:
             raise ValueError("out is read-only; give a writable array")

@@ -20,7 +20,7 @@ from convforge.images.rational import over_a_divisor
 from convforge.libraries import is_masked
 from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
-from convforge.problem.types import SHORT_NAMES, is_integer, limits, magnitude
+from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limits, magnitude
 
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
@@ -203,8 +203,6 @@ def filter_problem(
         As :func:`filter`.
     """
     image = home_of(image=image).read(image, "image", (2, 3, 4) if axes is None else None)
-    if dtype_name(image) == "bfloat16":
-        raise TypeError("the image has dtype bfloat16, in which pictures are not filtered; cast it to float32")
     taps = kernel_array(kernel)
     check_word(channels, "channels")
     border = padding_mode_of(border, "border")
@@ -265,21 +263,20 @@ def _outside(cval: Any, border: str, dtype: str) -> float:
         low, high = limits(dtype)
         if not (low <= value <= high and value.is_integer()):
             raise ValueError(f"cval={cval} must be a value of {dtype}, the image's type: whole, from {low} to {high}")
-    elif not abs(value) <= float(np.finfo(dtype).max):
+    elif not abs(value) <= float(finfo(dtype).max):
         raise ValueError(f"cval={cval} must be a finite number of {dtype}, the image's type")
     return value
 
 
 def _result_type(wanted: Any) -> str:
     """Our name of an element type that is asked for, which may be written as NumPy's or PyTorch's."""
-    text = str(wanted)
+    text = str(wanted).removeprefix("torch.")
     try:
-        name = np.dtype(text.removeprefix("torch.") if text.startswith("torch.") else wanted).name
+        name = text if text in SHORT_NAMES else np.dtype(wanted).name
     except (TypeError, ValueError, SyntaxError):  # as NumPy finds it
         name = ""
-    known = [name for name in SHORT_NAMES if name != "bfloat16"]  # which NumPy knows once another library is there
-    if name not in known:
-        raise TypeError(f"out_dtype={wanted!r} is no type of results here; choose one of {', '.join(known)}")
+    if name not in SHORT_NAMES:
+        raise TypeError(f"out_dtype={wanted!r} is no type of results here; choose one of {', '.join(SHORT_NAMES)}")
     return name
 
 
@@ -302,7 +299,7 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
         array = np.asarray(kernel)
     except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
         raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
-    if array.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufb" and array.dtype.name not in ADDED:
         hint = "; filter with .real and .imag one by one, convolution is linear" if array.dtype.kind == "c" else ""
         raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers{hint}")
     if array.ndim != 2 or not array.size:
@@ -330,7 +327,7 @@ def _weights(
     every sum. A quotient of two whole numbers, rounded to a float type, stays on its side of every tie of whole numbers
     where the sum is below half of what the type counts to; so one division rounds as the exact quotient does.
     """
-    if pixels.kind == "f":  # float16 is summed in float32, so its kernel need not be rounded to it
+    if not is_integer(pixels.name):  # 16-bit floats are summed in float32, so kernels need not be rounded to them
         return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
     whole, divisor = (taps, 1) if _whole(taps) else over_a_divisor(taps) or (taps, 0)
     largest = float(np.abs(whole).sum()) * channels * magnitude(pixels.name)

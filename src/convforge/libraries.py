@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.streams import CallerStream
-from convforge.problem.types import BFLOAT16, SHORT_NAMES, numpy_dtype
+from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 
 class Library(Protocol):
@@ -185,7 +185,7 @@ class _Numpy(_Plain):
 
 @lru_cache(maxsize=64)
 def _numpy_name(dtype: np.dtype[Any]) -> str:
-    return str(dtype if dtype.isnative else dtype.newbyteorder("=")) if dtype != BFLOAT16 else "bfloat16"
+    return str(dtype if dtype.isnative else dtype.newbyteorder("="))
 
 
 class _Torch:
@@ -196,6 +196,7 @@ class _Torch:
         self.arrays: tuple[type, ...] = (torch.Tensor,)
         self._types = {name: getattr(torch, name) for name in SHORT_NAMES if hasattr(torch, name)}
         self._names = {dtype: name for name, dtype in self._types.items()}
+        self._bits = {1: torch.uint8, 2: torch.int16}
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self.address: Callable[[Any], int] = torch.Tensor.data_ptr
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -235,8 +236,10 @@ class _Torch:
         if not written and array.is_neg():
             array = array.resolve_neg()
         if array.is_cpu:
-            half = array.dtype == self._torch.bfloat16
-            return array.view(self._torch.uint16).numpy().view(BFLOAT16) if half else array.numpy()
+            name = self._names.get(array.dtype)
+            if name in ADDED:  # PyTorch hands NumPy its bits alone
+                return array.view(self._bits[array.element_size()]).numpy().view(numpy_dtype(name))
+            return array.numpy()
         name = self.dtype(array)
         dtype = numpy_dtype(name) if name in SHORT_NAMES else np.dtype(f"V{array.element_size()}")
         size = dtype.itemsize

@@ -11,11 +11,9 @@ from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 
 import convforge
-from convforge.algorithms import find
 from convforge.algorithms.pool import device
 from convforge.algorithms.pool.device import MaxPool, MaxPoolConfig
 from convforge.backends.emulator import emulator_runtime
-from convforge.backends.emulator.facts import emulator_facts
 from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Pool2dProblem, parse_problem, pool2d
 
@@ -136,15 +134,13 @@ def test_nan_wins_over_all_and_reaches_its_windows_alone(dtype: str, layout: str
 
 @needs_emulator
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bfloat16_by_its_bits(layout: str) -> None:
-    """NumPy has no bfloat16; uint16 holds its bits, which are the upper half of a float32's."""
+def test_bfloat16_by_the_cpus_rows(layout: str) -> None:
     text = f"max_n1c8h10w32_r3s3_st2_p1_bf16_{layout}"
     problem = problem_of(text)
-    bits = (RANDOM.normal(size=problem.x_shape).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    out, plan = np.zeros(problem.out_shape, np.uint16), plan_of(text)
-    plan({"x": bits, "out": out})
-    wide, result = ((a.astype(np.uint32) << 16).view(np.float32) for a in (bits, out))
-    np.testing.assert_array_equal(result, by_cpu(dataclasses.replace(problem, dtype="float32"), wide))
+    x = RANDOM.normal(size=problem.x_shape).astype("bfloat16")
+    out, plan = np.zeros(problem.out_shape, "bfloat16"), plan_of(text)
+    plan({"x": x, "out": out})
+    np.testing.assert_array_equal(out, by_cpu(problem, x))
 
 
 # Where elements come one by one, and where vectors do.
@@ -277,13 +273,6 @@ def test_small_pictures_get_small_tiles() -> None:
 def test_a_config_that_cannot_be_says_why(config: MaxPoolConfig, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         plan_of("max_n1c3h9w10_r2s2_st2_p0_f32_nchw", config)
-
-
-def test_bfloat16_is_for_gpus() -> None:
-    problem = problem_of("max_n1c3h9w10_r2s2_st2_p0_bf16_nchw")
-    assert find("max_pool2d", "cuda", "max_pool").refuses(problem, H200) is None
-    reason = POOL.refuses(problem, emulator_facts())
-    assert "no bfloat16" in str(reason)
 
 
 @needs_emulator

@@ -160,9 +160,9 @@ def test_strict_on_float16_arrays_fails_fp16_sums(data: str, c: int, r: int) -> 
 @pytest.mark.parametrize(("c", "r"), [(1, 3), (8, 1), (8, 3), (64, 3), (256, 1)])
 @pytest.mark.parametrize("data", ["normal", "positive", "smooth"])
 def test_strict_on_bfloat16_arrays_fails_bf16_sums(data: str, c: int, r: int) -> None:
-    problem: Any = problem_of(c, r)
+    problem: Any = problem_of(c, r, "bfloat16")
     inputs = inputs_of(problem, data, BF16)
-    gate = Gate(problem, inputs, truth(problem, inputs), stored="bfloat16")
+    gate = Gate(problem, inputs, truth(problem, inputs))
     for model in OF_HALVES[0].values():
         found = gate.measured("strict", BF16(result(problem, inputs, model)))
         assert found is not None

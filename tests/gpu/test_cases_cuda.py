@@ -10,9 +10,7 @@ from tests.cases import CASES, WORKED, Case
 from tests.gpu.present import gpu, need_gpu
 from tests.judged import allowed, named
 from tests.on_device import (
-    BFLOAT16,
     check_accepted,
-    check_bfloat16,
     check_case,
     check_worked_values,
     in_the_other_layout,
@@ -63,9 +61,3 @@ def test_a_nan_spreads_as_far_as_the_method_says(algorithm: Any, text: str) -> N
 @pytest.mark.parametrize("algorithm", [a for a in CONVOLUTIONS if takes(a, WORKED[0].text)], ids=named)
 def test_worked_values(algorithm: Any) -> None:
     check_worked_values(algorithm, gpu())
-
-
-@pytest.mark.parametrize("kind", ["normal", "integers"])
-@pytest.mark.parametrize(("algorithm", "text"), pairs_of(BFLOAT16), ids=str)
-def test_bfloat16(algorithm: Any, text: str, kind: str) -> None:
-    check_bfloat16(algorithm, text, kind, gpu())

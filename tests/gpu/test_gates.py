@@ -84,10 +84,11 @@ def test_products_of_float32_numbers_by_pytorch(text: str, precision: str, data:
 def test_convolutions_of_16_bit_arrays_by_pytorch(text: str, stored: str, data: str) -> None:
     torch: Any = pytest.importorskip("torch")
     problem: Any = parse_problem(text.partition("_math")[0])
+    problem = problem.replace(x_dtype=stored, w_dtype=stored, out_dtype=stored)
     given = inputs_of(problem, data, BF16 if stored == "bfloat16" else nearest(10, -14))
     inputs = Inputs(given.x.astype(np.float32), FP32(given.w).astype(np.float32), given.operands)
     dtype = getattr(torch, stored)
     x, w = (torch.from_numpy(array).cuda().to(dtype) for array in (inputs.x, inputs.w))
     out = torch.nn.functional.conv2d(x, w, padding=problem.padding[0]).float().cpu().numpy()
-    gate = Gate(problem, inputs, truth(problem, inputs), stored=stored)
+    gate = Gate(problem, inputs, truth(problem, inputs))
     show(f"conv2d of {stored}", data, text, gate.measured("strict", out))

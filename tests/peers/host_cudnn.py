@@ -12,6 +12,11 @@ from typing import Any
 import numpy as np
 from tests.peers.host_gpu import STREAM, correlated
 
+from convforge.problem.types import numpy_dtype
+
+# The frontend's names of element types, and NumPy's.
+TYPES = {"FLOAT": np.float32, "HALF": np.float16, "BFLOAT16": numpy_dtype("bfloat16")}
+
 DESELECTED = "Deselecting execution plan"
 
 
@@ -69,7 +74,8 @@ class PlayedTensor:
         import ctypes
 
         count = int(np.prod(self.dim))
-        flat = np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype)
+        room = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+        flat = np.frombuffer(room, np.uint8).view(dtype)
         steps = tuple(step * flat.itemsize for step in self.stride)
         return np.lib.stride_tricks.as_strided(flat, tuple(self.dim), steps)
 
@@ -126,7 +132,7 @@ class PlayedGraph:
         self.built.add(number)
 
     def execute_plan_at_index(self, places: dict[Any, int], workspace: int, number: int, handle: Any) -> None:
-        plan, dtype = self.cudnn.plans[number], {"FLOAT": np.float32, "HALF": np.float16}[self.kind]
+        plan, dtype = self.cudnn.plans[number], TYPES[self.kind]
         assert (workspace != 0) == (plan.workspace_bytes > 0)
         if plan.unrun:
             raise RuntimeError(plan.unrun)
@@ -152,7 +158,7 @@ class PlayedFrontend(types.ModuleType):
         super().__init__("cudnn")
         self.__spec__ = importlib.machinery.ModuleSpec("cudnn", None)
         self.plans, self.seen = plans, list[tuple[int, int, Any]]()
-        self.data_type = SimpleNamespace(FLOAT="FLOAT", HALF="HALF")
+        self.data_type = SimpleNamespace(**{kind: kind for kind in TYPES})
         self.heur_mode = SimpleNamespace(A="A", B="B", FALLBACK="FALLBACK")
         self.numerical_note = SimpleNamespace(TENSOR_CORE="TENSOR_CORE", WINOGRAD="WINOGRAD", FFT="FFT")
         modes = SimpleNamespace(CONVOLUTION="CONVOLUTION", CROSS_CORRELATION="CROSS_CORRELATION")

@@ -18,6 +18,7 @@ from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.backends.cuda.driver import CudaError
 from convforge.backends.emulator import why_absent
+from convforge.check import Sample
 from convforge.problem import parse_problem
 from convforge.tuning.search import EFFORTS, Effort, candidates_for, methods_for, search
 from convforge.tuning.trial import DeviceTrial
@@ -242,23 +243,19 @@ def test_methods_of_an_arithmetic_that_was_not_asked_for_are_no_candidates() -> 
     assert "winograd_f4" in {a.name for a, _ in methods_for(problem.replace(precision="winograd"), cpu_facts())}
 
 
-# bfloat16, which NumPy does not have.
-
-
 @pytest.mark.skipif(why_absent() is not None, reason=f"no emulator: {why_absent()}")
 @pytest.mark.parametrize("text", ["n1c3h9w12_k4r3s3_p1_bf16_nchw_+bias", "n2c8h8w8_k8r3s3_p1_g8_bf16_nhwc"])
 def test_candidates_in_bfloat16_are_checked_and_timed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulator, asked as a GPU; one that is off by a part in a hundred is found out."""
+    """Outputs that are off by a part in a hundred are found out."""
     from convforge.backends.emulator import EmulatorRuntime
-    from convforge.tuning import bfloat16
 
     runtime: Any = EmulatorRuntime("shuffled")
-    runtime.facts = dataclasses.replace(runtime.facts, backend="cuda", l2_bytes=1 << 10, l3_bytes=0, l1_bytes=0)
+    runtime.facts = dataclasses.replace(runtime.facts, l2_bytes=1 << 10, l3_bytes=0, l1_bytes=0)
     problem = parse_problem(text)
     found = [configs[0] for configs in candidates_for(problem, runtime.facts)]
     tried = [DeviceTrial(problem, runtime).time(candidate, 0.05) for candidate in found]
     assert len(tried) >= 2
     assert [f"{one.algorithm}: {one.fault}" for one in tried if one.seconds is None] == []
-    numbers = bfloat16.numbers
-    monkeypatch.setattr(bfloat16, "numbers", lambda bits: numbers(bits) * np.float32(1.01))
+    brought = Sample._brought
+    monkeypatch.setattr(Sample, "_brought", lambda *given: brought(*given).astype(np.float32) * np.float32(1.01))
     assert DeviceTrial(problem, runtime).time(found[0], 0.05).wrong

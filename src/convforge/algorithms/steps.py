@@ -128,7 +128,7 @@ class Preparation:
     ----------
     runtime : Runtime
     pieces : mapping of str to (shape, dtype)
-        Arrays that it takes from the stream's memory; an empty dtype is that of the weights.
+        Arrays that it takes from the stream's memory.
     steps : sequence of Launch
         Over these, and "given", the weights as they came.
     finish : callable
@@ -149,7 +149,7 @@ class Preparation:
         """Prepare these weights."""
         buffers = {"given": w}
         for name, (shape, dtype) in self.pieces.items():
-            buffers[name] = self._runtime.empty(shape, dtype or w.dtype, stream)
+            buffers[name] = self._runtime.empty(shape, dtype, stream)
         for step in self.steps:
             step.run(buffers, stream)
         return self.finish(buffers, stream)

@@ -120,8 +120,6 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
 
 def material_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
     """Why there are no inputs for a case; None if there are."""
-    if "bfloat16" in (getattr(problem, "x_dtype", ""), getattr(problem, "w_dtype", ""), getattr(problem, "dtype", "")):
-        return Reason("NumPy has no bfloat16, so there are no inputs to check with")
     return memory_refusal(problem, facts)
 
 

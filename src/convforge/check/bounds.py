@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from convforge.check.inputs import Inputs
 from convforge.check.truth import Floats, Truth, conv2d_truth, matrices
 from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
-from convforge.problem.types import is_integer
+from convforge.problem.types import finfo, is_integer, to_float
 
 # Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate; of FP8 e5m2's.
 NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
@@ -129,7 +129,7 @@ _BOUNDS: dict[str, Callable[[Any, str, Truth, Inputs], Bound]] = {
 
 def unit_roundoff(dtype: str) -> float:
     """Half the distance from 1 to the next number of a float type."""
-    return float(np.finfo(dtype).eps) / 2
+    return float(finfo(dtype).eps) / 2
 
 
 def gamma(n: int, u: float) -> float:
@@ -172,8 +172,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
     """Values as the output's type holds them: nearest, ties to even, integers saturated and NaN to 0; in float64."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype.kind == "f":
-            return np.asarray(values).astype(dtype).astype(np.float64)
+        if not is_integer(dtype.name):
+            return to_float(np.asarray(values), dtype).astype(np.float64)
         limits = np.iinfo(dtype)
         whole = np.clip(np.rint(values), float(limits.min), float(limits.max))
         return np.asarray(np.nan_to_num(whole, nan=0.0), np.float64)
@@ -181,9 +181,9 @@ def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
 
 def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
     """Half the distance between numbers of the output's type at each value: what rounding to it may cost."""
-    if dtype.kind != "f":
+    if is_integer(dtype.name):
         return np.full_like(values, 0.5)
-    info = np.finfo(dtype)
+    info = finfo(dtype)
     with np.errstate(invalid="ignore"):
         return np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal))
 
@@ -227,7 +227,7 @@ def _fits(magnitude: Floats, u: float) -> bool:
 
 def _smallest(dtype: str) -> float:
     """The smallest positive number: what a product may lose by underflow."""
-    return float(np.finfo(dtype).smallest_subnormal)
+    return float(finfo(dtype).smallest_subnormal)
 
 
 def _narrowing(precision: str, n: int) -> float:

@@ -15,6 +15,7 @@ from convforge.check.inputs import Inputs, output_dtype
 from convforge.check.rows import border_of
 from convforge.check.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
 from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
+from convforge.problem.types import is_integer
 
 # A fault is named where it explains all but this part of the RMS error.
 UNEXPLAINED = 0.15
@@ -137,7 +138,7 @@ def _narrowed(inputs: Inputs, bits: int) -> Inputs:
     """Factors rounded to this many bits of mantissa."""
 
     def narrow(array: NDArray[Any]) -> NDArray[Any]:
-        if array.dtype.kind != "f":
+        if is_integer(array.dtype.name):
             return array
         mantissa, exponent = np.frexp(array.astype(np.float64))
         return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))

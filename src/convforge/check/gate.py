@@ -116,8 +116,6 @@ class Gate:
         Of the whole output, or of those rows that `items` are, shape (items, K, Q) or (items, 1, N).
     items : array of int, optional
         Output rows that results will consist of: n * P + p. By default results are whole, and rows are sampled.
-    stored : str, optional
-        Element type of x, weights and output where it is not the problem's: "bfloat16", whose numbers come as float32.
 
     Notes
     -----
@@ -132,11 +130,10 @@ class Gate:
         inputs: Inputs,
         truth: Truth,
         items: NDArray[np.int64] | None = None,
-        stored: str = "",
     ) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._whole, self._magnitude = truth.value, truth.magnitude
-        self._items, self._stored = items, stored
+        self._items = items
         self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
         self._fft: Floats | None = None  # allowed in each picture and channel
         self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
@@ -195,8 +192,6 @@ class Gate:
     def _types(self) -> tuple[set[str], str, str]:
         """Element types of the factors, of the sums and of the output."""
         problem = self._problem
-        if self._stored:
-            return {self._stored}, problem.acc_dtype, self._stored
         factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
         return factors, problem.acc_dtype, problem.out_dtype
 

@@ -11,6 +11,7 @@ from convforge.check.inputs import Inputs
 from convforge.check.rows import Band, rows_of
 from convforge.check.truth import Floats
 from convforge.problem import Problem
+from convforge.problem.types import is_integer, limits
 
 # The loops are run on at most this many FLOPs' worth of output rows, border rows included.
 SAMPLED_FLOPS = 2e8
@@ -68,10 +69,10 @@ def baseline(
 
 def within_range(problem: Problem, values: Floats) -> Floats:
     """Values as an integer output saturates them, which is no error; those of a float output as they are."""
-    out = np.dtype(problem.out_dtype)
-    if out.kind == "f":
+    if not is_integer(problem.out_dtype):
         return values
-    return np.clip(values, float(np.iinfo(out).min), float(np.iinfo(out).max))
+    low, high = limits(problem.out_dtype)
+    return np.clip(values, float(low), float(high))
 
 
 def sampled_items(problem: Problem) -> NDArray[np.int64]:

@@ -51,9 +51,6 @@ class Sample:
     'row 0 of picture 0, channel 0, column 0'
     """
 
-    # Element type of x, weights and output where it is not the problem's.
-    stored = ""
-
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
         self._rows = rows_of(problem) if problem.multiplies else None  # else results are held against it whole
@@ -62,7 +59,7 @@ class Sample:
         self._bounds: dict[str, NDArray[np.float64]] = {}
         self._gate: Gate | None = None
         if self._rows is not None:
-            self._gate = Gate(problem, inputs, self._truth, self.items, self.stored)
+            self._gate = Gate(problem, inputs, self._truth, self.items)
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
         """The first sampled output that is wrong, in words; None where all are right.

@@ -19,7 +19,7 @@ from convforge.check.rows import rows_of
 from convforge.check.truth import Floats, Truth, launch
 from convforge.check.truth import truth as compute_truth
 from convforge.problem import Problem
-from convforge.problem.types import is_integer
+from convforge.problem.types import finfo, is_integer
 
 # Elements that are compared at a time: few enough for the cache.
 BLOCK = 1 << 14
@@ -115,7 +115,7 @@ class Judge:
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
         if w is not None and others.w is not None and w.ndim == 4 and w.size:
-            if self.inputs.own_weights and others.w.dtype.kind == "f":
+            if self.inputs.own_weights and not is_integer(others.w.dtype.name):
                 others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
             elif (w == w[:1, :1]).all():
                 others.w[...] = others.w[:1, :1].copy()
@@ -252,7 +252,7 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
         slack[part] = margin + half_spacing(value, dtype)
         squares += float(value @ value)
     size = math.sqrt(squares / expected.size)
-    if dtype.kind != "f":
+    if is_integer(dtype.name):
         expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
     return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
 
@@ -279,9 +279,9 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
     low, high = np.empty(value.size, dtype), np.empty(value.size, dtype)
     slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
     more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
-    whole = dtype.kind != "f"
+    whole = is_integer(dtype.name)
     least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
-    rounding = (0.0, 0.5) if whole else (float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).smallest_subnormal))
+    rounding = (0.0, 0.5) if whole else (float(finfo(dtype).eps) / 2, float(finfo(dtype).smallest_subnormal))
     squares = np.empty(-(-value.size // scans.BLOCK))
     args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
             *rounding, low, high, slack, squares)  # fmt: skip
@@ -316,7 +316,9 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
     for begin in range(0, flat.size, BLOCK):
         part = slice(begin, begin + BLOCK)
         values = flat[part]
-        if not ((limits.low[part] <= values) & (values <= limits.high[part])).all():
+        with np.errstate(invalid="ignore"):  # ml_dtypes minds a NaN
+            inside = (limits.low[part] <= values) & (values <= limits.high[part])
+        if not inside.all():
             return None
         errors = np.abs(values - limits.expected[part])
         squares += float(errors @ errors)
@@ -351,7 +353,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
     finite = np.isfinite(expected)
     if not finite.all():
         # A class that keeps Inf and NaN must say which; the others may turn an Inf into a NaN.
-        if precision == "strict" or dtype.kind != "f":
+        if precision == "strict" or is_integer(dtype.name):
             right = rounded(expected, dtype)
             same = (values == right) | (np.isnan(values) & np.isnan(right))
         else:
@@ -365,7 +367,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
     """Absolute errors; 0 where both are the same Inf or NaN, or where the truth is beyond the type's range."""
     expected = truth.value
-    if dtype.kind != "f":
+    if is_integer(dtype.name):
         expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
     reached = rounded(expected, dtype)
     with np.errstate(invalid="ignore"):

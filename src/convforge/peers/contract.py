@@ -57,9 +57,9 @@ def sums_dtype(problem: Conv2dProblem) -> str:
 
 
 def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What no peer computes: bfloat16 in NumPy arrays, and int32 out of float sums."""
+    """What no peer computes: bfloat16, and int32 out of float sums."""
     if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-        return Reason("NumPy has no bfloat16; cast to float32")
+        return Reason("other libraries are not asked for bfloat16 here; cast to float32")
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
         return Reason("{sums} sums are not saturated to int32 by the library", sums=problem.acc_dtype)
     return None

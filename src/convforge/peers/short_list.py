@@ -21,6 +21,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer, numpy_dtype
 
 # Workspace that a way may take: this share of the device's memory, and at least so many bytes.
 WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
@@ -224,10 +225,8 @@ def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int
     """Random normal numbers on a device; whole numbers of an integer type's lower half of bits."""
     count, rng = math.prod(shape), np.random.default_rng(seed)
     some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
-    if dtype == "bfloat16":  # the upper half of float32's bits
-        return runtime.upload(np.resize((some.view(np.uint32) >> 16).astype(np.uint16), shape))
-    kind = np.dtype(dtype)
-    if kind.kind in "iu":
+    kind = numpy_dtype(dtype)
+    if is_integer(dtype):
         some = np.abs(some) if kind.kind == "u" else some
         return runtime.upload(np.resize(np.rint(some * 2.0 ** (4 * kind.itemsize - 3)).astype(kind), shape))
     return runtime.upload(np.resize(some.astype(kind), shape))

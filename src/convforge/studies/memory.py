@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.bench.reasons import to_data
@@ -15,6 +13,7 @@ from convforge.bench.records import Counters, Profile, Run
 from convforge.bench.store import Store, load_run
 from convforge.bench.suites import Case, load, select
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.problem.types import itemsize
 from convforge.studies import common
 from convforge.studies.counters import Call, NoCounters, count
 from convforge.studies.finding import Datum, Finding
@@ -175,12 +174,7 @@ def traffic(run: Run) -> Iterator[Finding]:
 def requested(r: Reading) -> int:
     """Bytes that a kernel asks for which reads its whole window, picture and filter, for each output."""
     p: Conv2dProblem = r.problem
-    return p.outputs * (p.taps * (_bytes(p.x_dtype) + _bytes(p.w_dtype)) + _bytes(p.out_dtype))
-
-
-def _bytes(dtype: str) -> int:
-    """Of one element; NumPy knows no bfloat16."""
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return p.outputs * (p.taps * (itemsize(p.x_dtype) + itemsize(p.w_dtype)) + itemsize(p.out_dtype))
 
 
 def profile(runtime: Runtime, store: Store, quick: bool) -> None:

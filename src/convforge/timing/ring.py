@@ -12,6 +12,7 @@ import numpy as np
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.problem import Problem
+from convforge.problem.types import is_integer
 
 # A ring must be twice the last-level cache before it counts as cold: caches do not evict strictly the oldest line.
 COLD_FACTOR = 2
@@ -75,7 +76,7 @@ def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT
 
 def poison_of(dtype: np.dtype[Any]) -> int:
     """A byte that makes of every element what no method computes: a NaN, or a pattern for integers."""
-    return 0xFF if dtype.kind == "f" else 0xA5
+    return 0xA5 if is_integer(dtype.name) else 0xFF
 
 
 def ring_limit(facts: DeviceFacts) -> int:

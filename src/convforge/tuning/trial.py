@@ -11,7 +11,6 @@ from convforge.backends.runtime import Runtime
 from convforge.check import Sample, make_inputs
 from convforge.problem import Problem
 from convforge.timing import Cycle, Ring, StoppingRule, Timing, interleave, measure
-from convforge.tuning.bfloat16 import Bfloat16Sample, in_other_type, is_in_bfloat16, numbers, words
 from convforge.tuning.choices import Tried
 from convforge.tuning.search import Candidate
 
@@ -20,22 +19,6 @@ QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)
 FINAL = StoppingRule(samples=9, narrow=0.01, patience_s=0.2)
 # One that takes this many times as long as the fastest so far, both in a single call, is not timed further.
 HOPELESS = 3.0
-
-
-def _plain(problem: Problem, runtime: Runtime) -> tuple[Sample, Ring]:
-    """Inputs on the device, and what their outputs are held against."""
-    inputs = make_inputs(problem, "repeated")
-    return Sample(problem, inputs), Ring(problem, [inputs], runtime)
-
-
-def _bfloat16(problem: Problem, runtime: Runtime) -> tuple[Sample, Ring]:
-    """The same of a problem in bfloat16 throughout."""
-    wide = in_other_type(problem, "float32")
-    made = make_inputs(wide, "repeated")
-    x, w = words(made.x), None if made.w is None else words(made.w)
-    seen = replace(made, x=numbers(x), w=None if w is None else numbers(w))
-    ring = Ring(in_other_type(problem, "float16"), [replace(made, x=x, w=w)], runtime)
-    return Bfloat16Sample(wide, seen), ring
 
 
 class DeviceTrial:
@@ -53,7 +36,8 @@ class DeviceTrial:
 
     def __init__(self, problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> None:
         self._runtime, self._limit = runtime, workspace_limit
-        self._sample, self._ring = _bfloat16(problem, runtime) if is_in_bfloat16(problem) else _plain(problem, runtime)
+        inputs = make_inputs(problem, "repeated")
+        self._sample, self._ring = Sample(problem, inputs), Ring(problem, [inputs], runtime)
         self._plans: dict[Candidate, Plan] = {}
         self._workspace: Any = None
         self._fastest_once = float("inf")

@@ -15,7 +15,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import View, view
-from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
+from convforge.algorithms.include.weights import filter_to_pack, float_sums
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -76,6 +77,7 @@ class Block(NamedTuple):
     put_directly: bool
 
 
+@takes_bfloat16
 class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     """Every channel by itself: eight vectors of outputs, wherever in a strip, are summed over all taps in registers."""
 
@@ -100,7 +102,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
             return Reason(
                 "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
             )
-        return bfloat16_refusal(problem)
+        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
         """See :class:`Algorithm`. Along what lies side by side; the tallest strip that fits the cache first."""

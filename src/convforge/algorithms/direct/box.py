@@ -11,7 +11,7 @@ from convforge.algorithms.contract import Config
 from convforge.backends.maps import MOST_UNITS, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, numpy_dtype
 
 # Taps of filters that see one channel each up to which boxes are ahead: beyond, threads that slide along rows are.
 MOST_TAPS = 49
@@ -96,11 +96,9 @@ def outside_refusal(problem: Conv2dProblem) -> Reason | None:
     if is_integer(dtype):
         limits = np.iinfo(dtype)
         held = float(value).is_integer() and limits.min <= value <= limits.max
-    elif dtype == "bfloat16":
-        held = np.float32(value) == value and int(np.float32(value).view(np.uint32)) % 2**16 == 0
     else:
         with np.errstate(over="ignore"):
-            held = float(np.dtype(dtype).type(value)) == value
+            held = float(numpy_dtype(dtype).type(value)) == value
     return (
         None
         if held

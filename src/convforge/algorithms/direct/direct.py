@@ -13,7 +13,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -23,6 +24,7 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 
+@takes_bfloat16
 class DirectNaive(Algorithm[Conv2dProblem, Config]):
     """One output at a time: seven loops, every product's place in x looked up."""
 
@@ -35,7 +37,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return bfloat16_refusal(problem)
+        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""
@@ -82,6 +84,7 @@ class RowsConfig(Config):
     tile_k: int = 1
 
 
+@takes_bfloat16
 class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     """Strips of output rows from a tile that stays in the cache, a vector of outputs at a time, on every core."""
 
@@ -95,7 +98,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return bfloat16_refusal(problem)
+        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
         """See :class:`Algorithm`. The default is the tallest strip whose tile fits L2 with all channels."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, TYPES, address
-from convforge.algorithms.include.on_device import OnDevice, type_refusal
+from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -67,7 +67,7 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return type_refusal(facts, problem.dtype)
+        return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[ReluConfig]:
         """See :class:`Algorithm`."""

@@ -32,7 +32,7 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return Reason("NumPy has no bfloat16; cast to float32") if problem.dtype == "bfloat16" else None
+        return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""

@@ -21,7 +21,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
@@ -55,6 +56,7 @@ class FftConfig(Config):
     tiles: int
 
 
+@takes_bfloat16
 class Fft(Algorithm[Conv2dProblem, FftConfig]):
     """Products of spectra, tile by tile: its cost hardly grows with the filter.
 
@@ -79,8 +81,6 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if reason := bfloat16_refusal(problem):
-            return reason
         if is_integer(problem.acc_dtype):
             return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))

@@ -9,6 +9,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Con
 from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
 from convforge.algorithms.include.views import logical
 from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import INLINE_FLOPS
 from convforge.backends.facts import DeviceFacts
@@ -17,6 +18,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
 
 
+@takes_bfloat16
 class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     """out (K x PQ) = w (K x C) x (C x HW), a product for each picture and group; nothing is copied."""
 

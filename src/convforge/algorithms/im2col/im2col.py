@@ -16,7 +16,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import logical, view
-from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter, float_sums
+from convforge.algorithms.include.weights import correlation_filter, float_sums
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.include.workspace import carve, nbytes
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
@@ -66,6 +67,7 @@ class _Chunk:
     p1: int
 
 
+@takes_bfloat16
 class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is what one output sees of x.
 
@@ -83,7 +85,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return bfloat16_refusal(problem)
+        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The default has chunks of at most eight times L2, at least one a core."""

@@ -19,7 +19,8 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.strip import Strip, strip, tap_offsets
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import bfloat16_refusal, filter_to_pack, float_sums
+from convforge.algorithms.include.weights import filter_to_pack, float_sums
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -91,6 +92,7 @@ class Block(NamedTuple):
     pitch: int
 
 
+@takes_bfloat16
 class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), the columns read out of a tile by offsets, never written."""
 
@@ -107,7 +109,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return bfloat16_refusal(problem)
+        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
         """See :class:`Algorithm`. The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""

@@ -227,6 +227,4 @@ class WeightPacker(Preparation):
         def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
             return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
 
-        # NumPy has no name for bfloat16, which then is what the weights say.
-        piece = (shape, "" if dtype == problem.w_dtype else dtype)
-        super().__init__(runtime, {"w": piece}, [Launch(info, runtime.compile(source), arguments, runtime)], packed)
+        super().__init__(runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)], packed)

@@ -31,11 +31,4 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return type_refusal(facts, problem.x_dtype, problem.w_dtype, problem.out_dtype)
-
-
-def type_refusal(facts: DeviceFacts, *dtypes: str) -> Reason | None:
-    """Why a device takes no arrays of these element types; None if it does."""
-    if facts.backend == "emulator" and "bfloat16" in dtypes:
-        return Reason("the emulator takes NumPy arrays, and NumPy has no bfloat16; cast to float32")
-    return None
+        return None

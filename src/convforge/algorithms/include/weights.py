@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.include.views import not_read_only
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
@@ -32,13 +31,6 @@ def filter_to_pack(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str) -
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
     return not_read_only(np.ascontiguousarray(w, dtype))
-
-
-def bfloat16_refusal(problem: Conv2dProblem) -> Reason | None:
-    """NumPy has no bfloat16, so no CPU method takes it."""
-    if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-        return Reason("NumPy has no bfloat16; cast to float32")
-    return None
 
 
 def float_sums(problem: Conv2dProblem) -> np.dtype[np.generic]:

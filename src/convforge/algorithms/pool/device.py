@@ -11,7 +11,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
-from convforge.algorithms.include.on_device import OnDevice, type_refusal
+from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -68,7 +68,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return type_refusal(facts, problem.dtype)
+        return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[MaxPoolConfig]:
         """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""

@@ -11,6 +11,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
 from convforge.algorithms.include.ends import ends
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.views import view
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -20,6 +21,7 @@ from convforge.problem import Conv2dProblem, Pool2dProblem
 from convforge.problem.types import is_integer
 
 
+@takes_bfloat16
 class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     """A row of outputs at a time: the maximum down the window's rows, then along its columns."""
 
@@ -31,7 +33,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        return Reason("NumPy has no bfloat16; cast to float32") if problem.dtype == "bfloat16" else None
+        return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
         """See :class:`Algorithm`."""

@@ -13,7 +13,8 @@ from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
 from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import Geometry, geometry
 from convforge.algorithms.include.views import View, view
-from convforge.algorithms.include.weights import bfloat16_refusal, correlation_filter
+from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.separable.factors import factor, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
@@ -81,6 +82,7 @@ class Sizes(NamedTuple):
     put_directly: bool
 
 
+@takes_bfloat16
 class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     """Two passes of 1-D filters for each product that the filter is a sum of: R + S products for R * S.
 
@@ -106,8 +108,6 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if reason := bfloat16_refusal(problem):
-            return reason
         if is_integer(problem.acc_dtype):
             return Reason(
                 "the factors of an integer filter are no integers in general, so int32 sums would not be exact"

@@ -13,7 +13,7 @@ from convforge.algorithms.include.ends import ends, values_dtype
 from convforge.algorithms.include.geometry import geometry
 from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import bfloat16_refusal
+from convforge.algorithms.include.widened import takes_bfloat16
 from convforge.algorithms.include.workspace import Part, carve, nbytes
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
@@ -89,6 +89,7 @@ class Sizes(NamedTuple):
     panel_pitch: int
 
 
+@takes_bfloat16
 class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     """What both tile sizes share."""
 
@@ -105,8 +106,6 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if reason := bfloat16_refusal(problem):
-            return reason
         if (problem.r, problem.s) != (3, 3):
             return Reason(
                 "its transforms are those of a {wanted} filter; this one is {own}",

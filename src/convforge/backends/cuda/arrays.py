@@ -66,8 +66,9 @@ class DeviceArray:
         """Another library's array, where it lies; strides in bytes, None where it is contiguous."""
         if 0 in shape:
             return cls(np.empty(shape, dtype), owner)
-        seen = np.asarray(_Address(address, owner, shape, strides, f"|V{dtype.itemsize}" if dtype.names else dtype.str))
-        return cls(seen.view(dtype) if dtype.names else seen, owner)
+        own = dtype.isbuiltin == 1  # the array interface has no word for types of other makers
+        seen = np.asarray(_Address(address, owner, shape, strides, dtype.str if own else f"|V{dtype.itemsize}"))
+        return cls(seen if own else seen.view(dtype), owner)
 
     @property
     def is_contiguous(self) -> bool:
