@@ -53,9 +53,9 @@ def conv2d(
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call of one kind, and on one device. float32, float64, float16
-        (summed in float32), or an integer type of 8 or 16 bits or int32; on GPUs bfloat16 too. Any strides. N and C may
-        be 0: sums over no channels are 0.
+        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call of one kind, and on one device. float32, float64,
+        float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy has bfloat16 from
+        ml_dtypes. Any strides. N and C may be 0: sums over no channels are 0.
     w : array of shape (K, C / groups, R, S), whatever the layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional

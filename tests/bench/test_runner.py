@@ -21,7 +21,7 @@ from convforge.algorithms.contract import Plan
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.runtime import Runtime
 from convforge.bench.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
-from convforge.bench.material import Material, checker, gaussian_weights, material_refusal, memory_refusal
+from convforge.bench.material import Material, checker, gaussian_weights, memory_refusal
 from convforge.bench.records import CopyTime
 from convforge.bench.row import Row
 from convforge.bench.runner import Settings, choose, rows_of
@@ -498,7 +498,7 @@ def test_a_machine_that_changed_is_flagged(tmp_path: Path) -> None:
 
 def test_a_case_beyond_memory_is_refused_before_it_is_made() -> None:
     facts = dataclasses.replace(cpu_runtime().facts, memory_bytes=1 << 30)
-    assert material_refusal(parse_problem("n1c3h8w8_k3r3s3_st1_p1_bf16_nchw"), facts) is None
+    assert memory_refusal(parse_problem("n1c3h8w8_k3r3s3_st1_p1_bf16_nchw"), facts) is None
     assert "GiB" in str(memory_refusal(parse_problem("n1c3h8192w8192_k3r3s3_st1_p1_f32_nchw"), facts))
     assert memory_refusal(parse_problem("n1c3h512w512_k3r3s3_st1_p1_f32_nchw"), facts) is None
 

@@ -34,6 +34,7 @@ from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Problem
+from convforge.problem.types import FP8
 
 AnyAlgorithm = Algorithm[Any, Any]
 
@@ -106,6 +107,8 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
         return Reason("it runs on {backend}", backend=algorithm.backend)
+    if stored := FP8.intersection(array.dtype for array in (*problem.operands, *problem.results)):
+        return Reason("no method computes {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 

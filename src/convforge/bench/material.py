@@ -118,11 +118,6 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
     return runtime if runtime.facts.backend == "cuda" else None
 
 
-def material_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Why there are no inputs for a case; None if there are."""
-    return memory_refusal(problem, facts)
-
-
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
     """Why a case cannot be measured in the device's memory; None if it can."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs

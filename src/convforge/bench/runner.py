@@ -28,7 +28,7 @@ from convforge.bench.budget import (
 from convforge.bench.copying import CopyTimes
 from convforge.bench.digests import digest
 from convforge.bench.finals import finalists, hold_final
-from convforge.bench.material import Checker, Material, checker, material_refusal, truth_runtime
+from convforge.bench.material import Checker, Material, checker, memory_refusal, truth_runtime
 from convforge.bench.records import Result, Run
 from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
@@ -304,7 +304,7 @@ class Runner:
 
     def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> Reason | None:
         """Why no row of a case can be measured: its inputs, or the time that its truth would take."""
-        if reason := material_refusal(case.problem, self.runtime.facts):
+        if reason := memory_refusal(case.problem, self.runtime.facts):
             return reason
         if budget.remaining_s <= 0:
             return budget.spent

@@ -97,11 +97,11 @@ def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> 
 
 
 def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
-    u = unit_roundoff(problem.dtype)
+    u = unit_roundoff(problem.acc_dtype)
     factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
     if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
         return Bound(0.0, 0.0)
-    return Bound(factor, problem.k * _smallest(problem.dtype), _lost_by_a_product(problem, precision, inputs))
+    return Bound(factor, problem.k * _smallest(problem.acc_dtype), _lost_by_a_product(problem, precision, inputs))
 
 
 def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:

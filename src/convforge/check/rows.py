@@ -185,7 +185,7 @@ class _OfProduct:
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
         sums, squares = gemm_sums(self._problem, inputs, items, style, backward=backward)
-        u = unit_roundoff(self._problem.dtype)
+        u = unit_roundoff(self._problem.acc_dtype)
         return sums[:, None, :], ROUNDING_VARIANCE * u**2 * squares[:, None, :]
 
     def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:

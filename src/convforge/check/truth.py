@@ -148,8 +148,8 @@ def gemm_sums(
     a, b = matrices(problem, inputs)
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
-    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, _style(style, problem.dtype), backward, totals,
-            beside)  # fmt: skip
+    way = _style(style, problem.acc_dtype)
+    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, way, backward, totals, beside)
     launch(loops.multiply, items.size, problem.flops, args)
     return totals, beside
 

@@ -57,7 +57,7 @@ def conv2d(
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
         strict. Else as in :func:`convforge.conv2d`.
     algorithm, tune
-        As in :func:`convforge.conv2d`. Whichever is named, bfloat16 on the CPU is computed by PyTorch.
+        As in :func:`convforge.conv2d`.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 The input's gradient is a convolution where the stride is 1 (of the output's gradient, padded, with the flipped filter
 whose channels have changed places), and is computed by the operator itself; with another stride, and for weights, by
-PyTorch's ``aten.convolution_backward``. On the CPU bfloat16 is PyTorch's as well, as NumPy has no such type.
+PyTorch's ``aten.convolution_backward``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from convforge.api import conv2d as compute
 from convforge.api import convolved
 from convforge.replay import Calls
-from convforge.tuning import CHOICES, check_method
+from convforge.tuning import CHOICES
 
 _NAME = "convforge::conv2d"
 # Arguments of :func:`convforge.conv2d` for each activation that has a gradient here.
@@ -78,9 +78,6 @@ def forward(
     precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
 ) -> Any:  # fmt: skip
     """Compute the operator; the call is kept under the key where there is one."""
-    if x.dtype == torch.bfloat16 and not x.is_cuda:
-        check_method("conv2d", "cpu", algorithm, precision, tune)
-        return _by_pytorch(x, weight, bias, stride, padding, dilation, groups, activation, flip)
     last = is_channels_last(x)
     top, bottom, left, right = padding
     end = ACTIVATIONS[activation] if activation else None
@@ -92,17 +89,6 @@ def forward(
         algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2) if last else y
-
-
-def _by_pytorch(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool
-) -> Any:
-    x, sides = _evenly_padded(x, padding)
-    w = weight.flip((2, 3)) if flip else weight
-    y = nn.functional.conv2d(x, w, bias, stride, sides, dilation, groups)
-    form = torch.channels_last if is_channels_last(x) else torch.contiguous_format
-    made = {"relu": torch.relu_, "relu6": nn.functional.relu6}.get(activation)
-    return (y if made is None else made(y)).contiguous(memory_format=form)
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:

@@ -17,7 +17,7 @@ from convforge.pipeline.clock import Clock
 from convforge.pipeline.convolver import Convolved, Convolver
 from convforge.pipeline.lanes import Lane
 from convforge.problem import DTYPES
-from convforge.problem.types import is_integer
+from convforge.problem.types import ADDED, is_integer
 
 Array = NDArray[Any]
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 EXACT = 2**53
 
 # The sample types that methods read and write; the others go through float64.
-COMPUTABLE = tuple(name for name in DTYPES.values() if name != "bfloat16")
+COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 
 @dataclass(frozen=True, slots=True)

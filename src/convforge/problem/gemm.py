@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convforge.problem.protocol import Operand, ProblemBase
-from convforge.problem.types import PRECISIONS, itemsize
+from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, output_dtype
 
 # Element types of matrices.
 DTYPES = ("float32", "float64")
@@ -49,7 +49,7 @@ class GemmProblem(ProblemBase):
         for name in ("m", "n", "k"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: a matrix has 0 or more rows and columns")
-        if self.dtype not in DTYPES:
+        if self.dtype not in DTYPES and self.dtype not in FP8:
             raise ValueError(f"dtype={self.dtype}: the matrix product takes float32 or float64; cast the matrices")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
@@ -57,9 +57,11 @@ class GemmProblem(ProblemBase):
 
     def _derive_all(self) -> None:
         m, n, k = self.m, self.n, self.k
+        out_dtype = output_dtype(self.dtype, self.dtype)
         self._derive(
-            direction="fprop", acc_dtype=self.dtype, out_dtype=self.dtype, out_shape=(m, n), outputs=m * n, taps=k,
-            flops=2 * m * n * k, least_bytes=(m * k + k * n + m * n) * itemsize(self.dtype),
+            direction="fprop", acc_dtype=accumulation_dtype(self.dtype, self.dtype), out_dtype=out_dtype,
+            out_shape=(m, n), outputs=m * n, taps=k, flops=2 * m * n * k,
+            least_bytes=(m * k + k * n) * itemsize(self.dtype) + m * n * itemsize(out_dtype),
         )  # fmt: skip
 
     __setstate__ = ProblemBase.__setstate__
@@ -83,4 +85,4 @@ class GemmProblem(ProblemBase):
     @property
     def results(self) -> tuple[Operand, ...]:
         """C."""
-        return (Operand("c", "output", self.out_shape, self.dtype, "MN"),)
+        return (Operand("c", "output", self.out_shape, self.out_dtype, "MN"),)

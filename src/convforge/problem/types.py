@@ -14,6 +14,8 @@ DTYPES: dict[str, str] = {
     "f32": "float32",
     "f16": "float16",
     "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     "i32": "int32",
     "i16": "int16",
     "i8": "int8",
@@ -22,8 +24,11 @@ DTYPES: dict[str, str] = {
 }
 SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
 
+# 8-bit floats: problems have them, and no method computes them.
+FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
+
 # Those that ml_dtypes adds to NumPy's.
-ADDED = frozenset({"bfloat16"})
+ADDED = FP8 | {"bfloat16"}
 
 # Elements of an array beyond which places in it need 64 bits.
 WIDE = 2**31 - 1
@@ -115,8 +120,12 @@ def accumulation_dtype(x_dtype: str, w_dtype: str) -> str:
 
 
 def output_dtype(x_dtype: str, w_dtype: str) -> str:
-    """The default type of the result: x's own where it is a float type, else the accumulation type."""
-    return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) else x_dtype
+    """The default type of the result: x's own where it is a float type of 16 bits or more, else the accumulation type.
+
+    Sums of 8-bit floats soon exceed what these hold (448 is the largest of e4m3), and there is no scale to bring them
+    back; that PyTorch's ``_scaled_mm`` and cuBLAS ask for.
+    """
+    return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) or x_dtype in FP8 else x_dtype
 
 
 def check_dtype(value: str, field: str) -> None:
