@@ -279,7 +279,7 @@ def ready_for(
             return None
         own = {"given": buffers[plan.weights]}
         for name, (sizes, dtype) in preparation.pieces.items():
-            own[name] = stand_ins.taken(sizes, dtype or own["given"].dtype)
+            own[name] = stand_ins.taken(sizes, dtype)
         filled = _filled(preparation.steps, own)
         buffers[plan.weights] = preparation.finish(own, None)
     steps = _filled(plan.steps, buffers)

@@ -227,4 +227,6 @@ class WeightPacker(Preparation):
         def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
             return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
 
-        super().__init__(runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)], packed)
+        super().__init__(
+            runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)], packed
+        )
