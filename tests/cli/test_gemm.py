@@ -124,7 +124,7 @@ def test_a_gpus_rungs_take_the_tiles_that_they_have(run: Callable[..., Ran], sto
     refused: dict[str, str] = {}
     for r in stored().results:
         if r.status == "refused":
-            refused[r.algorithm] = r.reason or ""
+            refused[r.algorithm] = str(r.reason)
         else:
             assert r.status == "ok", r
             found.setdefault(r.algorithm, set()).add(r.config)

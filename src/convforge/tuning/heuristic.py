@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convforge.algorithms import AnyAlgorithm, algorithms, refusal
-from convforge.algorithms.contract import Config, Plan, precision_refusal
+from convforge.algorithms.contract import Config, Plan
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
@@ -84,7 +84,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
         a
         for a in algorithms()
         if (a.operation, a.backend) == (problem.operation, facts.backend)
-        and precision_refusal(a, problem.precision) is None
+        and a.precision in ("strict", problem.precision)
     ]
     found = [(a, rule) for a in able if (rule := a.preference_for(problem, facts)) is not None]
     return [(a, rule.why) for a, rule in sorted(found, key=lambda pair: pair[1].rank)]
