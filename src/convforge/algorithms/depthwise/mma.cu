@@ -192,7 +192,7 @@ __device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (
             for (int i = 0; i < TILES; i++) {
                 unsigned a[4];
                 load_windows(a, from[i][0], from[i][1], step);
-                multiply_halves<x_t>(sums[i], a, b[step]);
+                multiply_halves<math_t>(sums[i], a, b[step]);
             }
 #pragma unroll
         for (int i = 0; i < TILES; i++) from[i][0] += DILATION_H * args.pitch, from[i][1] += DILATION_H * args.pitch;
@@ -280,7 +280,7 @@ __device__ inline void walk(const Mma &args, const Plane &plane) {
                 unsigned a[4];
                 load_windows(a, strips[0].from, strips[1].from, step);
 #pragma unroll
-                for (int r = 0; r < R; r++) multiply_halves<x_t>(sums[(d - r + R) % R], a, b[r][step]);
+                for (int r = 0; r < R; r++) multiply_halves<math_t>(sums[(d - r + R) % R], a, b[r][step]);
             }
             store_row(args, plane, strips, sums[(d + 1) % R], row + d);
             __syncwarp();  // tensor cores take a whole warp

@@ -178,7 +178,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
             WALK=config.tiles == 0,
         )  # fmt: skip
         path, name = "algorithms/depthwise/mma.cu", "depthwise_mma"
-        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Mma")
+        source = KernelSource(path, name, (*conv_constants(problem, math=problem.x_dtype), *prelude), struct, "Mma")
         kernel = compiled(runtime, source, config.threads, config.resident)
         info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), _shared(problem, config), early=True)
         info = evenly(runtime, kernel, info)

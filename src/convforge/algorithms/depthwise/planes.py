@@ -13,7 +13,8 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.element_types import TYPES
 from convforge.algorithms.include.plane_tiles import (
     PlaneTiles,
     odd_vectors,

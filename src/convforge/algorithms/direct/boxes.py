@@ -26,8 +26,9 @@ from convforge.algorithms.direct.box import (
 )
 from convforge.algorithms.direct.fallback import tiled_instead
 from convforge.algorithms.direct.tiled import MOST_REGISTERS
-from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, struct_of
+from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill, is_aligned
 from convforge.algorithms.include.divide import Divisor, divisor
+from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
@@ -344,7 +345,7 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
 
 def _struct(problem: Conv2dProblem) -> Any:
     rest = {"tiles": ctypes.c_int, "across": Divisor, "down": Divisor, "aligned_out": ctypes.c_int}
-    fields = {"map": MapField, "conv": struct_of(problem), "filter": Filter, **rest}
+    fields = {"map": MapField, "conv": conv_struct(ElementTypes.of(problem)), "filter": Filter, **rest}
     return struct_with_maps("Boxes", fields.items())
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.include.conv import DECLARED, TYPES, address
+from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
@@ -82,7 +83,7 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
         if config.grid not in GRIDS:
             raise ValueError(f"grid={config.grid!r} must be one of {', '.join(GRIDS)}")
         prelude = (
-            *DECLARED, f"using element_t = {TYPES[problem.dtype]};",
+            *ElementTypes(x=problem.dtype).prelude(),
             *constants(THREADS=config.block, VECTORS=config.vectors),
         )  # fmt: skip
         kernel = runtime.compile(KernelSource("algorithms/elementwise/relu.cu", "relu", prelude, _Relu, "Relu"))

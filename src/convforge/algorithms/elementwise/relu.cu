@@ -10,26 +10,26 @@
 // Limit     memory: each element is read once and written once.
 #include "vector.cuh"
 
-constexpr int WIDTH = 16 / sizeof(element_t), RUN = THREADS * VECTORS;
+constexpr int WIDTH = 16 / sizeof(x_t), RUN = THREADS * VECTORS;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
 struct Relu {
-    const element_t *x;
-    element_t *out;
+    const x_t *x;
+    x_t *out;
     long long x_step, out_step;  // from an element to the next
     long long size;              // elements
     long long head, vectors;     // elements before the first vector, and how many vectors there are
 };
 
-__device__ inline element_t rectified(element_t value) { return widen(value) < 0 ? element_t{} : value; }
+__device__ inline x_t rectified(x_t value) { return widen(value) < 0 ? x_t{} : value; }
 
 extern "C" __global__ void __launch_bounds__(THREADS) relu(const __grid_constant__ Relu args) {
-    const element_t *x = args.x + args.head;
-    element_t *out = args.out + args.head;
+    const x_t *x = args.x + args.head;
+    x_t *out = args.out + args.head;
     for (long long run = blockIdx.x; run * RUN < args.vectors; run += gridDim.x) {
         const long long first = run * RUN + threadIdx.x;
-        Vector<element_t, WIDTH> values[VECTORS];
+        Vector<x_t, WIDTH> values[VECTORS];
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
             if (first + v * THREADS < args.vectors) values[v] = load_vector<WIDTH>(x + (first + v * THREADS) * WIDTH);

@@ -10,7 +10,8 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
-from convforge.algorithms.include.conv import DECLARED, TYPES, address, conv_constants, fill, with_conv
+from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
+from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.outside import outside_steps
 from convforge.algorithms.traits import Mark, MethodCost, Work
@@ -207,7 +208,7 @@ class _Steps:
         prelude = conv_constants(problem)
         own = constants(C_GROUP=problem.c_per_group, K_GROUP=problem.k_per_group, TILE_K=self._tile_k,
                         TILE_T=self._tile_t)  # fmt: skip
-        types = (*DECLARED, f"using acc_t = {TYPES[problem.acc_dtype]};")
+        types = ElementTypes(acc=problem.acc_dtype).prelude()
 
         def compiled(name: str, constants_of: tuple[str, ...], struct: Any) -> Any:
             path, title = f"algorithms/fft/{name}.cu", name.capitalize()
@@ -329,14 +330,13 @@ class _Spectra:
 
     def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
         self._problem, self._cut, self._runtime = problem, cut, runtime
-        acc = TYPES[problem.acc_dtype]
         fields = [
             ("w", ctypes.c_void_p), ("tiles", ctypes.c_void_p), ("strides", ctypes.c_longlong * 4),
             ("scale", ctypes.c_double if problem.acc_dtype == "float64" else ctypes.c_float),
             *((name, ctypes.c_int) for name in ("size_h", "pitch", "flip")),
         ]  # fmt: skip
         self._struct: Any = type("Filter", (ctypes.Structure,), {"_fields_": fields})
-        types = (*DECLARED, f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {acc};")
+        types = ElementTypes(w=problem.w_dtype, acc=problem.acc_dtype).prelude()
         own = constants(C_GROUP=problem.c_per_group, R=problem.r, S=problem.s, DILATION_H=problem.dilation[0],
                         DILATION_W=problem.dilation[1])  # fmt: skip
         source = KernelSource("algorithms/fft/filter.cu", "fft_filter", (*types, *own), self._struct, "Filter")

@@ -15,12 +15,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive(const
     const int m = tile.m + threadIdx.y, n = tile.n + threadIdx.x;
     if (m >= args.M || n >= args.N) return;
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const acc_t *a_row = at(a, m, 0), *b_column = at(b, n, 0);
+    const math_t *a_row = at(a, m, 0), *b_column = at(b, n, 0);
     acc_t sum = 0;
     for (int k = 0; k < args.K; k++) {
         sum = multiply_add(*a_row, *b_column, sum);
         a_row += a.deep;
         b_column += b.deep;
     }
-    put(args, tile.group, m, n, sum);
+    put(args.store, tile.group, m, n, sum);
 }

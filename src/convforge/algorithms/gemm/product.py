@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Buffers
-from convforge.algorithms.include.conv import TYPES, address, conv_constants, conv_struct, ends_dtype, fill
+from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
+from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.resident import evenly
 from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
@@ -29,25 +30,25 @@ BLOCK_FILTERS = 32
 
 
 class Operand(ctypes.Structure):
-    """struct Operand of gemm.cuh."""
+    """struct Operand of loader.cuh."""
 
     _fields_ = (("data", ctypes.c_void_p), ("group", ctypes.c_longlong),
                 *((name, ctypes.c_int) for name in ("along", "deep", "vectors")))  # fmt: skip
 
 
 class _Store(ctypes.Structure):
-    """struct Store of gemm.cuh for a plain matrix."""
+    """struct Store of store.cuh for a plain matrix."""
 
     _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("row", "column", "vectors")))
 
 
 @cache
-def _gemm_struct(acc: str = "", ends: str = "", wide: bool = False) -> type[ctypes.Structure]:
-    """struct Gemm of gemm.cuh: for a convolution of these types of sums and of the epilogue, else for a matrix."""
+def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[ctypes.Structure]:
+    """struct Gemm of gemm.cuh: for a convolution of these types, else for a matrix."""
     store: type[ctypes.Structure] = _Store
-    if acc:
+    if types is not None:
         first = ctypes.c_longlong if wide else ctypes.c_int
-        fields = [("conv", conv_struct(acc, ends)), ("first", first), ("vectors", ctypes.c_int)]
+        fields = [("conv", conv_struct(types)), ("first", first), ("vectors", ctypes.c_int)]
         store = type("Store", (ctypes.Structure,), {"_fields_": fields})
     sizes = [(name, ctypes.c_int) for name in "MNK"]
     return type("Gemm", (ctypes.Structure,), {"_fields_": [("a", Operand), ("b", Operand), ("store", store), *sizes]})
@@ -148,10 +149,10 @@ class Product:
         own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
-            prelude: tuple[str, ...] = (f"using acc_t = {TYPES[dtype]};",)
+            prelude = ElementTypes(out=dtype, acc=dtype).prelude()
         else:
             wide = convolution.needs_wide_index
-            self.struct = _gemm_struct(convolution.acc_dtype, ends_dtype(convolution), wide)
+            self.struct = _gemm_struct(ElementTypes.of(convolution), wide)
             prelude = ("#define CONVOLUTION", *conv_constants(convolution))
         self.arguments = self.struct if around is None else around(self.struct)
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)

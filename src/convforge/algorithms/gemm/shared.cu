@@ -15,8 +15,8 @@ static_assert(BLOCK_M == BLOCK_N, "the threads of a square tile load a square ti
 static_assert(BLOCK * BLOCK >= 32 && BLOCK * BLOCK <= 1024, "a block has 32 to 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __grid_constant__ Gemm args) {
-    __shared__ acc_t a_tile[BLOCK][BLOCK + 1];  // [m][k]
-    __shared__ acc_t b_tile[BLOCK][BLOCK + 1];  // [k][n]
+    __shared__ math_t a_tile[BLOCK][BLOCK + 1];  // [m][k]
+    __shared__ math_t b_tile[BLOCK][BLOCK + 1];  // [k][n]
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int x = threadIdx.x, y = threadIdx.y;
@@ -32,5 +32,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __
         for (int k = 0; k < BLOCK; k++) sum = multiply_add(a_tile[y][k], b_tile[k][x], sum);
         __syncthreads();  // all have read before the next tiles are written
     }
-    if (tile.m + y < args.M && tile.n + x < args.N) put(args, tile.group, tile.m + y, tile.n + x, sum);
+    if (tile.m + y < args.M && tile.n + x < args.N) put(args.store, tile.group, tile.m + y, tile.n + x, sum);
 }

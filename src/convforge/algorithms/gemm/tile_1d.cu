@@ -15,7 +15,7 @@ static_assert(BLOCK_N % 32 == 0, "a warp has one row of threads, so that it read
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_1d(const __grid_constant__ Gemm args) {
-    __shared__ acc_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
+    __shared__ math_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int n = threadIdx.x % BLOCK_N, m = threadIdx.x / BLOCK_N * THREAD_M;
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_1d(con
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k++) {
-            const acc_t number = b_tile[k][n];
+            const math_t number = b_tile[k][n];
 #pragma unroll
             for (int i = 0; i < THREAD_M; i++) sums[i] = multiply_add(a_tile[k][m + i], number, sums[i]);
         }
@@ -35,5 +35,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_1d(con
     if (tile.n + n >= args.N) return;
 #pragma unroll
     for (int i = 0; i < THREAD_M; i++)
-        if (tile.m + m + i < args.M) put(args, tile.group, tile.m + m + i, tile.n + n, sums[i]);
+        if (tile.m + m + i < args.M) put(args.store, tile.group, tile.m + m + i, tile.n + n, sums[i]);
 }

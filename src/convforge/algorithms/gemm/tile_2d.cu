@@ -15,7 +15,7 @@ static_assert(BLOCK_M % THREAD_M == 0 && BLOCK_N % THREAD_N == 0, "threads cover
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(const __grid_constant__ Gemm args) {
-    __shared__ acc_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
+    __shared__ math_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int m = threadIdx.x / COLUMNS, n = threadIdx.x % COLUMNS;
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(con
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k++) {
-            acc_t rows[THREAD_M], columns[THREAD_N];
+            math_t rows[THREAD_M], columns[THREAD_N];
 #pragma unroll
             for (int i = 0; i < THREAD_M; i++) rows[i] = a_tile[k][m + i * ROWS];
 #pragma unroll
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(con
 #pragma unroll
         for (int i = 0; i < THREAD_M; i++) {
             const int row = tile.m + m + i * ROWS;
-            if (row < args.M) put(args, tile.group, row, column, sums[i][j]);
+            if (row < args.M) put(args.store, tile.group, row, column, sums[i][j]);
         }
     }
 }

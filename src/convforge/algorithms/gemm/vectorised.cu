@@ -21,33 +21,23 @@ static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads"
 constexpr int TOGETHER = sizeof(acc_t) == 4 && THREADS <= 512 ? 512 / THREADS : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) gemm_vectorised(const __grid_constant__ Gemm args) {
-    __shared__ __align__(16) acc_t a_tile[2][BLOCK_K][BLOCK_M + 4];
-    __shared__ __align__(16) acc_t b_tile[2][BLOCK_K][BLOCK_N + 4];
+    __shared__ __align__(16) math_t a_tiles[2][BLOCK_K][BLOCK_M + 4];
+    __shared__ __align__(16) math_t b_tiles[2][BLOCK_K][BLOCK_N + 4];
     const Tile tile = tile_of(args);
-    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int m = threadIdx.x / COLUMNS * 4, n = threadIdx.x % COLUMNS * 4;
-    Staged<BLOCK_M, BLOCK_K, THREADS, A_DEEP> next_a;
-    Staged<BLOCK_N, BLOCK_K, THREADS, B_DEEP> next_b;
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    MatrixLoader<BLOCK_M, BLOCK_K, THREADS, A_DEEP> next_a;
+    MatrixLoader<BLOCK_N, BLOCK_K, THREADS, B_DEEP> next_b;
     acc_t sums[THREAD_M][THREAD_N] = {};
-    next_a.load(a, tile.m, 0, args.M, args.K);
-    next_b.load(b, tile.n, 0, args.N, args.K);
-    next_a.store(a_tile[0]);
-    next_b.store(b_tile[0]);
-    __syncthreads();
-    int now = 0;
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        const bool more = k0 + BLOCK_K < args.K;
-        if (more) {
-            next_a.load(a, tile.m, k0 + BLOCK_K, args.M, args.K);
-            next_b.load(b, tile.n, k0 + BLOCK_K, args.N, args.K);
-        }
-        multiply(sums, a_tile[now], b_tile[now], m, n, ROWS * 4, COLUMNS * 4);
-        now ^= 1;
-        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
-            next_a.store(a_tile[now]);
-            next_b.store(b_tile[now]);
-        }
-        __syncthreads();
-    }
-    put_squares(args, tile.group, tile.m + m, tile.n + n, ROWS * 4, COLUMNS * 4, sums);
+    const auto load = [&](int k0) {
+        next_a.load(a, tile.m, k0, args.M, args.K);
+        next_b.load(b, tile.n, k0, args.N, args.K);
+    };
+    const auto store = [&](int half) {
+        next_a.store(a_tiles[half]);
+        next_b.store(b_tiles[half]);
+    };
+    const auto products = [&](int half) { multiply(sums, a_tiles[half], b_tiles[half], m, n, ROWS * 4, COLUMNS * 4); };
+    take_products<BLOCK_K>(load, store, products, args.K);
+    put_squares(args.store, args.M, args.N, tile.group, tile.m + m, tile.n + n, ROWS * 4, COLUMNS * 4, sums);
 }

@@ -17,23 +17,23 @@ static_assert(STAGES >= 2, "one tile is used while another is on its way");
 
 // Ask for this thread's part of the tile of an operand that begins at (x0, k0), PER neighbours at a time.
 template <int LENGTH, bool DEEP, int PER, bool WHOLE, int PITCH>
-__device__ inline void copy_parts(acc_t (&tile)[BLOCK_K][PITCH], const Operand &from, int x0, int k0, int length,
+__device__ inline void copy_parts(math_t (&tile)[BLOCK_K][PITCH], const Operand &from, int x0, int k0, int length,
                                   int depth) {
     using S = Share<LENGTH, BLOCK_K, THREADS, DEEP, PER>;
     const S share(threadIdx.x);
-    const acc_t *first = at(from, x0 + share.x, k0 + share.k);
+    const math_t *first = at(from, x0 + share.x, k0 + share.k);
 #pragma unroll
     for (int i = 0; i < S::COUNT; i++) {
         const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
         if (!share.has(dx, dk)) continue;
         const bool there = WHOLE || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
-        const acc_t *place = first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
-        copy_async<PER * sizeof(acc_t)>(&tile[share.k + dk][share.x + dx], there ? place : from.data, there);
+        const math_t *place = first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
+        copy_async<PER * sizeof(math_t)>(&tile[share.k + dk][share.x + dx], there ? place : from.data, there);
     }
 }
 
 template <int LENGTH, bool DEEP, int PITCH>
-__device__ inline void copy_tile(acc_t (&tile)[BLOCK_K][PITCH], const Operand &from, int x0, int k0, int length,
+__device__ inline void copy_tile(math_t (&tile)[BLOCK_K][PITCH], const Operand &from, int x0, int k0, int length,
                                  int depth) {
     if (x0 + LENGTH > length || k0 + BLOCK_K > depth)
         copy_parts<LENGTH, DEEP, 1, false>(tile, from, x0, k0, length, depth);
@@ -45,7 +45,7 @@ __device__ inline void copy_tile(acc_t (&tile)[BLOCK_K][PITCH], const Operand &f
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(const __grid_constant__ Gemm args) {
     struct Tiles {
-        acc_t a[BLOCK_K][PITCH_A], b[BLOCK_K][PITCH_B];
+        math_t a[BLOCK_K][PITCH_A], b[BLOCK_K][PITCH_B];
     };
     DYNAMIC_SHARED(Tiles, stages);
     const Tile tile = tile_of(args);
@@ -68,5 +68,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(
         const Tiles &now = stages[k0 / BLOCK_K % STAGES];
         multiply(sums, now.a, now.b, lane.m, lane.n, LANES_M * 4, LANES_N * 4);
     }
-    put_squares(args, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4, LANES_N * 4, sums);
+    put_squares(args.store, args.M, args.N, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4, LANES_N * 4, sums);
 }

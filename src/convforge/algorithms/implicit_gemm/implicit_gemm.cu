@@ -28,7 +28,7 @@ struct Corner {
 };
 
 struct Memory {
-    acc_t a[2][BLOCK_K][PITCH_A], b[2][BLOCK_K][PITCH_B];
+    math_t a[2][BLOCK_K][PITCH_A], b[2][BLOCK_K][PITCH_B];
     Corner corners[BLOCK_N];
 };
 static_assert(sizeof(Memory) <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
@@ -49,10 +49,10 @@ __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
-// This thread's part of a tile of columns, on its way through registers.
-struct Gathered {
+// Tiles of columns, gathered from the picture, through registers.
+struct ColumnLoader {
     using S = Share<BLOCK_N, BLOCK_K, THREADS, CHANNELS_NEAR, PER>;
-    acc_t entries[S::COUNT][PER];
+    math_t entries[S::COUNT][PER];
 
     __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[BLOCK_N], int k0) {
         const S share(threadIdx.x);
@@ -69,10 +69,10 @@ struct Gathered {
                 if (!share.has(i * S::STEP_X, j * S::STEP_K)) continue;
                 if (!ONE_TAP && k < DEPTH) pixel = seen_by(conv, corner, k / C_GROUP);
                 const int c = ONE_TAP ? k0 % C_GROUP + share.k + j * S::STEP_K : k % C_GROUP;
-                acc_t(&target)[PER] = entries[i * S::COUNT_K + j];
+                math_t(&target)[PER] = entries[i * S::COUNT_K + j];
                 const x_t *first = pixel + c * channel;
                 if (pixel == nullptr || (!ONE_TAP && k >= DEPTH)) {
-                    const acc_t value = ONE_TAP || k < DEPTH ? outside(conv) : 0;
+                    const math_t value = ONE_TAP || k < DEPTH ? outside(conv) : 0;
 #pragma unroll
                     for (int v = 0; v < PER; v++) target[v] = value;
                 } else if (PER > 1 && vectors) {
@@ -87,7 +87,7 @@ struct Gathered {
         }
     }
 
-    __device__ void store(acc_t (&tile)[BLOCK_K][PITCH_B]) const {
+    __device__ void store(math_t (&tile)[BLOCK_K][PITCH_B]) const {
         const S share(threadIdx.x);
 #pragma unroll
         for (int i = 0; i < S::COUNT; i++) {
@@ -115,28 +115,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
-    Staged<BLOCK_M, BLOCK_K, THREADS, false> weights;
-    Gathered columns;
+    MatrixLoader<BLOCK_M, BLOCK_K, THREADS, false> weights;
+    ColumnLoader columns;
     acc_t sums[THREAD_M][THREAD_N] = {};
-    weights.load(a, tile.m, 0, product.M, DEPTH);
-    columns.load(conv, args.vectors, memory->corners, 0);
-    weights.store(memory->a[0]);
-    columns.store(memory->b[0]);
-    __syncthreads();
-    int now = 0;
-    for (int k0 = 0; k0 < DEPTH; k0 += BLOCK_K) {
-        const bool more = k0 + BLOCK_K < DEPTH;
-        if (more) {
-            weights.load(a, tile.m, k0 + BLOCK_K, product.M, DEPTH);
-            columns.load(conv, args.vectors, memory->corners, k0 + BLOCK_K);
-        }
-        multiply(sums, memory->a[now], memory->b[now], lane.m, lane.n, LANES_M * 4, LANES_N * 4);
-        now ^= 1;
-        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
-            weights.store(memory->a[now]);
-            columns.store(memory->b[now]);
-        }
-        __syncthreads();
-    }
-    put_squares(product, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4, LANES_N * 4, sums);
+    const auto load = [&](int k0) {
+        weights.load(a, tile.m, k0, product.M, DEPTH);
+        columns.load(conv, args.vectors, memory->corners, k0);
+    };
+    const auto store = [&](int half) {
+        weights.store(memory->a[half]);
+        columns.store(memory->b[half]);
+    };
+    const auto products = [&](int half) {
+        multiply(sums, memory->a[half], memory->b[half], lane.m, lane.n, LANES_M * 4, LANES_N * 4);
+    };
+    take_products<BLOCK_K>(load, store, products, DEPTH);
+    put_squares(product.store, product.M, product.N, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4,
+                LANES_N * 4, sums);
 }

@@ -10,27 +10,12 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.include.element_types import NUMBERS, ElementTypes
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
-
-# NumPy's name of a type -> its name in kernels.
-TYPES = {
-    "float16": "half_t",
-    "bfloat16": "bfloat16_t",
-    "float32": "float",
-    "float64": "double",
-    "uint8": "unsigned char",
-    "int8": "signed char",
-    "uint16": "unsigned short",
-    "int16": "short",
-    "int32": "int",
-}
-# Declared in every prelude, as its types may name them; types.cuh says what they are.
-DECLARED = ("struct half_t;", "struct bfloat16_t;")
-NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
 MOST_BLOCKS = 65535
@@ -43,28 +28,25 @@ class Strides(ctypes.Structure):
 
 
 @cache
-def conv_struct(acc: str, ends: str) -> type[ctypes.Structure]:
-    """struct Conv of conv.cuh for these types of sums and of the epilogue."""
+def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
+    """struct Conv of conv.cuh for these types."""
     pointers = [(name, ctypes.c_void_p) for name in ("x", "w", "out", "scale", "bias", "residual")]
     strides = [(f"{name}_strides", Strides) for name in ("x", "out", "residual")]
     sizes = [(name, ctypes.c_int) for name in ("N", "H", "W", "P", "Q", "top", "left")]
-    numbers = [("outside", NUMBERS[acc]), ("zero", NUMBERS[acc]), ("alpha", NUMBERS[ends])]
+    acc, epilogue = NUMBERS[types.acc], NUMBERS[types.epilogue]
+    numbers = [("outside", acc), ("zero", acc), ("alpha", epilogue)]
     fields = [*pointers, *strides, *sizes, *numbers, ("scale_channels", ctypes.c_int)]
     return type("Conv", (ctypes.Structure,), {"_fields_": fields})
 
 
-def struct_of(problem: Conv2dProblem) -> type[ctypes.Structure]:
-    """struct Conv for a problem."""
-    return conv_struct(problem.acc_dtype, ends_dtype(problem))
+def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
+    """The prelude of a convolution's kernels. What they add for themselves is of the compile key, or of the config.
 
-
-def ends_dtype(problem: Conv2dProblem) -> str:
-    """The type that the epilogue works in: float64 over int32 sums, which it holds exactly; else the sums' own."""
-    return "float64" if is_integer(problem.acc_dtype) else problem.acc_dtype
-
-
-def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
-    """The prelude of a convolution's kernels. What they add for themselves is of the compile key, or of the config."""
+    Parameters
+    ----------
+    math : str
+        The type of factors, where it is not that of the sums.
+    """
     ends = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
@@ -75,12 +57,8 @@ def conv_constants(problem: Conv2dProblem) -> tuple[str, ...]:
         "ACTIVATION": list(ACTIVATIONS).index(ends.activation), "DIVISOR": ends.divisor,
     }  # fmt: skip
     flags = {"SCALE": ends.scale != "none", "BIAS": ends.bias, "RESIDUAL": ends.residual}
-    types = {
-        "x_t": TYPES[problem.x_dtype], "w_t": TYPES[problem.w_dtype], "out_t": TYPES[problem.out_dtype],
-        "acc_t": TYPES[problem.acc_dtype], "ends_t": TYPES[ends_dtype(problem)],
-        "operand_t": TYPES[problem.operand_dtype], "index_t": "long long" if problem.needs_wide_index else "int",
-    }  # fmt: skip
-    return (*DECLARED, *constants(**numbers, **flags), *(f"using {name} = {value};" for name, value in types.items()))
+    index = "long long" if problem.needs_wide_index else "int"
+    return (*ElementTypes.of(problem, math).prelude(), *constants(**numbers, **flags), f"using index_t = {index};")
 
 
 def address(array: Any) -> int:
@@ -91,7 +69,9 @@ def address(array: Any) -> int:
 
 def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
     """A kernel's struct: the convolution, then fields of its own."""
-    return type(name, (ctypes.Structure,), {"_fields_": [("conv", struct_of(problem)), *fields.items()]})
+    return type(
+        name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(ElementTypes.of(problem))), *fields.items()]}
+    )
 
 
 def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
@@ -210,9 +190,9 @@ class WeightPacker(Preparation):
         steps = {axis: int(np.prod(shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
         packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
         dtype = dtype or problem.acc_dtype
-        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[dtype]};")
+        types = ElementTypes(w=problem.w_dtype, acc=dtype).prelude()
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", (*DECLARED, *types, *constants(NEAR_K=order[-1] == "K")),
+            "algorithms/include/weights.cu", "pack_weights", (*types, *constants(NEAR_K=order[-1] == "K")),
             _Weights, "Weights",
         )  # fmt: skip
         squares = -(-problem.k // 32) * -(-problem.taps // 32)

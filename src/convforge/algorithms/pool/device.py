@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.include.conv import DECLARED, NUMBERS, TYPES, Strides, address, strides
+from convforge.algorithms.include.conv import Strides, address, strides
+from convforge.algorithms.include.element_types import NUMBERS, ElementTypes
 from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
@@ -137,11 +138,9 @@ def _prelude(
         THREADS=config.block, OUT_P=config.out_p, OUT_Q=config.out_q, CHANNELS=vectors.channels, LOAD=vectors.load,
         STORE=vectors.store, SHIFT=vectors.shift,
     )  # fmt: skip
-    types = {
-        "element_t": TYPES[problem.dtype], "value_t": TYPES[value], "index_t": "long long" if wide else "int",
-        "count_t": "unsigned long long" if wide else "unsigned",
-    }  # fmt: skip
-    return (*DECLARED, *numbers, *(f"using {name} = {kind};" for name, kind in types.items()))
+    types = ElementTypes(x=problem.dtype, out=problem.dtype, acc=value)
+    index, count = ("long long", "unsigned long long") if wide else ("int", "unsigned")
+    return (*types.prelude(), *numbers, f"using index_t = {index};", f"using count_t = {count};")
 
 
 def _vectors(problem: Pool2dProblem, config: MaxPoolConfig) -> _Vectors:

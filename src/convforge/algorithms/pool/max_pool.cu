@@ -42,17 +42,17 @@ struct Strides {
 };
 
 struct Pool {
-    const element_t *x;
-    element_t *out;
+    const x_t *x;
+    out_t *out;
     Strides x_strides, out_strides;
     long long tiles;
     int N, C, H, W, P, Q;
     int top, left;               // padding
     int x_vectors, out_vectors;  // whether memory allows vectors of LOAD and STORE elements
-    value_t outside;             // the least value
+    acc_t outside;             // the least value
 };
 
-using Maxima = value_t[OUT_P][OUT_Q][CHANNELS];
+using Maxima = acc_t[OUT_P][OUT_Q][CHANNELS];
 
 // A tile's picture, first channel and first output.
 struct Tile {
@@ -100,7 +100,7 @@ __device__ inline bool takes(int first, int i, int dilation, int taps) {
 
 // The maxima of one row of pixels for each column of outputs, from loads of V elements. The row may lie outside.
 template <int V>
-__device__ inline void along_row(const Pool &pool, value_t (&maxima)[OUT_Q][CHANNELS], const element_t *row, int w0,
+__device__ inline void along_row(const Pool &pool, acc_t (&maxima)[OUT_Q][CHANNELS], const x_t *row, int w0,
                                  bool row_inside) {
     constexpr int WIDTH = CHANNELS_LAST ? 1 : V;  // columns of a load
     constexpr int BEFORE = WIDTH > 1 ? SHIFT : 0, STEP = WIDTH > 1 ? WIDTH : STEP_W;
@@ -115,7 +115,7 @@ __device__ inline void along_row(const Pool &pool, value_t (&maxima)[OUT_Q][CHAN
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const int column = CHANNELS_LAST ? first : first + i, c = CHANNELS_LAST ? e + i : 0;
-                const value_t value = inside ? static_cast<value_t>(widen(values.at[i])) : pool.outside;
+                const acc_t value = inside ? static_cast<acc_t>(widen(values.at[i])) : pool.outside;
 #pragma unroll
                 for (int q = 0; q < OUT_Q; q++)
                     if (takes(q * STRIDE_W, column, DILATION_W, S)) maxima[q][c] = larger(maxima[q][c], value);
@@ -128,11 +128,11 @@ __device__ inline void along_row(const Pool &pool, value_t (&maxima)[OUT_Q][CHAN
 template <int V>
 __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) {
     const int h0 = tile.p * STRIDE_H - pool.top, w0 = tile.q * STRIDE_W - pool.left;
-    const element_t *plane = pool.x + place(pool.x_strides, tile.n, tile.c, 0, 0);
+    const x_t *plane = pool.x + place(pool.x_strides, tile.n, tile.c, 0, 0);
 #pragma unroll UNROLL_H<V>
     for (int i = 0; i < ROWS; i += STEP_H) {
         const int h = h0 + i, near = min(max(h, 0), pool.H - 1);
-        value_t across[OUT_Q][CHANNELS];
+        acc_t across[OUT_Q][CHANNELS];
 #pragma unroll
         for (int e = 0; e < OUT_Q * CHANNELS; e++) across[e / CHANNELS][e % CHANNELS] = pool.outside;
         along_row<V>(pool, across, plane + near * static_cast<index_t>(pool.x_strides.h), w0, h == near);
@@ -141,7 +141,7 @@ __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) 
             if (!takes(p * STRIDE_H, i, DILATION_H, R)) continue;
 #pragma unroll
             for (int e = 0; e < OUT_Q * CHANNELS; e++) {
-                value_t &most = maxima[p][e / CHANNELS][e % CHANNELS];
+                acc_t &most = maxima[p][e / CHANNELS][e % CHANNELS];
                 most = larger(most, across[e / CHANNELS][e % CHANNELS]);
             }
         }
@@ -154,15 +154,15 @@ __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile 
 #pragma unroll
     for (int p = 0; p < OUT_P; p++) {
         if (tile.p + p >= pool.P) continue;
-        element_t *row = pool.out + place(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
+        out_t *row = pool.out + place(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
 #pragma unroll
         for (int e = 0; e < OUT_Q * CHANNELS; e += V) {
             const int q = e / CHANNELS, c = e % CHANNELS;
             if (tile.q + q >= pool.Q) continue;
-            Vector<element_t, V> values;
+            Vector<out_t, V> values;
 #pragma unroll
             for (int i = 0; i < V; i++)
-                values.at[i] = stored<element_t>::of(maxima[p][(e + i) / CHANNELS][(e + i) % CHANNELS]);
+                values.at[i] = stored<out_t>::of(maxima[p][(e + i) / CHANNELS][(e + i) % CHANNELS]);
             store_vector(row + place(pool.out_strides, 0, c, 0, q), values);
         }
     }

@@ -10,7 +10,8 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import TYPES, address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.element_types import TYPES
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly

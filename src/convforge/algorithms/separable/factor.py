@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.include.conv import DECLARED, TYPES, address
+from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.separable.factors import ROUNDINGS
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -47,11 +48,9 @@ class DeviceFactors(Preparation):
         threads = min(-(-elements // ELEMENTS // 32) * 32, MOST_THREADS)
         others = DECLARED_BYTES + 8 * (problem.r + problem.s) + 12 * min(problem.r, problem.s)
         in_shared = 8 * elements + others <= runtime.facts.block_shared_bytes
-        types = (f"using w_t = {TYPES[problem.w_dtype]};", f"using acc_t = {TYPES[problem.acc_dtype]};")
+        types = ElementTypes(w=problem.w_dtype, acc=problem.acc_dtype).prelude()
         prelude = constants(R=problem.r, S=problem.s, ROUNDINGS=ROUNDINGS, THREADS=threads, IN_SHARED=in_shared)
-        source = KernelSource(
-            "algorithms/separable/factor.cu", "factor", (*DECLARED, *types, *prelude), _Factoring, "Factoring"
-        )
+        source = KernelSource("algorithms/separable/factor.cu", "factor", (*types, *prelude), _Factoring, "Factoring")
         filters, most = problem.w_shape[:2], min(problem.r, problem.s)
         count = problem.k * problem.c_per_group
         info = LaunchInfo("factor", (count,), (threads,), 8 * elements if in_shared else 0, early=True)

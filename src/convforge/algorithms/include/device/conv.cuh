@@ -6,9 +6,9 @@
 //   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             the filter's size, and how it moves
 //   BORDER                                                       what stands outside the picture: see border.cuh
 //   DIVISOR, SCALE, BIAS, RESIDUAL, ACTIVATION                   the epilogue: see ends.cuh
-//   x_t, w_t, out_t, acc_t, ends_t, operand_t, index_t           types: operand_t of scale and bias as they are given,
-//                                                                ends_t of the epilogue that takes them; index_t is
-//                                                                long long beyond 2^31 elements
+//   x_t, w_t, out_t, math_t, acc_t                               types: of what is stored, of factors, of sums;
+//   epilogue_t, operand_t, index_t                               of the epilogue, and of its scale and bias as they are
+//                                                                given; index_t is long long beyond 2^31 elements
 #pragma once
 #include "types.cuh"
 
@@ -28,7 +28,7 @@ struct Conv {
     int top, left;       // padding
     acc_t outside;       // what stands outside the picture
     acc_t zero;          // subtracted from every pixel: the zero point of x
-    ends_t alpha;        // of the activation
+    epilogue_t alpha;        // of the activation
     int scale_channels;  // 1 where scale has one number for each output channel, 0 where it has one for all
 };
 

@@ -8,25 +8,25 @@ enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU,
 constexpr bool HAS_EPILOGUE = DIVISOR != 1 || SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
 
 // The activation; NaN stays NaN.
-__device__ inline ends_t activated(ends_t y, ends_t alpha) {
+__device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
     if constexpr (ACTIVATION == RELU) return y < 0 ? 0 : y;
     if constexpr (ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
     if constexpr (ACTIVATION == CLIPPED_RELU) return y < 0 ? 0 : (y > alpha ? alpha : y);
     if constexpr (ACTIVATION == SIGMOID) return 1 / (1 + exp(-y));
     if constexpr (ACTIVATION == TANH) return tanh(y);
     if constexpr (ACTIVATION == SILU) return y / (1 + exp(-y));
-    if constexpr (ACTIVATION == GELU) return y * erfc(y * static_cast<ends_t>(-0.7071067811865476)) / 2;
+    if constexpr (ACTIVATION == GELU) return y * erfc(y * static_cast<epilogue_t>(-0.7071067811865476)) / 2;
     return y;
 }
 
 // The value that is stored for a sum of output (n, k, p, q).
 __device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
-    ends_t value = static_cast<ends_t>(sum);
+    epilogue_t value = static_cast<epilogue_t>(sum);
     if constexpr (DIVISOR != 1) value /= DIVISOR;
     if constexpr (SCALE) value *= conv.scale[k * conv.scale_channels];
     if constexpr (BIAS) value += conv.bias[k];
-    if constexpr (RESIDUAL) value += as<ends_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
+    if constexpr (RESIDUAL) value += as<epilogue_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
     return stored<out_t>::of(activated(value, conv.alpha));
 }
 

@@ -1,5 +1,5 @@
-// Element types and conversions. x_t, w_t, out_t, acc_t and ends_t come from the prelude that the host writes:
-// what is stored, what sums are taken in, and what the epilogue works in.
+// Element types and conversions. x_t, w_t, out_t, math_t, acc_t and epilogue_t come from the prelude that the host writes
+// (ElementTypes): what is stored, what factors are, what sums are taken in, and what the epilogue works in.
 #pragma once
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700

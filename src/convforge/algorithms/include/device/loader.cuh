@@ -1,0 +1,112 @@
+// Loaders: what brings tiles of operands into shared memory, where numbers lie as multipliers take them, of math_t.
+//
+// Both operands are seen alike: `along` leads to the next row of A or column of B, `deep` to the next k, so operands may
+// be transposed or have gaps. What lies outside of them is 0. A loader whose tiles wait in registers has
+//   load(..., k0, ...)    asks for this thread's part of the tile that begins at k0
+//   store(tile)           puts it into shared memory
+#pragma once
+#include "vector.cuh"
+
+constexpr int VECTOR = 16 / sizeof(math_t);  // elements of a 16-byte load
+
+struct Operand {
+    const math_t *data;
+    long long group;  // from one group's matrix to the next, in elements
+    int along, deep;
+    int vectors;  // whether VECTOR neighbours, counted from a multiple of VECTOR, are aligned to 16 bytes
+};
+
+// The operand of one group.
+__device__ inline Operand of_group(Operand operand, int group) {
+    operand.data += group * operand.group;
+    return operand;
+}
+
+// Where row x of A, or column x of B, has its element k.
+__device__ inline const math_t *at(const Operand &operand, int x, int k) {
+    return operand.data + (static_cast<long long>(x) * operand.along + static_cast<long long>(k) * operand.deep);
+}
+
+// How THREADS threads share a tile of LENGTH x DEPTH elements (along M or N, and along K), PER neighbours at a time:
+// thread t begins at (x, k) and goes on in steps. Neighbouring threads take neighbours in memory; along K only 8 of
+// them, whose transposed stores, into rows that are 16 bytes longer than a multiple of 128, meet no bank twice.
+template <int LENGTH, int DEPTH, int THREADS, bool DEEP, int PER = 1>
+struct Share {
+    static_assert(DEPTH % 8 == 0, "eight neighbours along K are loaded together");
+    static constexpr int WIDE = LENGTH / PER < THREADS ? LENGTH / PER : THREADS;
+    static_assert(LENGTH % PER == 0 && THREADS % WIDE == 0, "whole rows of threads share a tile");
+    static constexpr int STEP_X = DEEP ? THREADS / (8 / PER) : WIDE * PER, STEP_K = DEEP ? 8 : THREADS / WIDE;
+    static constexpr int COUNT_X = (LENGTH + STEP_X - 1) / STEP_X, COUNT_K = (DEPTH + STEP_K - 1) / STEP_K;
+    static constexpr int COUNT = COUNT_X * COUNT_K;
+    static constexpr bool EVEN = LENGTH % STEP_X == 0 && DEPTH % STEP_K == 0;  // no thread has less to do
+    int x, k;
+    __device__ explicit Share(int t)
+        : x(DEEP ? t / (8 / PER) : t % WIDE * PER), k(DEEP ? t % (8 / PER) * PER : t / WIDE) {}
+    // Whether the element that is a step of (dx, dk) away belongs to the tile.
+    __device__ bool has(int dx, int dk) const { return EVEN || (x + dx < LENGTH && k + dk < DEPTH); }
+};
+
+// Bring the tile of an operand that begins at (x0, k0) into shared memory, element by element; 0 where the matrix ends.
+// Only tiles at the matrix's edge test each element.
+template <int LENGTH, int THREADS, bool DEEP, int DEPTH, int PITCH>
+__device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
+                                 int depth) {
+    using S = Share<LENGTH, DEPTH, THREADS, DEEP>;
+    const S share(threadIdx.x);
+    const bool whole = x0 + LENGTH <= length && k0 + DEPTH <= depth;
+    const math_t *first = at(from, x0 + share.x, k0 + share.k);
+#pragma unroll
+    for (int i = 0; i < S::COUNT; i++) {
+        const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+        if (!share.has(dx, dk)) continue;
+        const bool there = whole || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
+        const long long step = static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep;
+        tile[share.k + dk][share.x + dx] = there ? first[step] : 0;
+    }
+}
+
+// Tiles of a matrix, through registers, by 16-byte loads: inside of it, and where they are aligned.
+template <int LENGTH, int DEPTH, int THREADS, bool DEEP>
+struct MatrixLoader {
+    using S = Share<LENGTH, DEPTH, THREADS, DEEP, VECTOR>;
+    Vector<math_t, VECTOR> parts[S::COUNT];
+
+    __device__ void load(const Operand &from, int x0, int k0, int length, int depth) {
+        const S share(threadIdx.x);
+        const bool whole = from.vectors && x0 + LENGTH <= length && k0 + DEPTH <= depth;
+        const math_t *first = at(from, x0 + share.x, k0 + share.k);
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) {
+            const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+            if (!share.has(dx, dk)) continue;
+            const math_t *place =
+                first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
+            if (whole) {
+                parts[i] = load_vector<VECTOR>(place);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) {
+                const int x = x0 + share.x + dx + (DEEP ? 0 : j), k = k0 + share.k + dk + (DEEP ? j : 0);
+                const long long step = static_cast<long long>(j) * (DEEP ? from.deep : from.along);
+                parts[i].at[j] = x < length && k < depth ? place[step] : 0;
+            }
+        }
+    }
+
+    template <int PITCH>
+    __device__ void store(math_t (&tile)[DEPTH][PITCH]) const {
+        const S share(threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < S::COUNT; i++) {
+            const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+            if (!share.has(dx, dk)) continue;
+            if constexpr (DEEP) {
+#pragma unroll
+                for (int j = 0; j < VECTOR; j++) tile[share.k + dk + j][share.x + dx] = parts[i].at[j];
+            } else {
+                store_vector(&tile[share.k + dk][share.x + dx], parts[i]);
+            }
+        }
+    }
+};
