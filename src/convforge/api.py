@@ -120,10 +120,13 @@ def conv2d(
     >>> conv2d(x, w, padding=1, stride=2, algorithm="im2col")[0, 1].tolist()
     [[606.0, 1072.0], [2070.0, 3368.0]]
     """
+    plain = type(stride) is type(padding) is type(dilation) is type(groups) is int and (
+        deterministic is False and tune is None and workspace_limit is None and activation is None
+    )  # most calls, whose kinds need not be asked for
     options = (
         "conv2d",
         *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
-        kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
+        None if plain else kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
         *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
     result, key = _CALLS.again((x, w, bias), options, out)
@@ -150,10 +153,12 @@ def convolved(
         seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
         activation=activation, precision=precision,
     )  # fmt: skip
-    added = home.operand(added, bias, problem.operand_dtype)
+    if added is not None:
+        added = home.operand(added, bias, problem.operand_dtype)
     operands = {} if added is None else {"bias": added}
     stream = home.stream()
-    x_filled, w_filled = home.filled(seen, problem.x_shape), home.filled(weights, problem.w_shape)
+    x_filled = seen if seen.shape == problem.x_shape else home.filled(seen, problem.x_shape)
+    w_filled = weights if weights.shape == problem.w_shape else home.filled(weights, problem.w_shape)
     as_given = added is vector and x_filled is seen and w_filled is weights
     keep = calls.keeper(key, as_given, stream, key_of(problem))
     device = home.runs_on(device)

@@ -47,36 +47,51 @@ def conv2d_problem(
     ValueError, TypeError
         As :func:`convforge.conv2d`.
     """
+    plain = type(stride) is type(padding) is type(dilation) is type(groups) is int
+    words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
+    known = plain and words and (activation is None or type(activation) is str)  # as most are: found without a look
+    problem = (_known_problem if known else _problem)(
+        x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
+        padding_mode, padding_value, mode, activation, precision, out_dtype,
+    )  # fmt: skip
+    return problem, None if bias is None else _bias(bias, problem)
+
+
+def _problem(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
+    padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
+    activation: Activation, precision: str, out_dtype: str,
+) -> Conv2dProblem:  # fmt: skip
+    """The problem of arrays of these shapes and types."""
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
-    n, c, h, width, layout = _sizes(x, layout)
-    k, c_per_group, r, s = w.shape
+    n, c, h, width, layout = _sizes(x_shape, layout)
+    k, c_per_group, r, s = w_shape
     groups = whole_number(groups, "groups")
     if groups < 1 or c % groups:
-        raise ValueError(f"groups={groups} must divide the {c} channels of x (shape {x.shape}, layout {layout})")
+        raise ValueError(f"groups={groups} must divide the {c} channels of x (shape {x_shape}, layout {layout})")
     if c_per_group * groups != c:
         raise ValueError(
-            f"w has {c_per_group} channels (shape {w.shape}, read as K, C / groups, R, S); x has {c} channels (shape "
-            f"{x.shape}, layout {layout}) and groups={groups}, so w must have {c // groups}"
+            f"w has {c_per_group} channels (shape {w_shape}, read as K, C / groups, R, S); x has {c} channels (shape "
+            f"{x_shape}, layout {layout}) and groups={groups}, so w must have {c // groups}"
         )
-    x_dtype, w_dtype = dtype_name(x), dtype_name(w)
-    if not is_integer(x_dtype) and w.dtype != x.dtype:
+    if not is_integer(x_dtype) and w_dtype != x_dtype:
         raise ValueError(f"w is {w_dtype} and x is {x_dtype}; cast one of them")
     strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
     extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
     sides = four_sides(padding, (h, width), extent, strides)
     mode_of_padding = padding_mode_of(padding_mode, "padding_mode")
     if not k:
-        raise ValueError(f"w has shape {w.shape}, so k=0: a convolution needs at least 1 output channel")
+        raise ValueError(f"w has shape {w_shape}, so k=0: a convolution needs at least 1 output channel")
     if not (h and width):
         if (n and c) or mode_of_padding != "zeros":
             raise ValueError(
-                f"x has shape {x.shape}, layout {layout}, so h={h} and w={width}: an image has at least 1 pixel on "
+                f"x has shape {x_shape}, layout {layout}, so h={h} and w={width}: an image has at least 1 pixel on "
                 "each axis, unless N or C is 0 and the padding is zeros"
             )
         (h, *rows), (width, *columns) = _one_pixel(h, *sides[:2]), _one_pixel(width, *sides[2:])
         sides = rows[0], rows[1], columns[0], columns[1]
-    problem = _conv2d_problem(
+    return _conv2d_problem(
         n=n,
         c=c or groups,
         h=h,
@@ -96,9 +111,12 @@ def conv2d_problem(
         out_dtype=out_dtype,
         x_layout=layout,
         precision=precision,
-        epilogue=_epilogue(bias is not None, activation),
+        epilogue=_epilogue(has_bias, activation),
     )
-    return problem, _bias(bias, problem)
+
+
+# Of numbers and words alone: in a tuple, True and 1.0 would pass for a 1 that was seen before.
+_known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
 
 
 def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
@@ -129,7 +147,7 @@ def pool2d_problem(
     check_word(layout, "layout")
     if not isinstance(ceil_mode, bool | np.bool_):
         raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
-    n, c, h, w, layout = _sizes(x, layout)
+    n, c, h, w, layout = _sizes(x.shape, layout)
     window = pair(kernel_size, "kernel_size")
     strides = window if stride is None else pair(stride, "stride")
     dilations = pair(dilation, "dilation")
@@ -210,13 +228,13 @@ def four_sides(
     return vertical, vertical, horizontal, horizontal
 
 
-def _sizes(x: Seen, layout: str) -> tuple[int, int, int, int, str]:
+def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str]:
     """N, C, H, W and the four-letter layout."""
     if layout not in _LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
-    if len(layout) == 3 and x.ndim == 4:
-        raise ValueError(f"layout={layout!r} has 3 axes and x has 4, shape {x.shape}; say layout='N{layout}'")
-    n, *rest = x.shape if x.ndim == 4 else (1, *x.shape)
+    if len(layout) == 3 and len(shape) == 4:
+        raise ValueError(f"layout={layout!r} has 3 axes and x has 4, shape {shape}; say layout='N{layout}'")
+    n, *rest = shape if len(shape) == 4 else (1, *shape)
     layout = _LAYOUTS[layout]
     c, h, w = rest if layout == "NCHW" else (rest[2], rest[0], rest[1])
     return n, c, h, w, layout
@@ -238,9 +256,7 @@ def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogu
     return Epilogue(bias=bias, activation=activation, alpha=alpha)
 
 
-def _bias(bias: Seen | None, problem: Conv2dProblem) -> Seen | None:
-    if bias is None:
-        return None
+def _bias(bias: Seen, problem: Conv2dProblem) -> Seen:
     if bias.shape != (problem.k,):
         raise ValueError(
             f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"

@@ -91,7 +91,7 @@ class Home:
 
     def stream(self) -> CallerStream | None:
         """The caller's current stream; None on the host."""
-        return None if self.on_host else self.library.stream(self.device)
+        return None if self.device == "cpu" else self.library.stream(self.device)
 
     def read(
         self, value: Any, name: str, ranks: tuple[int, ...] | None = None, dtypes: tuple[str, ...] = READ_DTYPES
@@ -274,7 +274,7 @@ def repeats(array: Seen) -> bool:
 
 def address(array: Seen) -> int:
     """Where an array begins."""
-    return int(_described(array).__array_interface__["data"][0])
+    return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
 
 
 def span(array: Seen) -> tuple[int, int]:

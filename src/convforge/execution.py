@@ -85,8 +85,10 @@ def find_plan(
     UnsupportedProblem
         The algorithm refuses, or nothing fits the workspace limit.
     """
-    for name, word in (("algorithm", algorithm), ("device", "cpu" if device is None else device)):
-        check_word(word, name)
+    if type(algorithm) is not str:
+        check_word(algorithm, "algorithm")
+    if device is not None and type(device) is not str:
+        check_word(device, "device")
     if config is not None and not isinstance(config, Config | Mapping | str):
         raise TypeError(f"config={config!r} must be a Config, a mapping, or text such as 'tile_p=8'")
     if workspace_limit is not None and whole_number(workspace_limit, "workspace_limit") < 0:

@@ -320,11 +320,14 @@ class _StandIns:
 
     def like(self, array: Seen, exactly: bool = True) -> DeviceArray:
         """For an array; `exactly` where the last bits of its address count, else it begins as new memory does."""
-        return self._next(address(array) % ALIGNMENT if exactly else 0, array.shape, array.strides, array.dtype)
+        place = (len(self._places) + 1) * APART + (address(array) % ALIGNMENT if exactly else 0)
+        self._places.append(place)
+        return DeviceArray.over(place, array.shape, array.strides, array.dtype, None)
 
     def taken(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         """For new memory."""
-        made = self._next(0, shape, None, np.dtype(dtype))
+        self._places.append((len(self._places) + 1) * APART)
+        made = DeviceArray.over(self._places[-1], shape, None, np.dtype(dtype), None)
         self.takes.append(made.nbytes)
         return made
 
@@ -335,35 +338,27 @@ class _StandIns:
         self.fixed[len(self._places)] = value
         return self.like(value)
 
-    def _next(self, lead: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any]) -> DeviceArray:
-        self._places.append((len(self._places) + 1) * APART + lead)
-        return DeviceArray.over(self._places[-1], shape, strides, dtype, None)
-
     def template(self, args: Any, runtime: Any) -> Template | None:
         """A struct that was filled for stand-ins, ready for others; None where an address in it is that of none."""
         kind: Any = type(args)
-        pointers, maps = [], []
+        pointers, maps, places = [], [], self._places
         for at in address_places(kind):
             (place,) = _POINTER.unpack_from(args, at)
             if not place:
                 continue
-            if (found := self._find(place)) is None:
+            which = (place + APART // 2) // APART - 1
+            if not 0 <= which < len(places):
                 return None
-            which, delta = found
             if which in self.fixed:
-                _POINTER.pack_into(args, at, address(self.fixed[which]) + delta)
+                _POINTER.pack_into(args, at, address(self.fixed[which]) + place - places[which])
             else:
-                pointers.append((at, which, delta))
+                pointers.append((at, which, place - places[which]))
         for at, seen in getattr(args, "seen", {}).items():
-            if (found := self._find(seen.address)) is None or found[0] in self.fixed:
+            which = (seen.address + APART // 2) // APART - 1
+            if not 0 <= which < len(places) or which in self.fixed:
                 return None
-            maps.append((at, *found, _encoder(runtime, seen)))
-        return Template(args, len(self._places) - len(self.fixed), pointers, maps)
-
-    def _find(self, place: int) -> tuple[int, int] | None:
-        """Which stand-in an address points into, and how far."""
-        which = (place + APART // 2) // APART - 1
-        return (which, place - self._places[which]) if 0 <= which < len(self._places) else None
+            maps.append((at, which, seen.address - places[which], _encoder(runtime, seen)))
+        return Template(args, len(places) - len(self.fixed), pointers, maps)
 
 
 def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:

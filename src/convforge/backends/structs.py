@@ -140,6 +140,12 @@ def _writer(
         between.append(b"")
     pack, pick = struct.Struct(form).pack_into, itemgetter(*picked) if picked else None
 
+    def write_plain(copy: Any, places: Sequence[int]) -> None:
+        pack(copy, first, *pick(places))  # type: ignore[misc]  # there is one
+
+    if pick is not None and not (shifted or between or maps):
+        return write_plain
+
     def write(copy: Any, places: Sequence[int]) -> None:
         if pick is not None:
             far = [places[which] + delta for which, delta in shifted] if shifted else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -123,11 +123,17 @@ def strides(array: Any, layout: str, wide: bool) -> Strides:
     ValueError
         They have 32, and the array has gaps so large that these do not reach its end.
     """
-    steps = [step // array.itemsize for step in array.strides]
+    return _strides(tuple(array.shape), tuple(array.strides), array.itemsize, layout, wide)
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, layout: str, wide: bool) -> Strides:
+    """Strides from those in bytes; the same struct each time, which others copy from."""
+    steps = [step // itemsize for step in nbytes]
     if not wide:
-        reach = sum((size - 1) * abs(step) for size, step in zip(array.shape, steps, strict=True))
+        reach = sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True))
         if reach > WIDE:
-            raise ValueError(f"an array of shape {array.shape} spans {reach + 1} elements; make it contiguous first")
+            raise ValueError(f"an array of shape {shape} spans {reach + 1} elements; make it contiguous first")
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
     return Strides(*(steps[axis] for axis in order))
 

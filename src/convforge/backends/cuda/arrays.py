@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ class _Address:
         }  # fmt: skip
 
 
+def _seen(
+    address: int, owner: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """NumPy's array over a device address."""
+    own = dtype.isbuiltin == 1  # the array interface has no word for types of other makers
+    seen = np.asarray(_Address(address, owner, shape, strides, dtype.str if own else f"|V{dtype.itemsize}"))
+    return seen if own else seen.view(dtype)
+
+
 class DeviceArray:
     """A strided array in device memory.
 
@@ -38,16 +48,14 @@ class DeviceArray:
     ----------
     address : int
         Of the first element, on the device.
-    described : array
-        Shape, strides, type and address as a NumPy array, whose elements must not be touched.
     shape, strides, dtype, ndim, size, itemsize, nbytes
         As NumPy's; strides in bytes.
     """
 
-    __slots__ = ("address", "described", "dtype", "itemsize", "nbytes", "ndim", "owner", "shape", "size", "strides")
+    __slots__ = ("_described", "address", "dtype", "itemsize", "nbytes", "ndim", "owner", "shape", "size", "strides")
 
     def __init__(self, seen: NDArray[Any], owner: Any) -> None:
-        self.described = seen
+        self._described: NDArray[Any] | None = seen
         self.owner = owner
         self.address: int = seen.__array_interface__["data"][0]
         self.shape, self.strides, self.dtype = seen.shape, seen.strides, seen.dtype
@@ -64,11 +72,21 @@ class DeviceArray:
         cls, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], owner: Any
     ) -> DeviceArray:
         """Another library's array, where it lies; strides in bytes, None where it is contiguous."""
-        if 0 in shape:
-            return cls(np.empty(shape, dtype), owner)
-        own = dtype.isbuiltin == 1  # the array interface has no word for types of other makers
-        seen = np.asarray(_Address(address, owner, shape, strides, dtype.str if own else f"|V{dtype.itemsize}"))
-        return cls(seen if own else seen.view(dtype), owner)
+        if 0 in shape or strides is None:
+            return cls(np.empty(shape, dtype) if 0 in shape else _seen(address, owner, shape, strides, dtype), owner)
+        made = cls.__new__(cls)  # most are only read through a few attributes
+        made._described, made.owner, made.address = None, owner, address
+        made.shape, made.strides, made.dtype = shape, strides, dtype
+        made.ndim, made.size, made.itemsize = len(shape), math.prod(shape), dtype.itemsize
+        made.nbytes = made.size * made.itemsize
+        return made
+
+    @property
+    def described(self) -> NDArray[Any]:
+        """Shape, strides, type and address as a NumPy array, whose elements must not be touched."""
+        if self._described is None:
+            self._described = _seen(self.address, self.owner, self.shape, self.strides, self.dtype)
+        return self._described
 
     @property
     def is_contiguous(self) -> bool:

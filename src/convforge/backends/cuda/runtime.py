@@ -177,7 +177,8 @@ class CudaRuntime:
         return self._launcher(kernel, info).again(template)
 
     def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
-        kernel.allow_shared(info.scratch_bytes)
+        if info.scratch_bytes:
+            kernel.allow_shared(info.scratch_bytes)
         early = info.early and self._starts_early
         return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
