@@ -26,18 +26,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) gemm_vectorised(
     const Tile tile = tile_of(args);
     const int m = threadIdx.x / COLUMNS * 4, n = threadIdx.x % COLUMNS * 4;
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    MatrixLoader<BLOCK_M, BLOCK_K, THREADS, A_DEEP> next_a;
-    MatrixLoader<BLOCK_N, BLOCK_K, THREADS, B_DEEP> next_b;
-    acc_t sums[THREAD_M][THREAD_N] = {};
-    const auto load = [&](int k0) {
-        next_a.load(a, tile.m, k0, args.M, args.K);
-        next_b.load(b, tile.n, k0, args.N, args.K);
-    };
-    const auto store = [&](int half) {
-        next_a.store(a_tiles[half]);
-        next_b.store(b_tiles[half]);
-    };
-    const auto products = [&](int half) { multiply(sums, a_tiles[half], b_tiles[half], m, n, ROWS * 4, COLUMNS * 4); };
-    take_products<BLOCK_K>(load, store, products, args.K);
-    put_squares(args.store, args.M, args.N, tile.group, tile.m + m, tile.n + n, ROWS * 4, COLUMNS * 4, sums);
+    const MatrixLoader<BLOCK_M, BLOCK_K, THREADS, A_DEEP> load_a = {a, tile.m, args.M, args.K};
+    const MatrixLoader<BLOCK_N, BLOCK_K, THREADS, B_DEEP> load_b = {b, tile.n, args.N, args.K};
+    const Squares<THREAD_M, THREAD_N, ROWS * 4, COLUMNS * 4> multiply = {m, n};
+    const SquaresStore<ROWS * 4, COLUMNS * 4> put = {args.store, args.M, args.N, tile, m, n};
+    product(load_a, load_b, multiply, put, a_tiles, b_tiles, args.K);
 }

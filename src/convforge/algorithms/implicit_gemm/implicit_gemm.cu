@@ -49,8 +49,8 @@ __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
-// Tiles of columns, gathered from the picture, through registers.
-struct ColumnLoader {
+// A thread's part of a tile of columns, which it gathers from the picture.
+struct ColumnPart {
     using S = Share<BLOCK_N, BLOCK_K, THREADS, CHANNELS_NEAR, PER>;
     math_t entries[S::COUNT][PER];
 
@@ -99,6 +99,15 @@ struct ColumnLoader {
     }
 };
 
+// Loads tiles of columns.
+struct ColumnLoader {
+    using Part = ColumnPart;
+    const Conv &conv;
+    const int &vectors;
+    const Corner (&corners)[BLOCK_N];
+    __device__ __forceinline__ void load(Part &part, int k0) const { part.load(conv, vectors, corners, k0); }
+};
+
 struct Implicit {
     Gemm product;  // its b is not used
     int vectors;   // whether PER channels, counted from a multiple of PER, are aligned for one load
@@ -115,21 +124,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
-    MatrixLoader<BLOCK_M, BLOCK_K, THREADS, false> weights;
-    ColumnLoader columns;
-    acc_t sums[THREAD_M][THREAD_N] = {};
-    const auto load = [&](int k0) {
-        weights.load(a, tile.m, k0, product.M, DEPTH);
-        columns.load(conv, args.vectors, memory->corners, k0);
-    };
-    const auto store = [&](int half) {
-        weights.store(memory->a[half]);
-        columns.store(memory->b[half]);
-    };
-    const auto products = [&](int half) {
-        multiply(sums, memory->a[half], memory->b[half], lane.m, lane.n, LANES_M * 4, LANES_N * 4);
-    };
-    take_products<BLOCK_K>(load, store, products, DEPTH);
-    put_squares(product.store, product.M, product.N, tile.group, tile.m + lane.m, tile.n + lane.n, LANES_M * 4,
-                LANES_N * 4, sums);
+    const MatrixLoader<BLOCK_M, BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};
+    const ColumnLoader columns = {conv, args.vectors, memory->corners};
+    const Squares<THREAD_M, THREAD_N, LANES_M * 4, LANES_N * 4> multiply = {lane.m, lane.n};
+    const SquaresStore<LANES_M * 4, LANES_N * 4> put = {product.store, product.M, product.N, tile, lane.m, lane.n};
+    ::product(weights, columns, multiply, put, memory->a, memory->b, DEPTH);
 }

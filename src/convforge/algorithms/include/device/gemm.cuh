@@ -1,5 +1,5 @@
 // What the kernels of the GEMM ladder share. A kernel is a loader of each operand (loader.cuh), a multiplier
-// (multiply.cuh) and a store (store.cuh), each to be had in several kinds.
+// (multiply.cuh) and a store (store.cuh), each to be had in several kinds; `product` joins them.
 //
 // C = A B, where A is M x K and B is K x N, once for each group. From the prelude come
 //   x_t, w_t, out_t, math_t, acc_t, ...    types: math_t of factors, acc_t of sums
@@ -10,6 +10,8 @@
 //                         output pixel sees.
 // Blocks stand in one dimension, as a grid has room for 2^31 along x alone; neighbours along x share columns of B.
 #pragma once
+#include "loader.cuh"
+#include "multiply.cuh"
 #include "store.cuh"
 
 // Blocks that a multiprocessor must have room for, as far as registers go. Sums of 8 bytes take twice the registers:
@@ -22,11 +24,6 @@ struct Gemm {
     int M, N, K;
 };
 
-// The part of C that a block computes: its group, its first row and column.
-struct Tile {
-    int group, m, n;
-};
-
 __device__ inline Tile tile_of(const Gemm &args) {
     const unsigned rows = (args.M + BLOCK_M - 1) / BLOCK_M, columns = (args.N + BLOCK_N - 1) / BLOCK_N;
     const unsigned row = blockIdx.x % rows, rest = blockIdx.x / rows;
@@ -34,21 +31,34 @@ __device__ inline Tile tile_of(const Gemm &args) {
             static_cast<int>(rest % columns * BLOCK_N)};
 }
 
-// All products of a block, in steps of STEP along K: two tiles of each operand in shared memory; the next ones wait in
-// registers while these are used, so a step needs one barrier. load(k0) asks for the tiles that begin at k0, store(half)
-// puts them into a half of shared memory, multiply(half) takes their products.
-template <int STEP, class Load, class Store, class Multiply>
-__device__ inline void take_products(const Load &load, const Store &store, const Multiply &multiply, int depth) {
-    load(0);
-    store(0);
+// A block's part of C through registers: two tiles of each operand in shared memory; the next ones wait in registers
+// while these are used, so a step needs one barrier.
+template <class LoadA, class LoadB, class Multiply, class Put, int DEPTH, int PITCH_A, int PITCH_B>
+__device__ __forceinline__ void product(const LoadA &a, const LoadB &b, const Multiply &multiply, const Put &put,
+                                        math_t (&a_tiles)[2][DEPTH][PITCH_A], math_t (&b_tiles)[2][DEPTH][PITCH_B],
+                                        const int &depth) {
+    typename LoadA::Part next_a;
+    typename LoadB::Part next_b;
+    typename Multiply::Sums sums = {};
+    a.load(next_a, 0);
+    b.load(next_b, 0);
+    next_a.store(a_tiles[0]);
+    next_b.store(b_tiles[0]);
     __syncthreads();
     int now = 0;
-    for (int k0 = 0; k0 < depth; k0 += STEP) {
-        const bool more = k0 + STEP < depth;
-        if (more) load(k0 + STEP);
-        multiply(now);
+    for (int k0 = 0; k0 < depth; k0 += DEPTH) {
+        const bool more = k0 + DEPTH < depth;
+        if (more) {
+            a.load(next_a, k0 + DEPTH);
+            b.load(next_b, k0 + DEPTH);
+        }
+        multiply(sums, a_tiles[now], b_tiles[now]);
         now ^= 1;
-        if (more) store(now);  // no one reads this half any more: all have passed the barrier of the step before
+        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
+            next_a.store(a_tiles[now]);
+            next_b.store(b_tiles[now]);
+        }
         __syncthreads();
     }
+    put(sums);
 }

@@ -1,10 +1,15 @@
 // Loaders: what brings tiles of operands into shared memory, where numbers lie as multipliers take them, of math_t.
 //
 // Both operands are seen alike: `along` leads to the next row of A or column of B, `deep` to the next k, so operands may
-// be transposed or have gaps. What lies outside of them is 0. A loader whose tiles wait in registers has
-//   load(..., k0, ...)    asks for this thread's part of the tile that begins at k0
-//   store(tile)           puts it into shared memory
+// be transposed or have gaps. What lies outside of them is 0. A loader through registers (see `product` in gemm.cuh) has
+//   Part part; load(part, k0);    asks for this thread's part of the tile that begins at k0;
+//   part.store(tile);             puts it into shared memory
+// one by asynchronous copies, which no register waits for,
+//   copy(tile, k0);               asks for its part of the copies
+// Loaders, multipliers and stores hold references and are always inlined, so that a kernel put together of them is the
+// machine code of one that is written out.
 #pragma once
+#include "device.cuh"
 #include "vector.cuh"
 
 constexpr int VECTOR = 16 / sizeof(math_t);  // elements of a 16-byte load
@@ -65,9 +70,9 @@ __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &fr
     }
 }
 
-// Tiles of a matrix, through registers, by 16-byte loads: inside of it, and where they are aligned.
+// A thread's part of a tile of a matrix: by 16-byte loads inside of it, where they are aligned.
 template <int LENGTH, int DEPTH, int THREADS, bool DEEP>
-struct MatrixLoader {
+struct MatrixPart {
     using S = Share<LENGTH, DEPTH, THREADS, DEEP, VECTOR>;
     Vector<math_t, VECTOR> parts[S::COUNT];
 
@@ -108,5 +113,53 @@ struct MatrixLoader {
                 store_vector(&tile[share.k + dk][share.x + dx], parts[i]);
             }
         }
+    }
+};
+
+// Loads tiles of LENGTH rows of A, or columns of B, from x0 on, through registers.
+template <int LENGTH, int DEPTH, int THREADS, bool DEEP>
+struct MatrixLoader {
+    using Part = MatrixPart<LENGTH, DEPTH, THREADS, DEEP>;
+    const Operand &from;
+    const int &x0, &length, &depth;
+    __device__ __forceinline__ void load(Part &part, int k0) const { part.load(from, x0, k0, length, depth); }
+};
+
+// Ask for this thread's part of the tile of an operand that begins at (x0, k0), PER neighbours at a time.
+template <int LENGTH, int THREADS, bool DEEP, int PER, bool WHOLE, int DEPTH, int PITCH>
+__device__ inline void copy_parts(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
+                                  int depth) {
+    using S = Share<LENGTH, DEPTH, THREADS, DEEP, PER>;
+    const S share(threadIdx.x);
+    const math_t *first = at(from, x0 + share.x, k0 + share.k);
+#pragma unroll
+    for (int i = 0; i < S::COUNT; i++) {
+        const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+        if (!share.has(dx, dk)) continue;
+        const bool there = WHOLE || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
+        const math_t *place = first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
+        copy_async<PER * sizeof(math_t)>(&tile[share.k + dk][share.x + dx], there ? place : from.data, there);
+    }
+}
+
+template <int LENGTH, int THREADS, bool DEEP, int DEPTH, int PITCH>
+__device__ inline void copy_tile(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
+                                 int depth) {
+    if (x0 + LENGTH > length || k0 + DEPTH > depth)
+        copy_parts<LENGTH, THREADS, DEEP, 1, false>(tile, from, x0, k0, length, depth);
+    else if (!DEEP && from.vectors)
+        copy_parts<LENGTH, THREADS, DEEP, DEEP ? 1 : VECTOR, true>(tile, from, x0, k0, length, depth);
+    else
+        copy_parts<LENGTH, THREADS, DEEP, 1, true>(tile, from, x0, k0, length, depth);
+}
+
+// Copies such tiles, without registers.
+template <int LENGTH, int THREADS, bool DEEP>
+struct MatrixCopies {
+    const Operand &from;
+    const int &x0, &length, &depth;
+    template <int DEPTH, int PITCH>
+    __device__ __forceinline__ void copy(math_t (&tile)[DEPTH][PITCH], int k0) const {
+        copy_tile<LENGTH, THREADS, DEEP>(tile, from, x0, k0, length, depth);
     }
 };

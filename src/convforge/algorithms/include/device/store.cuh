@@ -8,7 +8,7 @@
 #include "columns.cuh"
 #include "ends.cuh"
 #endif
-#include "multiply.cuh"
+#include "vector.cuh"
 
 #ifdef CONVOLUTION
 struct Store {
@@ -23,6 +23,11 @@ struct Store {
     int vectors;
 };
 #endif
+
+// The part of C that a block computes: its group, its first row and column.
+struct Tile {
+    int group, m, n;
+};
 
 // A column of C begins at `start` and has a row every `row_step` elements; `value` is what is stored.
 #ifdef CONVOLUTION
@@ -52,10 +57,10 @@ __device__ inline void put(const Store &store, int group, int m, int n, acc_t su
     start(store, group, column)[m * row_step(store)] = value(store, group, m, column, sum);
 }
 
-// Store a thread's sums of an M x N matrix, which lie as in `multiply` from row m0 and column n0 on; whole squares several
-// at once where the output's layout allows it.
+// Store a thread's squares of a tile that begins at row m0 and column n0, of an M x N matrix; whole squares several at
+// once where the output's layout allows it.
 template <int ROWS, int COLUMNS>
-__device__ inline void put_squares(const Store &store, int M, int N, int group, int m0, int n0, int step_m, int step_n,
+__device__ inline void put_squares(const Store &store, const int &M, const int &N, int group, int m0, int n0, int step_m, int step_n,
                                    const acc_t (&sums)[ROWS][COLUMNS]) {
     constexpr int AT_ONCE = sizeof(out_t) > 4 ? 2 : 4;
     const auto step = row_step(store);
@@ -100,3 +105,16 @@ __device__ inline void put_squares(const Store &store, int M, int N, int group, 
         }
     }
 }
+
+// Stores the squares of a thread that begin at row m and column n of the block's tile.
+template <int STEP_M, int STEP_N>
+struct SquaresStore {
+    const Store &store;
+    const int &M, &N;
+    const Tile &tile;
+    const int &m, &n;
+    template <int ROWS, int COLUMNS>
+    __device__ __forceinline__ void operator()(const acc_t (&sums)[ROWS][COLUMNS]) const {
+        put_squares(store, M, N, tile.group, tile.m + m, tile.n + n, STEP_M, STEP_N, sums);
+    }
+};
