@@ -13,6 +13,7 @@ from tests.api.definition import convolved, whole
 from tests.kinds import KINDS, maker, module
 
 import convforge
+from convforge.problem.types import numpy_dtype
 
 X, W, B = whole(2, 6, 9, 11), whole(4, 6, 3, 3), whole(4)
 EXPECTED = convolved(X, W, pads=(1, 1, 1, 1)) + B[:, None, None]
@@ -89,6 +90,38 @@ def test_bfloat16(make: Any) -> None:
     np.testing.assert_array_equal(as_numpy(convforge.max_pool2d(x, 2)), convforge.max_pool2d(X, 2))
     np.testing.assert_array_equal(as_numpy(filtered), convforge.filter(X[0, 0], "box:3").astype("bfloat16"))
     assert convforge.conv2d(x[:0], w, algorithm=NAIVE).shape == (0, 4, 7, 9)
+
+
+FP8_CALLS: dict[str, Any] = {
+    "conv2d": lambda x: convforge.conv2d(x, x),
+    "Filter": lambda x: convforge.Filter(x)(x),
+    "max_pool2d": lambda x: convforge.max_pool2d(x, 2),
+    "relu": convforge.relu,
+    "gemm": lambda x: convforge.gemm(x[0, 0], x[0, 0]),
+    "filter": lambda x: convforge.filter(x[0, 0], "box:3"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("call", FP8_CALLS)
+def test_8_bit_floats_are_refused_by_name(make: Any, call: str, dtype: str) -> None:
+    x = cast(make(np.ones((1, 3, 3, 3), np.float32)), dtype)
+    with pytest.raises(convforge.UnsupportedProblem) as caught:
+        FP8_CALLS[call](x)
+    assert set(caught.value.reasons.values()) == {f"no method computes {dtype}; cast to float16, bfloat16 or float32"}
+
+
+def test_results_of_a_filter_in_types_of_ml_dtypes() -> None:
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    wide = convforge.filter(pixels, "box:3", out_dtype="float32")
+    for wanted in ("bfloat16", numpy_dtype("bfloat16"), "torch.bfloat16"):
+        found = convforge.filter(pixels, "box:3", out_dtype=wanted)
+        assert found.dtype == "bfloat16"
+        np.testing.assert_allclose(found.astype(np.float32), wide, rtol=2**-8)
+    with pytest.raises(convforge.UnsupportedProblem, match="no method computes float8_e5m2"):
+        convforge.filter(pixels, "box:3", out_dtype="float8_e5m2")
+    kernel = np.ones((3, 3), "bfloat16")
+    np.testing.assert_array_equal(convforge.filter(pixels, kernel / 8), convforge.filter(pixels, np.ones((3, 3)) / 8))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "uint8", "int8"])
