@@ -22,7 +22,7 @@ from convforge.backends.cuda import facts as cuda_facts
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 # What convforge cannot do without, and what gets each thing that it can.
 NEEDED = (
-    *("numpy", "scipy", "numba", "pillow", "tifffile", "imagecodecs", "altair", "vl-convert-python"),
+    *("numpy", "ml_dtypes", "scipy", "numba", "pillow", "tifffile", "imagecodecs", "altair", "vl-convert-python"),
     *("typer", "rich"),
 )
 OPTIONAL = {

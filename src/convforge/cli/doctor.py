@@ -12,6 +12,7 @@ import typer
 # Distribution -> what it is for. Needed ones come with convforge itself.
 _NEEDED = {
     "numpy": "arrays, BLAS",
+    "ml_dtypes": "bfloat16",
     "scipy": "FFT",
     "numba": "CPU kernels",
     "pillow": "JPEG",
