@@ -84,8 +84,9 @@ def conv2d(
     if _may_be_kept(x, padding_mode):
         last, steady = x.dim() == 4 and is_channels_last(x), torch.are_deterministic_algorithms_enabled()
         given = (stride, padding, dilation, groups, tune)
+        plain = tune is None and type(stride) is type(padding) is type(dilation) is type(groups) is int
         result, key = CALLS.again(
-            (x, weight, bias), (*given, kinds(*given), activation, precision, algorithm, steady)
+            (x, weight, bias), (*given, None if plain else kinds(*given), activation, precision, algorithm, steady)
         )  # fmt: skip
         if result is not None:
             return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]

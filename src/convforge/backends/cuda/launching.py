@@ -71,9 +71,9 @@ class Launcher:
         CudaError
             The driver refuses.
         """
-        _, config, config_at, pointers_at, _ = self._make(args)
-        config.stream = stream
-        if status := _launch_kernel()(config_at, self._kernel, pointers_at, None):
+        made = self._make(args)
+        made.config.stream = stream
+        if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
