@@ -159,8 +159,9 @@ class Home:
         self.library.check(out, "out")
         target = self.library.seen(out, written=True)
         if target.shape != shape or target.dtype != numpy_dtype(dtype):
-            word = _name(target.dtype)
-            raise ValueError(f"out has shape {target.shape} and dtype {word}; the result has {shape} and {dtype}")
+            raise ValueError(
+                f"out has shape {target.shape} and dtype {target.dtype}; the result has {shape} and {dtype}"
+            )
         if isinstance(target, np.ndarray) and not target.flags.writeable:
             raise ValueError("out is read-only; give a writable array")
         if repeats(target):
