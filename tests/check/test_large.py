@@ -149,7 +149,7 @@ def test_inputs_that_are_made_in_pieces_are_the_same_numbers(monkeypatch: pytest
         assert made.w is not None
         assert same(made.x, rng.standard_normal(problem.x_shape).astype(np.float16))
         assert same(made.w, rng.standard_normal(problem.w_shape).astype(np.float16))
-        assert same(made.operands.bias, rng.standard_normal(2).astype(np.float32))
+        assert same(made.operands["bias"], rng.standard_normal(2).astype(np.float32))
 
 
 def test_channels_that_share_a_filter_share_another_in_other_inputs() -> None:
