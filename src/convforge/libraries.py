@@ -89,11 +89,11 @@ class Library(Protocol):
         ...
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
-        """What makes such arrays as :meth:`empty` does, again and again, while their GPU is the thread's own."""
+        """A function that makes such arrays as :meth:`empty` does. When it is called, their GPU is the thread's own."""
         ...
 
     def handles(self, device: str) -> Callable[[], int]:
-        """What gives the driver's handle of the caller's current stream, again and again."""
+        """A function that gives the driver's handle of the caller's current stream."""
         ...
 
     def take(self, nbytes: int, device: str) -> tuple[int, Any]:

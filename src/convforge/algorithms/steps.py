@@ -37,9 +37,9 @@ class PreparedFilter:
 
     @property
     def note(self) -> Reason | None:
-        """What the weights turned out to be, such as a rank and the error of the factors.
+        """What preparing the weights found out, such as their rank and the error of their factors.
 
-        Where a device found that out, it is fetched now, which waits for the stream that prepared them.
+        If a device found it out, the note is copied from there now; that waits for the stream that prepared them.
         """
         return self.said() if callable(self.said) else self.said
 

@@ -6,6 +6,7 @@ Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axe
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ MOST_PIXELS, MOST_STRIDE = 1024, 8
 MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 
-class _Map:
+class _Map(ABC):
     """What maps of both modes share."""
 
     __slots__ = ()
@@ -52,8 +53,9 @@ class _Map:
         """Why the accelerator cannot read the array so, in words; None if it can."""
         return next(self._faults(), None)
 
+    @abstractmethod
     def _faults(self) -> Iterator[str]:
-        raise NotImplementedError
+        """Each reason why the accelerator cannot read the array so."""
 
     def _common_faults(self) -> Iterator[str]:
         if self.element not in ELEMENTS:

@@ -84,7 +84,7 @@ class DeviceFactors(Preparation):
 
 
 def _note(ranks: Any, errors: Any) -> Reason:
-    """What the filters turned out to be.
+    """What factoring the filters found out.
 
     Examples
     --------

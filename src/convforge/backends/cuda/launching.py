@@ -32,7 +32,7 @@ class _Config(ctypes.Structure):
 
 
 class _Made(NamedTuple):
-    """What the driver is handed for a launch; `kept` is what the others hold the addresses of."""
+    """Structs of one launch, and their addresses for the driver; `kept` owns memory that these structs point to."""
 
     args: ctypes.Structure
     config: _Config
@@ -77,7 +77,7 @@ class Launcher:
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
-        """What launches it again and again: it is handed the addresses of the buffers, and the stream.
+        """A function that launches the kernel once per call; its arguments are the buffers' addresses and the stream.
 
         Each thread has a struct of its own, in which the addresses are written anew; the driver copies it.
         """

@@ -173,7 +173,7 @@ class CudaRuntime:
             self._launcher(kernel, info)(args, self.stream_handle(stream))
 
     def again(self, kernel: CudaKernel, info: LaunchInfo, template: Template) -> Callable[[Sequence[int], int], None]:
-        """What launches a kernel again and again: it is handed the buffers' addresses, and the stream's handle."""
+        """A function that launches a kernel once per call, of the buffers' addresses and the stream's handle."""
         return self._launcher(kernel, info).again(template)
 
     def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
