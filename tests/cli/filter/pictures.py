@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ def kept(folder: Path, name: str, pixels: Any, **fields: Any) -> Path:
     path = folder / name
     write_picture(path, Picture(np.asarray(pixels), **fields))
     return path
+
+
+def hear_signals() -> None:
+    """For a process about to start: let signals end it, also where the tests run under nohup or in the background."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 def correlated(pixels: Any, kernel: Any, mode: Any = "mirror", cval: float = 0.0) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, correlated, kept, saturated
+from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, correlated, hear_signals, kept, saturated
 from tests.cli.filter.test_mistakes import _bomb
 
 from convforge.backends.cuda import why_absent as why_no_gpu
@@ -336,7 +336,9 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     for i in range(60):
         kept(place, f"{i:02}.png", pixels)
     command = [sys.executable, "-m", "convforge", "filter", str(place), str(out), *WORDS]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_signals
+    )
     try:
         until = time.monotonic() + 120
         while len(list(out.glob("[0-9]*.png"))) < 3:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.filter.pictures import RANDOM, kept
+from tests.cli.filter.pictures import RANDOM, hear_signals, kept
 
 from convforge.images.files import read_picture
 
@@ -25,6 +25,7 @@ def writing(folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """`convforge filter` over the only file of a folder, which takes long to encode, once it has begun to write."""
     source = kept(folder, "a.npy", RANDOM.integers(0, 256, (3000, 3000, 3), dtype=np.uint8))
     command = [sys.executable, "-m", "convforge", "filter", str(source), str(folder / "b.png"), "--kernel", "identity"]
+    options.setdefault("preexec_fn", hear_signals)
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     try:
         until = time.monotonic() + 120
