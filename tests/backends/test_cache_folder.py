@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from convforge.backends import cache
-from convforge.backends.cache import DiskCache, cache_folder, cache_root, make_private
+from convforge.backends.cache import DiskCache, cache_folder, cache_root, file_sizes, make_private, remove_folder
 from convforge.backends.notices import say_once
 from convforge.tuning.choices import Bucket, Choices, Remembered, Tried
 
@@ -210,3 +211,38 @@ def test_a_call_without_a_cache_is_right_and_one_line_says_so(tmp_path: Path) ->
     assert done.stdout.splitlines() == ["[[45.0, 54.0], [81.0, 90.0]]"] * 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"the cache folder {tmp_path / 'file'} cannot be used: it is no folder.")
+
+
+def test_files_that_vanish_meanwhile_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "kept").write_bytes(b"abc")
+    (tmp_path / "vanished").symlink_to(tmp_path / "nowhere")  # listed, and gone when it is asked for
+    assert file_sizes(tmp_path) == [3]
+    assert file_sizes(tmp_path / "not there") == []
+
+
+def test_a_folder_is_removed_while_another_process_drops_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name in ("first", "second"):
+        (folder / name).write_text(name)
+    unlink = os.unlink
+
+    def dropped_before(*args: Any, **options: Any) -> None:
+        unlink(*args, **options)
+        unlink(*args, **options)
+
+    monkeypatch.setattr(os, "unlink", dropped_before)
+    remove_folder(folder)
+    assert not folder.exists()
+
+
+def test_what_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+
+    def refused(*args: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(PermissionError):
+        remove_folder(tmp_path)

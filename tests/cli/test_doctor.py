@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_deleted_is_a_failure(
 ) -> None:
     kernels.mkdir(parents=True)
 
-    def locked(path: Path) -> None:
+    def locked(path: Path, onerror: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", locked)

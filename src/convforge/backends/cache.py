@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from contextlib import suppress
@@ -132,6 +133,32 @@ def keep(path: Path, data: bytes) -> bool:
         )
         return False
     return True
+
+
+def file_sizes(folder: Path) -> list[int]:
+    """Bytes of each file below a folder; files that another process drops meanwhile are left out."""
+    sizes = []
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(os.stat(os.path.join(inside, name)).st_size)
+    return sizes
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of a cache and all in it, while other processes may drop files of it too.
+
+    Raises
+    ------
+    OSError
+        Something in it cannot be removed.
+    """
+
+    def missed(_: object, __: str, failed: tuple[type[BaseException], BaseException, object]) -> None:
+        if not isinstance(failed[1], FileNotFoundError):
+            raise failed[1]
+
+    shutil.rmtree(folder, onerror=missed)
 
 
 class DiskCache:

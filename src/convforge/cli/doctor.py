@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import shutil
 from typing import Annotated
 
 import typer
@@ -76,7 +75,7 @@ def _packages() -> object:
 
 
 def _caches(clear: bool) -> None:
-    from convforge.backends.cache import cache_folder, cache_root
+    from convforge.backends.cache import cache_folder, cache_root, file_sizes, remove_folder
 
     folders = {kind: cache_folder(kind) for kind in ("cuda", "emulator", "numba", "tuned")}
     if None in folders.values():  # it was said why
@@ -85,14 +84,13 @@ def _caches(clear: bool) -> None:
     there = {kind: folder for kind, folder in folders.items() if folder is not None and folder.exists()}
     compiled = [folder for kind, folder in there.items() if kind != "tuned"]
     for folder in compiled or [cache_root() / "numba"]:
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        size = _size(sum(path.stat().st_size for path in files))
-        typer.echo(f"compiled kernels: {folder}, {len(files)} files, {size}")
+        sizes = file_sizes(folder)
+        typer.echo(f"compiled kernels: {folder}, {len(sizes)} files, {_size(sum(sizes))}")
     if (tuned := there.get("tuned")) is not None:
         typer.echo(f"tuned choices: {tuned}, {len(list(tuned.glob('*/*.json')))} buckets")
     if clear and there:
         for folder in there.values():
-            shutil.rmtree(folder)
+            remove_folder(folder)
         typer.echo("deleted; kernels are compiled again when they are next used")
 
 
