@@ -6,7 +6,7 @@ What a GPU's arrays go through (no copy to and fro, the caller's stream and memo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -70,11 +70,23 @@ class ALibrary:
         target.lies[...] = source.lies
 
     def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        return self._signature(arrays)
+
+    def _signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         if not all(type(array) is There for array in arrays):
             return None
         places = [self.address(array) for array in arrays]
         found = [(array.lies.shape, array.lies.strides, array.lies.dtype) for array in arrays]
         return [*found, *[place % 256 for place in places]], places
+
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+        wanted = self._signature(arrays)
+
+        def places(*others: Any) -> list[int] | None:
+            found = self._signature(others)
+            return None if found is None or wanted is None or found[0] != wanted[0] else found[1]
+
+        return places
 
     def address(self, array: Any) -> int:
         return int(array.lies.__array_interface__["data"][0])

@@ -84,6 +84,13 @@ class Library(Protocol):
         """
         ...
 
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+        """What gives the addresses of arrays that have the signature of these, a GPU's, and None for others.
+
+        None where the library has nothing quicker than :meth:`signed`.
+        """
+        ...
+
     def address(self, array: Any) -> int:
         """Where an array of a GPU lies."""
         ...
@@ -109,6 +116,9 @@ class _Plain:
     """What a library without more to say of it says."""
 
     def signed(self: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        return None
+
+    def alike(self: Any, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
         return None
 
     def address(self: Any, array: Any) -> int:
@@ -202,7 +212,9 @@ class _Torch:
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         # What torch.compile's own code asks, as it is quick.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        self._quick_empty = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
+        guards = getattr(torch._C._dynamo, "guards", None)
+        self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
+        self._guards = getattr(guards, "TensorGuards", None)
         self._devices: dict[str, Any] = {}
 
     def device(self, array: Any, name: str) -> str:
@@ -297,6 +309,25 @@ class _Torch:
             else:
                 return None
         return found, places
+
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+        if self._guards is None:
+            return None
+        check = self._guards(
+            *arrays, dynamic_dims_sizes=[list(array.shape) for array in arrays],
+            dynamic_dims_strides=[list(array.stride()) for array in arrays],
+        ).check  # fmt: skip
+        address, remainders = self.address, [self.address(array) % 256 for array in arrays]
+        learned = any(array.requires_grad for array in arrays)
+        is_learning = self._torch.is_grad_enabled
+
+        def places(*others: Any) -> list[int] | None:
+            if not check(*others) or (learned and is_learning()):
+                return None
+            found = [address(array) for array in others]
+            return None if 0 in found or [place % 256 for place in found] != remainders else found
+
+        return places
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
         steps = _dense(shape)
@@ -393,6 +424,9 @@ class _Cupy:
             found += (array.shape, array.strides, array.dtype, array.data.device_id, place % 256)
             places.append(place)
         return found, places
+
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+        return None
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -13,10 +14,11 @@ import pytest
 from tests.kinds import module
 
 import convforge
+from convforge import libraries
 
 torch = module("torch")
 ops = convforge.torch
-F = torch.nn.functional
+nn, F = torch.nn, torch.nn.functional
 
 # Stride, padding, dilation, groups: of the output's gradient a convolution or not, with sides alike or not.
 GEOMETRIES = [
@@ -398,3 +400,39 @@ def test_without_gradients_the_result_is_the_same() -> None:
 def test_convforge_has_no_other_attributes_by_chance() -> None:
     with pytest.raises(AttributeError, match="'convforge' has no attribute 'tensorflow'"):
         _ = convforge.tensorflow
+
+
+def placed(shape: tuple[int, ...], remainder: int = 0) -> Any:
+    """A tensor that begins so many bytes behind a multiple of 256."""
+    wide = torch.randn(math.prod(shape) + 128)
+    start = (remainder - wide.data_ptr()) % 256 // 4
+    return wide[start : start + math.prod(shape)].view(shape)
+
+
+def test_arrays_alike_are_those_of_one_signature() -> None:
+    """What compares a call's tensors with the last ones tells apart all that a signature does."""
+    library = libraries.library_of(torch.zeros(1), "x")
+    x, w, same = placed((1, 8, 16, 16)), placed((8, 8, 3, 3)), placed((1, 8, 16, 16))
+    lent = nn.Parameter(w)
+    alike = library.alike((x, w))
+    assert alike is not None
+    assert alike(same, w) == [same.data_ptr(), w.data_ptr()]
+    others = {
+        "another type": x.double(), "another shape": x[:, :, :8], "fewer axes": x[0], "other strides": x.mT,
+        "its own order": x.to(memory_format=torch.channels_last), "negated": torch._neg_view(x), "meta": x.to("meta"),
+        "a sub-class": x.as_subclass(type("Named", (torch.Tensor,), {})), "sparse": x.to_sparse(), "NumPy": x.numpy(),
+        "aligned otherwise": placed((1, 8, 16, 16), 64), "nothing": None, "someone's weights": nn.Parameter(x),
+        "with a gradient": x.view_as(x).requires_grad_(),
+    }  # fmt: skip
+    for name, other in others.items():
+        assert alike(other, w) is None, name
+    with torch.no_grad():
+        learned = library.alike((x, lent))
+        assert learned(same, lent) == [same.data_ptr(), w.data_ptr()]
+    assert learned(same, lent) is None, "a gradient is wanted"
+    seen: list[Any] = []
+    torch.func.vmap(lambda one: seen.append(alike(one.expand(x.shape), w)) or one)(x[0])
+    torch.func.grad(lambda one: seen.append(alike(one, w)) or one.sum())(x)
+    assert seen == [None, None]
+    same.untyped_storage().resize_(0)
+    assert alike(same, w) is None, "it has no memory"
