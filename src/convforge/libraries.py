@@ -317,15 +317,16 @@ class _Torch:
             *arrays, dynamic_dims_sizes=[list(array.shape) for array in arrays],
             dynamic_dims_strides=[list(array.stride()) for array in arrays],
         ).check  # fmt: skip
-        address, remainders = self.address, [self.address(array) % 256 for array in arrays]
+        address, remainder = self.address, (255).__and__
+        remainders = [remainder(address(array)) for array in arrays]
         learned = any(array.requires_grad for array in arrays)
         is_learning = self._torch.is_grad_enabled
 
         def places(*others: Any) -> list[int] | None:
             if not check(*others) or (learned and is_learning()):
                 return None
-            found = [address(array) for array in others]
-            return None if 0 in found or [place % 256 for place in found] != remainders else found
+            found = list(map(address, others))
+            return None if 0 in found or list(map(remainder, found)) != remainders else found
 
         return places
 
