@@ -74,7 +74,7 @@ class Plan:
     prepare : callable, optional
         Weights as users give them, and a stream -> :class:`PreparedFilter`; left out where there are no weights.
     borrow : callable, optional
-        The same for calls that end before the weights change; by default `prepare`.
+        The same for calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
     workspace_bytes : int
         Bytes of scratch memory that a call needs from its caller, known before it runs.
 
@@ -120,7 +120,8 @@ class Plan:
         self.weights = next((operand.name for operand in others if operand.role == "weights"), "")
         self.result = problem.results[0].name
         self._prepare = prepare
-        self._borrow = prepare if borrow is None else borrow
+        own: Callable[[Any, Any], PreparedFilter] = getattr(prepare, "borrow", prepare)
+        self._borrow = own if borrow is None else borrow
         # SciPy's threads end before a fork, and refuse work until it is over: forks wait for its calls.
         self._holds_forks = runtime.facts.backend == "cpu" and "scipy" in algorithm.versions()
 

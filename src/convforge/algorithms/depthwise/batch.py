@@ -171,15 +171,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
             return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: DeviceFacts) -> Reason | None:

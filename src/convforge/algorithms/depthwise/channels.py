@@ -164,15 +164,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
             return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:

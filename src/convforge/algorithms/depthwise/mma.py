@@ -201,15 +201,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
             return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:

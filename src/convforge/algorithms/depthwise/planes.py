@@ -211,15 +211,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:

@@ -184,15 +184,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
             return args
 
         weights = StagedWeights(problem, runtime, kernel)
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:

@@ -238,7 +238,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             runtime,
             steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
             prepare=weights,
-            borrow=weights.borrow,
         )
 
 

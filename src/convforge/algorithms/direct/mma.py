@@ -166,7 +166,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
             runtime,
             steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
             prepare=weights,
-            borrow=weights.borrow,
         )
 
 

@@ -118,15 +118,7 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
             args.filter = weights.filter(buffers["w"])
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=weights,
-            borrow=weights.borrow,
-        )
+        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:

@@ -178,10 +178,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
             return args
 
-        borrow = weights.borrow if isinstance(weights, StagedWeights) else None
-        return Plan(
-            self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights, borrow=borrow
-        )
+        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
