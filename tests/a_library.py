@@ -33,7 +33,7 @@ def aligned(nbytes: int) -> Any:
 
 
 class ALibrary:
-    """See :class:`convforge.libraries.Library`. Streams have numbers; the current one is `current`."""
+    """See :class:`convforge.libraries.contract.Library`. Streams have numbers; the current one is `current`."""
 
     kind = "an array that is there"
     arrays = (There,)

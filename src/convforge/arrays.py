@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.streams import CallerStream
-from convforge.libraries import Library, library_of
+from convforge.libraries import library_of
+from convforge.libraries.contract import Library
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 # An array as plans read it.

@@ -17,7 +17,7 @@ from convforge.backends.streams import CallerStream
 from convforge.execution import at_home, execute, find_plan
 from convforge.images.axes import Axes
 from convforge.images.rational import over_a_divisor
-from convforge.libraries import is_masked
+from convforge.libraries.numpy_arrays import is_masked
 from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
 from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limits, magnitude

@@ -25,7 +25,8 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.maps import AnyMap
 from convforge.backends.streams import CallerStream
 from convforge.backends.structs import Template, address_places
-from convforge.libraries import Library, replaying
+from convforge.libraries import replaying
+from convforge.libraries.contract import Library
 
 # Kinds of calls that are kept; plans, kernels and a few hundred bytes each.
 CALLS_KEPT = 1024
