@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tifffile
@@ -357,3 +358,11 @@ def test_import_is_light() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name, said", [("float8_e5m2", "'<f1'"), ("float8_e4m3fn", "|V1"), ("int4", "|V1")])
+def test_types_beside_numpys_own_are_named(tmp_path: Path, name: str, said: str) -> None:
+    np.save(tmp_path / "in.npy", np.ones((4, 4), getattr(ml_dtypes, name)))
+    message = refused(tmp_path / "in.npy")
+    assert f"samples are {said}" in message
+    assert "convert the array to" in message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,13 +26,7 @@ from convforge.images.picture import (
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     """Read a picture from a .npy file; the header is checked before any memory is taken for pixels."""
     with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-        else:  # version 3 exists for the names of fields, which no picture has
-            raise PictureError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
+        shape, dtype = _header(path, file)
         stored = path.stat().st_size - file.tell()
     if not is_sample_dtype(dtype) and dtype.kind != "b":
         raise PictureError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
@@ -55,6 +49,24 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     picture = picture_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
     return picture if axes else replace(picture, axes=Picture.axes)
+
+
+def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and element type; the file then stands where its elements begin."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):  # version 3 exists for the names of fields, which no picture has
+        raise PictureError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read_header(file)
+    except ValueError as fault:
+        if "dtype descriptor" not in str(fault):
+            raise
+        unknown = str(fault).rpartition(": ")[2]  # such as float8_e5m2's, which is '<f1'
+        raise PictureError(
+            f"{path}: samples are {unknown}, which NumPy does not know; convert the array to {SAMPLE_DTYPES} first"
+        ) from fault
+    return shape, dtype
 
 
 def lost(picture: Picture) -> list[str]:
