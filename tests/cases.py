@@ -210,6 +210,7 @@ CONV2D = [
     Case("n2c3h9w21_k5r3s3_st2_p1_bf16_nhwc_+bias+relu", FLOATS),
     Case("n1c16h10w12_k16r3s3_p1_g2_d2_reflect_bf16_nchw", FLOATS),
     Case("n1c8h7w8_k16r1s1_bf16_nhwc", FLOATS),
+    Case("n2c24h13w11_k40r3s2_p1_f16_nhwc_+bias+relu", FLOATS),
     Case("n2c4h9w24_k4r3s3_p1_g4_bf16_nhwc_+bias", FLOATS),
     Case("n2c4h11w24_k8r5s5_p2_g4_bf16_nchw", FLOATS),
     Case("n2c3h24w20_k3r5s5_p2_g3_bf16_nchw_+bias+residual", FLOATS),

@@ -36,7 +36,7 @@ PROBES = {
         "n1c3h64w64_k3r63s63_st1_p31_f32_nchw", "n1c64h64w64_k64r31s31_st1_p15_f32_nchw",
         "n1c512h14w14_k512r3s3_st1_p1_f32_nhwc", "n1c1h64w64_k1r201s201_st1_p100_f32_nchw",
         "n1c3h64w64_k3r3s3_st1_p1_u8-i8-u8-i32_nchw", "n1c3h64w64_k3r3s3_st1_p1_f64_nchw",
-        "n1c3h64w64_k1r3s3_st1_p1_d2_f32_nchw",
+        "n1c3h64w64_k1r3s3_st1_p1_d2_f32_nchw", "n1c64h56w56_k64r3s3_st1_p1_f16_nhwc",
     ),
     "gemm": ("m512n512k512_f32", "m512n512k512_f64", "m3n5k7_f32"),
     "max_pool2d": ("max_n1c64h56w56_r3s3_st2_p1_f32", "max_n1c64h56w56_r3s3_st2_p1_u8"),
@@ -284,7 +284,7 @@ what a compiler keeps in registers are not part of it."""
 DRAWN = "What the threads do"
 
 
-def gpu_sections(method: Any, typical: str, up: str) -> list[tuple[str, str]]:
+def gpu_sections(method: Any, typical: str, up: str, drawn: bool = True) -> list[tuple[str, str]]:
     """All but the title, the prose and the pictures of a kernel's page; these follow the words of :data:`DRAWN`.
 
     Parameters
@@ -293,11 +293,13 @@ def gpu_sections(method: Any, typical: str, up: str) -> list[tuple[str, str]]:
         The problem for which defaults are given; that of the operation where it is empty.
     up : str
         The way from the page's folder to the repository's.
+    drawn : bool
+        There are pictures.
     """
     return [
         ("", facts_of(method)),
         ("Threads and tiles", threads_of(method)),
-        (DRAWN, INTRODUCTION),
+        *([(DRAWN, INTRODUCTION)] if drawn else []),
         ("Parameters", parameters_of(method, typical or TYPICAL[method.operation], gpu_facts())),
         ("What it refuses", refusals_of(method, gpu_facts())),
         ("Measured", results_of([method], "cuda")),

@@ -5,8 +5,8 @@
     ```
 
 makes all of a page of a GPU's kernel but its title and its prose. Its content are the pictures, a line each: a problem,
-a config where it is not the default that is drawn, and ``of=KERNEL`` where it is not the last launch. The option
-``typical`` is the problem for which the parameters' defaults are given.
+a config where it is not the default that is drawn, and ``of=KERNEL`` where it is not the last launch; a kernel that the
+emulator cannot run has none. The option ``typical`` is the problem for which the parameters' defaults are given.
 
 ``{cpu-methods} FOLDER`` makes the rest of a page of CPU methods, and ``{kernel-index}`` the tables of all pages.
 
@@ -67,7 +67,9 @@ class Kernel(Generated):
             raise self.error(f"there is no kernel {self.arguments[0]!r}")
         for path in kernel_files(method):
             self.env.note_dependency(str(path))
-        found = self.sections(gpu_sections(method, self.options.get("typical", ""), self.up))
+        found = self.sections(gpu_sections(method, self.options.get("typical", ""), self.up, bool(self.content)))
+        if not self.content:
+            return found
         drawn = next(node for node in found if isinstance(node, nodes.section) and nodes.make_id(DRAWN) in node["ids"])
         drawn += self._pictures(method)
         return found

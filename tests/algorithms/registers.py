@@ -111,6 +111,14 @@ OWN = {
             "n8000c96h56w56_k96r7s7_p3_g96_f16_nchw",
         ),
     ),
+    "implicit_gemm_wgmma": (
+        ("n32c64h56w56_k64r3s3_p1_f16_nhwc", "n32c128h56w56_k128r3s3_st2_p1_f16_nhwc"),
+        (
+            "n32c256h14w14_k256r3s3_p1_bf16_nhwc", "n32c64h56w56_k256r1s1_f16_nhwc",
+            "n8c512h64w64_k512r3s3_p1_f16_nhwc", "n2c8h9w7_k8r3s3_p1_bf16_nhwc",
+            "n32c512h7w7_k512r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu",
+        ),
+    ),
     "depthwise_batch": (
         ("n32c240h28w28_k240r5s5_p2_g240_f16_nchw", "n32c672h14w14_k672r5s5_p2_st2_g672_f16_nchw"),
         (
@@ -186,6 +194,8 @@ OWN = {
 
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80}
+# Methods of instructions that one architecture alone has.
+ONLY_ARCHITECTURE = {"implicit_gemm_wgmma": 90}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
@@ -280,7 +290,8 @@ def methods() -> list[Any]:
 
 def is_for(method: str, architecture: str) -> bool:
     """Whether an architecture has what a method needs."""
-    return Architecture.parse(architecture).number >= FIRST_ARCHITECTURE.get(method, 0)
+    number = Architecture.parse(architecture).number
+    return number == ONLY_ARCHITECTURE.get(method, number) and number >= FIRST_ARCHITECTURE.get(method, 0)
 
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def test_every_method_of_conv2d(method: Any, form: str) -> None:
 
 SPECIALISTS = {
     *("gemm_1x1", "depthwise", "depthwise_channels", "depthwise_planes", "depthwise_rows", "depthwise_mma"),
-    *("depthwise_batch", "fft_fused", "separable", "direct_mma", "implicit_gemm_mma", "direct_small", "direct_boxes"),
+    *("depthwise_batch", "fft_fused", "separable", "direct_mma", "implicit_gemm_wgmma", "direct_small", "direct_boxes"),
 }
 
 

@@ -58,6 +58,9 @@ def test_a_row_of_more_blocks_than_65535() -> None:
         assert verdict.ok, verdict.message
 
 
+OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma")
+
+
 @pytest.mark.large
 @pytest.mark.skipif(
     gpu().facts.memory_bytes < NEEDED_BYTES,
@@ -65,13 +68,13 @@ def test_a_row_of_more_blocks_than_65535() -> None:
 )
 @pytest.mark.parametrize(
     "algorithm",
-    [a for a in CONVOLUTIONS if a.name not in ("depthwise_rows", "depthwise_mma", "depthwise_batch")],
+    [a for a in CONVOLUTIONS if a.name not in OTHERS],
     ids=named,
 )
 def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
-    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes.
+    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes, implicit_gemm_wgmma one channel.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

@@ -114,7 +114,8 @@ def test_every_output_is_written_by_one_thread(name: str, text: str, config: str
 
 
 def test_every_kernel_can_be_traced() -> None:
-    assert {name for name, *_ in (*LADDERS, *OTHERS)} == {a.name for a in ON_DEVICE}
+    alone = {"implicit_gemm_wgmma"}  # the emulator, which records, has no wgmma
+    assert {name for name, *_ in (*LADDERS, *OTHERS)} | alone == {a.name for a in ON_DEVICE}
 
 
 # Who computes an output, as the kernels' files say it: (block, thread) of the output at row p and column q.

@@ -26,6 +26,7 @@ from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
+from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -65,7 +66,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
-    *(im2col.Im2col, implicit_gemm.ImplicitGemm),
+    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
@@ -144,7 +145,11 @@ def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: 
 
 def _value(field: dataclasses.Field[Any], text: str, default: Any) -> Any:
     """A config field's value from its text, in the type of its default."""
-    if not isinstance(default, int) or isinstance(default, bool):
+    if isinstance(default, bool):
+        if text not in ("True", "False"):
+            raise ValueError(f"{field.name}={text!r} must be True or False")
+        return text == "True"
+    if not isinstance(default, int):
         return type(default)(text)
     if not (text.isascii() and text.isdigit()) or int(text) < _least(field):
         raise ValueError(f"{field.name}={text!r} must be a whole number of at least {_least(field)}")

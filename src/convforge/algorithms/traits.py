@@ -20,8 +20,9 @@ class Rank(IntEnum):
     # Convolutions: fewer products, where the problem allows them, with tiles that stay on the chip, or in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Pictures that are over before anything but latency counts; of bytes.
+    # Pictures that are over before anything but latency counts; of 16 bits on tensor cores; of bytes.
     SMALL = auto()
+    TENSOR_CORES = auto()
     BYTES = auto()
     # Filters that see one channel each.
     FEW_CHANNELS_EACH = auto()

@@ -41,6 +41,8 @@ class KernelSource:
         begin with an underscore are padding.
     struct : str
         The struct's name in C++.
+    feature : {"", "a", "f"}
+        Of its instructions, as :attr:`Architecture.feature`: "a" where it is for the very architecture alone.
     """
 
     path: str
@@ -48,6 +50,7 @@ class KernelSource:
     constants: tuple[str, ...]
     arguments: type[ctypes.Structure]
     struct: str
+    feature: str = ""
 
     @property
     def file(self) -> Path:

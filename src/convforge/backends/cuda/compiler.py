@@ -74,7 +74,7 @@ def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | No
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
-    return kept(source, architecture, compiler_version(), _nvrtc, disk)
+    return kept(source, architecture + source.feature, compiler_version(), _nvrtc, disk)
 
 
 def kept(

@@ -1,0 +1,277 @@
+// implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores; one warpgroup brings tiles, two multiply them.
+//
+// Since implicit_gemm: no thread gathers. The tensor memory accelerator brings pixels and filters to shared memory in
+// the order that the tensor cores read, and stores the results; threads only ask, wait and finish. x, w and out are of
+// 16 bits, in NHWC; sums are floats.
+//
+// Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, and two that multiply. Registers
+//           go from the one to the others.
+// Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels: 128 bytes
+//           a pixel or a filter, which is a row of either operand. A tile is BLOCK_PIXELS x BLOCK_FILTERS outputs; the
+//           blocks, one a multiprocessor, take tile after tile. Either operand may be the one of 64 rows a product:
+//           FILTERS_ON_M where that fits the outputs better.
+//           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch
+//           with halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
+// Producer  a thread asks for pixels and another for filters, each ahead in a ring of its own (PIXEL_STAGES,
+//           FILTER_STAGES), whose barriers say what has landed and what is free again. RESIDENT: all filters stay.
+// Consumer  two warpgroups multiply. Together, each with half of a tile's rows; or in turn (PING_PONG), each with a
+//           tile of its own: one finishes while the other multiplies.
+// Finish    the epilogue on sums in registers, rounded and turned in shared memory to the order of out, stored by the
+//           accelerator while the next tile is multiplied.
+// Needs     zeros at the border; C and K multiples of 8, as rows are of 16 bytes; addresses and strides of 16 bytes.
+// Limit     tensor cores; where K is small, memory.
+#include "ends.cuh"
+#include "tensor_copies.cuh"
+#include "wgmma.cuh"
+
+constexpr int ROW_BYTES = 128, ROW_CHANNELS = 64, STEP_BYTES = 32;   // of a row; of 16 channels within it
+constexpr int TAPS = R * S, SLICES = (C + ROW_CHANNELS - 1) / ROW_CHANNELS, STEPS = TAPS * SLICES;
+constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
+constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
+
+constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
+constexpr int BLOCK_M = 64 * ROWS_64 * GROUPS_OF_TILE;
+constexpr int BLOCK_PIXELS = FILTERS_ON_M ? BLOCK_N : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
+
+constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
+constexpr int PATCH_W = TILE_W + (S - 1) * DILATION_W, PATCH_H = TILE_H + (R - 1) * DILATION_H;
+constexpr int PIXEL_ROWS = PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS;
+constexpr int PIXEL_BYTES = (PIXEL_ROWS * ROW_BYTES + 1023) / 1024 * 1024, FILTER_BYTES = BLOCK_FILTERS * ROW_BYTES;
+constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES : EIGHT_ROWS;
+constexpr int OUT_BYTES = 64 * ROWS_64 * BLOCK_N * sizeof(out_t);  // of a warpgroup
+
+constexpr int WARPGROUP = 128, PRODUCERS = 1, CONSUMERS = 2, THREADS = WARPGROUP * (PRODUCERS + CONSUMERS);
+
+struct Wgmma {
+    Conv conv;
+    Map pixels, filters, results;
+    int tiles, tiles_k, across, down;  // all tiles; along the filters; of a picture, along its rows and columns
+};
+
+struct Memory {
+    alignas(1024) unsigned char results[CONSUMERS][OUT_BYTES];
+    alignas(1024) unsigned char pixels[PIXEL_STAGES][PIXEL_BYTES];
+    alignas(1024) unsigned char filters[FILTER_STAGES][FILTER_BYTES];
+};
+static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+
+struct Barriers {
+    unsigned long long pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
+    unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
+    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
+};
+
+// Layout: where a tile begins.
+struct Place {
+    int k, first;  // filter; pixel of all pictures, counted on
+    int q, p, n;
+};
+
+__device__ inline Place place_of(const Wgmma &args, int tile) {
+    const Conv &conv = args.conv;
+    const int k = tile % args.tiles_k * BLOCK_FILTERS, t = tile / args.tiles_k;
+    const int row = t / args.across;
+    if (PATCH) return {k, 0, t % args.across * TILE_W, row % args.down * TILE_H, row / args.down};
+    const int first = t * BLOCK_PIXELS;
+    return {k, first, first % conv.Q, first / conv.Q % conv.P, first / conv.Q / conv.P};
+}
+
+// Producer.
+__device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
+    const Conv &conv = args.conv;
+    Ring<PIXEL_STAGES> ring{0, 1};
+    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
+        const Place at = place_of(args, tile);
+        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+        for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
+            unsigned long long *there = &bars.pixels_there[ring.stage];
+            const int tap = PATCH ? 0 : i % TAPS, c = (PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            await_bytes(&bars.pixels_read[ring.stage], ring.parity);
+            expect_bytes(there, PIXEL_ROWS * ROW_BYTES);
+            if (PATCH) copy_box(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, there);
+            else copy_pixels(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, tap % S * DILATION_W,
+                             tap / S * DILATION_H, there);
+        }
+    }
+}
+
+__device__ inline void bring_filters(const Wgmma &args, Memory *memory, Barriers &bars) {
+    Ring<FILTER_STAGES> ring{0, 1};
+    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
+        const int k = tile % args.tiles_k * BLOCK_FILTERS;
+        for (int step = 0; step < STEPS; step++, ring.next()) {
+            await_bytes(&bars.filters_read[ring.stage], ring.parity);
+            expect_bytes(&bars.filters_there[ring.stage], FILTER_BYTES);
+            copy_box(memory->filters[ring.stage], args.filters, step / TAPS * ROW_CHANNELS, step % TAPS, k,
+                     &bars.filters_there[ring.stage]);
+        }
+        if (RESIDENT) return;
+    }
+}
+
+// Finish.
+__device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, const int (&pixel)[2], const int (&k)[2],
+                                         float first, float second) {
+    if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(first, second);
+    const Conv &conv = args.conv;
+    const float sums[2] = {first, second};
+    unsigned pair = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int n = at.n, p = at.p + pixel[i] / TILE_W, q = at.q + pixel[i] % TILE_W;
+        if (!PATCH && RESIDUAL) {
+            const int place = at.first + pixel[i];
+            q = place % conv.Q, p = place / conv.Q % conv.P, n = place / conv.Q / conv.P;
+        }
+        const bool there = k[i] < K && (!RESIDUAL || (p < conv.P && q < conv.Q && n < conv.N));
+        if (there) pair |= static_cast<unsigned>(finished(conv, n, k[i], p, q, sums[i]).bits) << 16 * i;
+    }
+    return pair;
+}
+
+// The sums of a warpgroup's `row`s from 64 * `row` on, to shared memory: a row of 128 bytes is a pixel's 64 filters.
+__device__ inline void turn_results(const Wgmma &args, const Place &at, const float (&sums)[SUMS], int row, int part,
+                                    unsigned char *results) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; j += 2) {
+        unsigned v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int e = 4 * (j + i / 2) + 2 * (i % 2);
+            const int m = 64 * row + 16 * warp + lane / 4 + 8 * (i % 2), n = 8 * (j + i / 2) + 2 * (lane % 4);
+            const int pixel[2] = {FILTERS_ON_M ? n : m, FILTERS_ON_M ? n + 1 : m};
+            const int k[2] = {at.k + (FILTERS_ON_M ? m : n), at.k + (FILTERS_ON_M ? m : n + 1)};
+            v[i] = finished_pair(args, at, pixel, k, sums[e], sums[e + 1]);
+        }
+        if (FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
+            const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;
+            store_matrices<true>(results + (part * BLOCK_N + pixel) * ROW_BYTES + (piece ^ pixel % 8) * 16, v);
+        } else {  // part: 64 pixels, BLOCK_N filters, 64 after 64
+            const int pixel = 16 * warp + lane % 16, piece = j + lane / 16;
+            store_matrices<false>(results + ((part * (BLOCK_N / 64) + piece / 8) * 64 + pixel) * ROW_BYTES +
+                                      (piece % 8 ^ pixel % 8) * 16, v);
+        }
+    }
+}
+
+// One thread asks for 64 rows of a tile to be stored.
+__device__ inline void store_results(const Wgmma &args, const Place &at, int row, int part,
+                                     const unsigned char *results) {
+    constexpr int BOXES = FILTERS_ON_M ? 1 : BLOCK_N / 64, BOX_PIXELS = FILTERS_ON_M ? BLOCK_N : 64;
+#pragma unroll
+    for (int i = 0; i < BOXES; i++) {
+        const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * ROW_BYTES;
+        const int k = at.k + 64 * (FILTERS_ON_M ? row : i), pixel = FILTERS_ON_M ? 0 : 64 * row;
+        if (PATCH) store_box(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
+        else store_box(args.results, from, k, at.first + pixel);
+    }
+}
+
+// Consumer.
+__device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
+    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    unsigned char *results = memory->results[warpgroup];
+    Ring<PIXEL_STAGES> pixels;
+    Ring<FILTER_STAGES> filters;
+    int turn = 0;
+    unsigned parity = warpgroup ^ 1;
+    bool first = true;
+    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x, turn ^= 1) {
+        if (PING_PONG && turn != warpgroup) {
+            pixels.skip(STAGES_OF_TILE);
+            if (!RESIDENT) filters.skip(STEPS);
+            continue;
+        }
+        const Place at = place_of(args, tile);
+        float sums[ROWS_64][SUMS];
+        if (PING_PONG) {
+            await_bytes(&bars.turn[warpgroup], parity);
+            parity ^= 1;
+        }
+        int filters_before = -1, pixels_before = -1;  // stages that products under way may still read
+        for (int slice = 0; slice < SLICES; slice++) {
+#pragma unroll
+            for (int tap = 0; tap < TAPS; tap++) {
+                const int step = slice * TAPS + tap, stage = RESIDENT ? step : filters.stage;
+                if (!PATCH || tap == 0) await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
+                if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
+                const int seen = PATCH ? (tap / S * DILATION_H * PATCH_W + tap % S * DILATION_W) * ROW_BYTES : 0;
+                const unsigned char *pixel = memory->pixels[pixels.stage] + seen, *filter = memory->filters[stage];
+                products_begin();
+#pragma unroll
+                for (int i = 0; i < ROW_BYTES / STEP_BYTES; i++)
+#pragma unroll
+                    for (int t = 0; t < ROWS_64; t++) {
+                        const int row = share * ROWS_64 + t;
+                        const int filters_in = FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
+                        const int pixels_in = FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
+                        const auto of_filters = matrix_at(filter + filters_in, EIGHT_ROWS);
+                        const auto of_pixels = matrix_at(pixel + pixels_in, PIXEL_PITCH);
+                        constexpr int PIECE = STEP_BYTES / 16;
+                        if (FILTERS_ON_M) multiply(sums[t], of_filters + PIECE * i, of_pixels + PIECE * i, step | i);
+                        else multiply(sums[t], of_pixels + PIECE * i, of_filters + PIECE * i, step | i);
+                    }
+                products_are_asked();
+                await_products<1>();
+                arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT && filters_before >= 0);
+                arrive_when(&bars.pixels_read[max(pixels_before, 0)],
+                            asks && pixels_before >= 0 && (!PATCH || tap == 0));
+                filters_before = stage;
+                if (!PATCH || tap == TAPS - 1) pixels_before = pixels.stage, pixels.next();
+                if (!RESIDENT) filters.next();
+            }
+        }
+        first = false;
+        await_products<0>();
+        arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT);
+        arrive_when(&bars.pixels_read[max(pixels_before, 0)], asks);
+        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+
+        if (asks) stores_have_read();
+        warpgroup_meets(warpgroup);
+#pragma unroll
+        for (int t = 0; t < ROWS_64; t++) turn_results(args, at, sums[t], share * ROWS_64 + t, t, results);
+        copies_may_overwrite();
+        warpgroup_meets(warpgroup);
+        if (asks) {
+#pragma unroll
+            for (int t = 0; t < ROWS_64; t++) store_results(args, at, share * ROWS_64 + t, t, results);
+            stores_are_asked();
+        }
+    }
+    if (asks) stores_are_done();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(const __grid_constant__ Wgmma args) {
+    BOX_SHARED(unsigned char, shared);
+    Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
+    __shared__ Barriers bars;
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < PIXEL_STAGES; i++) {
+            init_barrier(&bars.pixels_there[i], 1);
+            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
+        }
+        for (int i = 0; i < FILTER_STAGES; i++) {
+            init_barrier(&bars.filters_there[i], 1);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE);
+        }
+        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
+        barriers_are_there();
+        prefetch_map(args.pixels);
+        prefetch_map(args.filters);
+        prefetch_map(args.results);
+    }
+    __syncthreads();
+    wait_for_earlier();
+    if (warpgroup < PRODUCERS) {
+        give_registers<40>();
+        if (threadIdx.x == 0) bring_pixels(args, memory, bars);
+        if (threadIdx.x == 32) bring_filters(args, memory, bars);
+    } else {
+        take_registers<232>();
+        multiply_tiles(args, memory, bars, warpgroup - PRODUCERS);
+    }
+}

@@ -1,0 +1,257 @@
+"""Tiles of wgmma.cu: which operand has the rows of a product, rings, and how the accelerator sees the three arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from convforge.algorithms.contract import Config
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.maps import MOST_PIXELS, MOST_UNITS, AnyMap, Im2colMap, TiledMap
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# NumPy's name of a type -> that of PTX.
+TYPES = {"float16": "f16", "bfloat16": "bf16"}
+
+# Channels of a step: a row of 128 bytes. Columns of outputs that a patch serves: TILE_W of wgmma.cu.
+ROW_CHANNELS, ROW_BYTES, TILE_W = 64, 128, 8
+
+# Columns of a product that are tried: multiples of 8 up to 256.
+COLUMNS = (64, 96, 112, 128, 192, 224, 256)
+MOST_COLUMNS = 256
+
+# Bytes of shared memory beside tiles: alignment to 1024, barriers, what the driver keeps for itself.
+EXTRA_BYTES = 1024 + 512 + 1024
+
+# Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
+PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
+STAGES = ((6, 6), (5, 5), (4, 4), (3, 3), (2, 2))
+RESIDENT_STAGES = (4, 3, 2)
+# Steps up to which filters stay: each has a barrier.
+MOST_RESIDENT = 36
+
+# By which configs are put in order before any is timed: bytes that a multiprocessor brings a clock cycle, multiply-adds
+# of 16 bits that it does, bytes of operands that its tensor cores read of shared memory.
+BYTES_A_CYCLE, PRODUCTS_A_CYCLE, READ_A_CYCLE = 48, 1800, 100
+# Cycles from a tile's last product to the next one's first where no other warpgroup multiplies meanwhile.
+FINISH_CYCLES = 1500
+
+# Tiles and pixels are counted in 32 bits, and a block looks ahead.
+MOST_COUNT = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaConfig(Config):
+    """Tiles and rings of :class:`ImplicitGemmWgmma`.
+
+    Attributes
+    ----------
+    patch : bool
+        Pixels come as patches that serve all taps of 64 channels; else each tap's by themselves.
+    filters_on_m : bool
+        Filters are the operand of 64 rows a product, and pixels that of `columns`; else the other way round.
+    ping_pong : bool
+        The two warpgroups take turns with a tile each; else they share every tile.
+    rows : int
+        Products of 64 rows of a warpgroup, one below the other.
+    columns : int
+        Of a product.
+    resident : bool
+        All filters stay in shared memory.
+    pixel_stages, filter_stages : int
+        Of the rings; the second counts where filters do not stay.
+    """
+
+    patch: bool = True
+    filters_on_m: bool = True
+    ping_pong: bool = True
+    rows: int = 1
+    columns: int = 128
+    resident: bool = False
+    pixel_stages: int = 4
+    filter_stages: int = 4
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Pixels and filters of a tile."""
+        high = 64 * self.rows * (1 if self.ping_pong else 2)
+        return (self.columns, high) if self.filters_on_m else (high, self.columns)
+
+
+# What every problem that can be taken at all can be taken with.
+SMALLEST = WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2)
+
+
+def steps_of(problem: Conv2dProblem) -> int:
+    """Steps of a tile: taps times slices of 64 channels."""
+    return problem.r * problem.s * -(-problem.c // ROW_CHANNELS)
+
+
+def filters_held(problem: Conv2dProblem, config: WgmmaConfig) -> int:
+    """Steps whose filters are in shared memory at once."""
+    return steps_of(problem) if config.resident else config.filter_stages
+
+
+def patch_of(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[int, int]:
+    """Columns and rows of pixels that a tile sees by all taps."""
+    down = config.block[0] // TILE_W
+    return TILE_W + (problem.s - 1) * problem.dilation[1], down + (problem.r - 1) * problem.dilation[0]
+
+
+def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
+    """Of a block: struct Memory of wgmma.cu, and what aligns it."""
+    pixels, filters = config.block
+    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    stage = -(-rows * ROW_BYTES // 1024) * 1024
+    rings = config.pixel_stages * stage + filters_held(problem, config) * filters * ROW_BYTES
+    return rings + 2 * 64 * config.rows * config.columns * itemsize(problem.out_dtype) + 1024
+
+
+def tiling(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[int, int, int, int]:
+    """All tiles; those along the filters; of a picture, those along a row and down."""
+    pixels, filters = config.block
+    tiles_k = -(-problem.k // filters)
+    if config.patch:
+        across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
+        return problem.n * across * down * tiles_k, tiles_k, across, down
+    return -(-problem.n * problem.p * problem.q // pixels) * tiles_k, tiles_k, 1, 1
+
+
+def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
+    """About how long a call takes: of the multiprocessor with the most tiles, products or bytes, whichever is more."""
+    pixels, filters = config.block
+    most = -(-tiling(problem, config)[0] // facts.cores)
+    steps = steps_of(problem)
+    read = 64 * ROW_BYTES + config.columns * ROW_BYTES  # of a step, for 64 rows
+    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
+    products = steps * pixels * filters // (64 * config.columns) * each
+    stages = steps // (problem.r * problem.s) if config.patch else steps
+    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    moved = stages * rows * ROW_BYTES + (0 if config.resident else steps * filters * ROW_BYTES)
+    moved += pixels * filters * itemsize(problem.out_dtype)
+    finish = 2 * pixels * filters / 128 + FINISH_CYCLES
+    return most * (max(products, moved / BYTES_A_CYCLE) + (0 if config.ping_pong else finish)) + finish
+
+
+def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
+    """Why a config cannot be; None if it can."""
+    if config.rows < 1 or not 8 <= config.columns <= MOST_COLUMNS or config.columns % 16:
+        return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
+    if not config.filters_on_m and config.columns % ROW_CHANNELS:
+        return Reason("results leave 64 filters at a time; {columns} columns are not", columns=config.columns)
+    if config.rows * config.columns > MOST_COLUMNS:
+        return Reason(
+            "{rows} products of {columns} columns have more sums than a thread has registers",
+            rows=config.rows, columns=config.columns,
+        )  # fmt: skip
+    if config.pixel_stages < 2 or (config.filter_stages < 2 and not config.resident):
+        return Reason("a stage is free one step after its products: at least two are needed")
+    if config.patch and problem.stride != (1, 1):
+        return Reason("patches are for filters that move by one pixel")
+    pixels, _ = config.block
+    if config.patch and pixels % TILE_W:
+        return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
+    if config.patch and max(*patch_of(problem, config), 0) > MOST_UNITS:
+        return Reason("a patch has at most {most} pixels along an axis", most=MOST_UNITS)
+    if not config.patch and pixels > MOST_PIXELS:
+        return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
+    if not config.patch and (fault := im2col_map(problem, config, 0, _dense(problem)).refusal()) is not None:
+        return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
+    together = shared_bytes(problem, config) + EXTRA_BYTES - 1024
+    if together > facts.block_shared_bytes:
+        return Reason(
+            "tiles take {together} bytes of shared memory; a block has {room}",
+            together=together, room=facts.block_shared_bytes,
+        )  # fmt: skip
+    if max(tiling(problem, config)[0], problem.n * problem.p * problem.q) > MOST_COUNT:
+        return Reason("{most} pixels are more than a launch counts", most=MOST_COUNT)
+    return None
+
+
+def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]:
+    """Configs worth a look, each with the deepest rings that fit."""
+    steps = steps_of(problem)
+    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
+        if patch and problem.r * problem.s == 1:
+            continue
+        rows = 1
+        base = WgmmaConfig(patch, on_m, ping, rows, columns)
+        pixels, filters = base.block
+        if filters >= 2 * max(problem.k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+            continue
+        rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
+        if filters >= problem.k and steps <= MOST_RESIDENT:
+            rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
+        for ring in rings:
+            config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring)
+            if config_refusal(problem, config, facts) is None:
+                yield config
+                break
+
+
+def _dense(problem: Conv2dProblem) -> tuple[int, int, int, int]:
+    size = itemsize(problem.x_dtype)
+    row = problem.w * problem.c
+    return size * problem.h * row, size * row, size * problem.c, size
+
+
+def _element(problem: Conv2dProblem) -> str:
+    """Of a map: numbers are copied as they are."""
+    return f"u{8 * itemsize(problem.x_dtype)}"
+
+
+def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of W, H and N, of an array in NHWC."""
+    return strides[2], strides[1], strides[0]
+
+
+def pixels_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
+    """The picture, in boxes that are patches, or in im2col mode; None where its channels do not lie side by side."""
+    if strides[3] != itemsize(problem.x_dtype):
+        return None
+    if not config.patch:
+        return im2col_map(problem, config, at, strides)
+    sizes, box = (problem.c, problem.w, problem.h, problem.n), (ROW_CHANNELS, *patch_of(problem, config), 1)
+    return TiledMap(at, _element(problem), sizes, _outwards(strides), box, swizzle=ROW_BYTES)
+
+
+def im2col_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> Im2colMap:
+    """The picture in im2col mode: a copy brings the pixels that one tap sees, of all positions of a tile."""
+    top, bottom, left, right = problem.padding
+    lower = (-left, -top)
+    upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
+    sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+    return Im2colMap(
+        at, _element(problem), sizes, _outwards(strides), lower, upper, ROW_CHANNELS, config.block[0], steps,
+        ROW_BYTES,
+    )  # fmt: skip
+
+
+def filters_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap:
+    """The packed filters: channels, taps, filters."""
+    taps, row = problem.r * problem.s, problem.c * itemsize(problem.w_dtype)
+    sizes, box = (problem.c, taps, problem.k), (ROW_CHANNELS, 1, config.block[1])
+    return TiledMap(at, _element(problem), sizes, (row, row * taps), box, swizzle=ROW_BYTES)
+
+
+def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
+    """The result, in boxes of 64 filters; None where it has gaps that these do not go round."""
+    size, element = itemsize(problem.out_dtype), _element(problem)
+    pixels = config.columns if config.filters_on_m else 64
+    if strides[3] != size:
+        return None
+    if config.patch:
+        of_picture, box = (problem.k, problem.q, problem.p, problem.n), (64, TILE_W, pixels // TILE_W, 1)
+        return TiledMap(at, element, of_picture, _outwards(strides), box, swizzle=ROW_BYTES)
+    if strides[1] != problem.q * strides[2] or (strides[0] != problem.p * strides[1] and problem.n > 1):
+        return None
+    in_a_row = (problem.k, problem.n * problem.p * problem.q)
+    return TiledMap(at, element, in_a_row, (strides[2],), (64, pixels), swizzle=ROW_BYTES)
+
+
+# By the names that wgmma.cu has for the arrays.
+MAPS = {"pixels": pixels_map, "filters": filters_map, "results": results_map}

@@ -1,0 +1,78 @@
+// Products of matrices by a warpgroup, four warps, on the tensor cores of Hopper (sm_90a): 64 x 16 by 16 x N, both in
+// shared memory, added to 64 x N floats in registers. The products run by themselves; the warpgroup asks and waits.
+//
+// matrix_at(place, pitch);           a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes,
+//                                    64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a swizzle
+//                                    of 128 lays them; `pitch` bytes from 8 rows to the next 8. + 2: the next 16
+// products_begin();                  before the first product after registers of sums were touched
+// multiply(sums, a, b, adds);        sums = a b, or where it `adds` sums + a b
+// products_are_asked();              those asked for since are one group
+// await_products<1>();               until all groups but the last one are done
+//
+// With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
+//
+// The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
+// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them.
+#pragma once
+#include "device.cuh"
+
+constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows
+
+__device__ inline unsigned long long matrix_at(const void *place, int pitch) {
+    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, LEADING = 1ull << 16;  // of which K-major rows make no use
+    const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
+    return at | LEADING | static_cast<unsigned long long>(pitch >> 4) << 32 | SWIZZLE_128;
+}
+__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS_NAME ", 0;\n" WGMMA " {" SUM_NAMES "}, "
+                 A_NAME ", " B_NAME ", adds, 1, 1, 0, 0;\n}"
+                 : SUMS_OF(sums)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
+}
+__device__ inline void products_are_asked() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ inline void await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Registers move from warpgroups that only ask to those that hold sums; the number is a multiple of 8.
+template <int COUNT>
+__device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT>
+__device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+
+// Two numbers rounded to 16 bits, the first in the low half.
+template <class T> __device__ unsigned narrow_pair(float first, float second);
+template <>
+__device__ inline unsigned narrow_pair<half_t>(float first, float second) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+template <>
+__device__ inline unsigned narrow_pair<bfloat16_t>(float first, float second) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
+// Four matrices of 8 x 8 numbers of 16 bits to shared memory, which the lanes of a warp hold as sums are held; lane l
+// says where row l % 8 of matrix l / 8 goes. TRANSPOSED: where column l % 8 goes.
+template <bool TRANSPOSED>
+__device__ inline void store_matrices(void *place, const unsigned (&v)[4]) {
+    const unsigned at = shared_address(place);
+    if constexpr (TRANSPOSED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]),
+                     "r"(v[1]), "r"(v[2]), "r"(v[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]), "r"(v[1]),
+                     "r"(v[2]), "r"(v[3])
+                     : "memory");
+}
+
+// Threads of one warpgroup meet.
+__device__ inline void warpgroup_meets(int warpgroup) {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+}

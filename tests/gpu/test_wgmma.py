@@ -1,0 +1,142 @@
+"""implicit_gemm_wgmma on Hopper: every config, arrays with gaps, the same bits by all configs and batches, faults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.faults_wgmma import WGMMA_FAULTS
+from tests.algorithms.planted import Fault, Run
+from tests.algorithms.test_planted_faults import copy_with
+from tests.gpu.present import gpu, need_gpu
+from tests.judged import judge_of
+
+import convforge
+from convforge.algorithms import find
+from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
+from convforge.backends.kernel import KernelSource
+from convforge.check import check_nan_spread, check_plan, make_inputs
+from convforge.problem import parse_problem
+
+need_gpu()
+METHOD: Any = find("conv2d", "cuda", "implicit_gemm_wgmma")
+pytestmark = pytest.mark.skipif(
+    METHOD.refuses(parse_problem("n1c64h8w8_k64r3s3_p1_f16_nhwc"), gpu().facts) is not None,
+    reason="needs a GPU of compute capability 9.0",
+)
+
+# Ragged tiles, slices of channels that are not whole, strides, dilation, sides of padding, epilogues; layers.
+PROBLEMS = (
+    "n2c8h9w7_k8r3s3_p1_f16_nhwc", "n2c24h13w11_k40r3s2_p1_f16_nhwc_+bias+relu", "n3c64h12w9_k64r1s1_f16_nhwc",
+    "n1c72h10w10_k136r5s5_p2_d2_bf16_nhwc_+scale:channel+bias+residual+silu", "n2c16h15w15_k24r3s3_st2_p1_f16_nhwc",
+    "n1c128h17w19_k200r3s3_p2x0x1x3_st1x2_bf16_nhwc_+residual", "n1c64h1w1_k64r1s1_f16_nhwc",
+    "n5c192h7w7_k320r3s3_p1_f16_nhwc_+bias+relu", "n1c64h5w70_k72r1s9_p0x4_f16_nhwc",
+    "n4c256h14w14_k256r3s3_p1_bf16_nhwc", "n2c64h56w56_k64r3s3_p1_f16_nhwc",
+    "n2c64h56w56_k256r1s1_f16_nhwc_+residual+relu", "n1c40h70w5_k64r7s1_p3x0_f16_nhwc",
+)  # fmt: skip
+
+
+def configs(text: str) -> list[WgmmaConfig]:
+    """The default, and others from all along the list: each takes a second to compile."""
+    found = list(METHOD.configs(parse_problem(text), gpu().facts))
+    return found[:: max(1, len(found) // 6)]
+
+
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_config_is_right(text: str, kind: str) -> None:
+    found = configs(text)
+    assert len(found) >= 4
+    for config in found:
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, gpu()), judge_of(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
+def result(text: str, config: WgmmaConfig, pictures: slice = slice(None)) -> Any:
+    """The output of the first or some pictures of a problem's normal inputs, as the bits of its numbers."""
+    problem: Any = parse_problem(text)
+    inputs = make_inputs(problem, "normal")
+    x, operands = inputs.x[pictures], {**inputs.operands}
+    if "residual" in operands:
+        operands["residual"] = operands["residual"][pictures]
+    plan = METHOD.plan(problem.replace(n=len(x)), config, gpu())
+    out = gpu().upload(np.zeros(plan.problem.out_shape, problem.out_dtype))
+    there = {name: gpu().upload(array) for name, array in operands.items()}
+    plan(plan.buffers(gpu().upload(x), plan.prepare(gpu().upload(inputs.w)), there, out))
+    return np.asarray(gpu().download(out)).view(np.uint16)
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_config_and_batch_gives_the_same_bits(text: str) -> None:
+    """Sums are taken slice after slice and tap after tap by all of them, so that a choice changes no number."""
+    first, *others = configs(text)
+    expected = result(text, first)
+    for config in others:
+        np.testing.assert_array_equal(result(text, config), expected, err_msg=str(config))
+    alone = parse_problem(text).replace(n=1)  # type: ignore[union-attr]
+    for config in configs(str(alone))[:2]:
+        np.testing.assert_array_equal(result(text, config, slice(0, 1)), expected[:1], err_msg=str(config))
+
+
+@pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[3], PROBLEMS[4]])
+@pytest.mark.parametrize("ahead", [8, 3])
+def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
+    """Gaps that are whole vectors, which the accelerator goes round, and others, which another method computes."""
+    torch = pytest.importorskip("torch")
+    problem: Any = parse_problem(text)
+    kind = torch.float16 if problem.x_dtype == "float16" else torch.bfloat16
+    n, h, w, c = problem.x_shape
+    wide = torch.randn(n + 1, h + 2, w + 2, c + 16, device="cuda").to(kind)
+    x = wide[:n, 1 : h + 1, 1 : w + 1, ahead : ahead + c]
+    taps = torch.randn(problem.w_shape, device="cuda").to(kind) / problem.taps
+    options = {"layout": "NHWC", "stride": problem.stride, "dilation": problem.dilation, "algorithm": METHOD.name,
+               "padding": ((problem.padding[0],) * 2, (problem.padding[2],) * 2)}  # fmt: skip
+    for _ in range(3):
+        found = convforge.conv2d(x, taps, **options)
+        dense = convforge.conv2d(x.contiguous(), taps, **options)
+        close = {"rtol": 0, "atol": 0} if ahead == 8 else {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(found, dense, **close)
+
+
+def test_a_nan_reaches_the_outputs_that_see_it() -> None:
+    for text in PROBLEMS[:5]:
+        for config in configs(text)[::5]:
+            for kind in ("nan", "inf"):
+                verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)
+                assert verdict.ok, f"{text} {config}: {verdict.message}"
+
+
+class Faulty:
+    """The GPU's runtime, whose kernels have a fault planted in them."""
+
+    def __init__(self, fault: Fault, folder: Path) -> None:
+        self.fault, self.folder, self.planted = fault, folder, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(gpu(), name)
+
+    def compile(self, kernel: KernelSource) -> Any:
+        copy = copy_with(self.fault, kernel.file, self.folder)
+        self.planted |= copy != kernel.file
+        return gpu().compile(dataclasses.replace(kernel, path=str(copy)))
+
+
+def what_is_wrong(run: Run, runtime: Any) -> str | None:
+    verdict = check_plan(METHOD.plan(parse_problem(run.problem), run.config, runtime), judge_of(run.problem, run.kind))
+    return None if verdict.ok else verdict.message
+
+
+@pytest.mark.parametrize("fault", WGMMA_FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    assert what_is_wrong(fault.run, gpu()) is None
+    faulty = Faulty(fault, tmp_path)
+    assert what_is_wrong(fault.run, faulty) is not None, f"{fault}: nobody noticed"
+    assert faulty.planted
+
+
+def test_channels_that_are_no_whole_vectors_are_refused_in_words() -> None:
+    reason = METHOD.refuses(parse_problem("n1c12h8w8_k64r3s3_p1_f16_nhwc"), gpu().facts)
+    assert str(reason) == "C=12 numbers side by side must be a multiple of 16 bytes"
