@@ -49,7 +49,7 @@ class _WithMaps(Runtime, Protocol):
     """A runtime whose device copies by maps."""
 
     def tensor_map(self, seen: AnyMap) -> bytes:
-        """What a kernel is handed so that it can bring boxes of an array."""
+        """The bytes of a map, which the kernel takes as an argument."""
         ...
 
 
@@ -163,7 +163,7 @@ class FilterRows(WeightPacker):
 
 
 def wgmma_lines(columns: int, kind: str) -> tuple[str, ...]:
-    """What wgmma.cuh needs: the instruction for so many columns, and its operands, of which there are as many as sums.
+    """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
 
     Examples
     --------

@@ -34,8 +34,8 @@ RESIDENT_STAGES = (4, 3, 2)
 # Steps up to which filters stay: each has a barrier.
 MOST_RESIDENT = 36
 
-# By which configs are put in order before any is timed: bytes that a multiprocessor brings a clock cycle, multiply-adds
-# of 16 bits that it does, bytes of operands that its tensor cores read of shared memory.
+# Rates of one multiprocessor in a clock cycle, by which the configs are ordered before any is timed: bytes that it
+# loads, multiply-adds of 16 bits, and bytes that its tensor cores read from shared memory.
 BYTES_A_CYCLE, PRODUCTS_A_CYCLE, READ_A_CYCLE = 48, 1800, 100
 # Cycles from a tile's last product to the next one's first where no other warpgroup multiplies meanwhile.
 FINISH_CYCLES = 1500
@@ -122,7 +122,7 @@ def tiling(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[int, int, int, 
 
 
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
-    """About how long a call takes: of the multiprocessor with the most tiles, products or bytes, whichever is more."""
+    """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
     pixels, filters = config.block
     most = -(-tiling(problem, config)[0] // facts.cores)
     steps = steps_of(problem)
