@@ -11,6 +11,7 @@ kernels goes the whole way every time. On the CPU the plan looks at its arrays a
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter, Step
 from convforge.arrays import Home, Seen, address, overlap, repeats, span
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.maps import AnyMap
+from convforge.backends.maps import MAP_BYTES, AnyMap
 from convforge.backends.streams import CallerStream
 from convforge.backends.structs import Template, address_places
 from convforge.libraries import replaying
@@ -377,9 +378,13 @@ class _StandIns:
                 pointers.append((at, which, place - places[which]))
         for at, seen in getattr(args, "seen", {}).items():
             which = (seen.address + APART // 2) // APART - 1
-            if not 0 <= which < len(places) or which in self.fixed:
+            if not 0 <= which < len(places):
                 return None
-            maps.append((at, which, seen.address - places[which], _encoder(runtime, seen)))
+            behind, encoded = seen.address - places[which], _encoder(runtime, seen)
+            if which in self.fixed:
+                ctypes.memmove(ctypes.addressof(args) + at, encoded(address(self.fixed[which]) + behind), MAP_BYTES)
+            else:
+                maps.append((at, which, behind, encoded))
         return Template(args, len(places) - len(self.fixed), pointers, maps)
 
 

@@ -24,6 +24,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, conv_struct, fill
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
@@ -124,7 +125,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
 
         return Plan(
             self, problem, config, runtime,
-            steps=[Launch(runtime.describe(kernel, info), kernel, arguments, runtime, otherwise=fallback)],
+            steps=[Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=fallback)],
             prepare=FilterRows(problem, runtime),
         )  # fmt: skip
 
