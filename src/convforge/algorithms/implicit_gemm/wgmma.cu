@@ -20,32 +20,14 @@
 //           accelerator while the next tile is multiplied.
 // Needs     zeros at the border; C and K multiples of 8, as rows are of 16 bytes; addresses and strides of 16 bytes.
 // Limit     tensor cores; where K is small, memory.
-#include "ends.cuh"
-#include "tensor_copies.cuh"
-#include "wgmma.cuh"
+#include "wgmma_tiles.cuh"
 
-constexpr int ROW_BYTES = 128, ROW_CHANNELS = 64, STEP_BYTES = 32;   // of a row; of 16 channels within it
-constexpr int TAPS = R * S, SLICES = (C + ROW_CHANNELS - 1) / ROW_CHANNELS, STEPS = TAPS * SLICES;
-constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
-constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
-
-constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
-constexpr int BLOCK_M = 64 * ROWS_64 * GROUPS_OF_TILE;
-constexpr int BLOCK_PIXELS = FILTERS_ON_M ? BLOCK_N : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
-
-constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
-constexpr int PATCH_W = TILE_W + (S - 1) * DILATION_W, PATCH_H = TILE_H + (R - 1) * DILATION_H;
-constexpr int PIXEL_ROWS = PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS;
-constexpr int PIXEL_BYTES = (PIXEL_ROWS * ROW_BYTES + 1023) / 1024 * 1024, FILTER_BYTES = BLOCK_FILTERS * ROW_BYTES;
-constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES : EIGHT_ROWS;
 constexpr int OUT_BYTES = 64 * ROWS_64 * BLOCK_N * sizeof(out_t);  // of a warpgroup
-
-constexpr int WARPGROUP = 128, PRODUCERS = 1, CONSUMERS = 2, THREADS = WARPGROUP * (PRODUCERS + CONSUMERS);
 
 struct Wgmma {
     Conv conv;
     Map pixels, filters, results;
-    int tiles, tiles_k, across, down;  // all tiles; along the filters; of a picture, along its rows and columns
+    Tiling tiling;
 };
 
 struct Memory {
@@ -61,27 +43,12 @@ struct Barriers {
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
-// Layout: where a tile begins.
-struct Place {
-    int k, first;  // filter; pixel of all pictures, counted on
-    int q, p, n;
-};
-
-__device__ inline Place place_of(const Wgmma &args, int tile) {
-    const Conv &conv = args.conv;
-    const int k = tile % args.tiles_k * BLOCK_FILTERS, t = tile / args.tiles_k;
-    const int row = t / args.across;
-    if (PATCH) return {k, 0, t % args.across * TILE_W, row % args.down * TILE_H, row / args.down};
-    const int first = t * BLOCK_PIXELS;
-    return {k, first, first % conv.Q, first / conv.Q % conv.P, first / conv.Q / conv.P};
-}
-
 // Producer.
 __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
     Ring<PIXEL_STAGES> ring{0, 1};
-    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
-        const Place at = place_of(args, tile);
+    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
+        const Place at = place_of(conv, args.tiling, tile);
         const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_there[ring.stage];
@@ -95,20 +62,6 @@ __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers 
     }
 }
 
-__device__ inline void bring_filters(const Wgmma &args, Memory *memory, Barriers &bars) {
-    Ring<FILTER_STAGES> ring{0, 1};
-    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
-        const int k = tile % args.tiles_k * BLOCK_FILTERS;
-        for (int step = 0; step < STEPS; step++, ring.next()) {
-            await_bytes(&bars.filters_read[ring.stage], ring.parity);
-            expect_bytes(&bars.filters_there[ring.stage], FILTER_BYTES);
-            copy_box(memory->filters[ring.stage], args.filters, step / TAPS * ROW_CHANNELS, step % TAPS, k,
-                     &bars.filters_there[ring.stage]);
-        }
-        if (RESIDENT) return;
-    }
-}
-
 // Finish.
 __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, const int (&pixel)[2], const int (&k)[2],
                                          float first, float second) {
@@ -118,13 +71,10 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
     unsigned pair = 0;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int n = at.n, p = at.p + pixel[i] / TILE_W, q = at.q + pixel[i] % TILE_W;
-        if (!PATCH && RESIDUAL) {
-            const int place = at.first + pixel[i];
-            q = place % conv.Q, p = place / conv.Q % conv.P, n = place / conv.Q / conv.P;
-        }
-        const bool there = k[i] < K && (!RESIDUAL || (p < conv.P && q < conv.Q && n < conv.N));
-        if (there) pair |= static_cast<unsigned>(finished(conv, n, k[i], p, q, sums[i]).bits) << 16 * i;
+        Output out{};
+        if (RESIDUAL) out = output_of(conv, at, pixel[i]);
+        const bool there = k[i] < K && (!RESIDUAL || out.there);
+        if (there) pair |= static_cast<unsigned>(finished(conv, out.n, k[i], out.p, out.q, sums[i]).bits) << 16 * i;
     }
     return pair;
 }
@@ -178,13 +128,13 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
     int turn = 0;
     unsigned parity = warpgroup ^ 1;
     bool first = true;
-    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x, turn ^= 1) {
+    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x, turn ^= 1) {
         if (PING_PONG && turn != warpgroup) {
             pixels.skip(STAGES_OF_TILE);
             if (!RESIDENT) filters.skip(STEPS);
             continue;
         }
-        const Place at = place_of(args, tile);
+        const Place at = place_of(args.conv, args.tiling, tile);
         float sums[ROWS_64][SUMS];
         if (PING_PONG) {
             await_bytes(&bars.turn[warpgroup], parity);
@@ -197,8 +147,8 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 const int step = slice * TAPS + tap, stage = RESIDENT ? step : filters.stage;
                 if (!PATCH || tap == 0) await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
                 if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
-                const int seen = PATCH ? (tap / S * DILATION_H * PATCH_W + tap % S * DILATION_W) * ROW_BYTES : 0;
-                const unsigned char *pixel = memory->pixels[pixels.stage] + seen, *filter = memory->filters[stage];
+                const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
+                const unsigned char *filter = memory->filters[stage];
                 products_begin();
 #pragma unroll
                 for (int i = 0; i < ROW_BYTES / STEP_BYTES; i++)
@@ -266,12 +216,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
     }
     __syncthreads();
     wait_for_earlier();
-    if (warpgroup < PRODUCERS) {
+    if (warpgroup == 0) {
         give_registers<40>();
         if (threadIdx.x == 0) bring_pixels(args, memory, bars);
-        if (threadIdx.x == 32) bring_filters(args, memory, bars);
+        if (threadIdx.x == 32) bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
     } else {
         take_registers<232>();
-        multiply_tiles(args, memory, bars, warpgroup - PRODUCERS);
+        multiply_tiles(args, memory, bars, warpgroup - 1);
     }
 }

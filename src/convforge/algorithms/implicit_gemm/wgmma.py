@@ -46,7 +46,7 @@ MAPS_KEPT = 64
 TENSOR_PRODUCTS = 12
 
 
-class _WithMaps(Runtime, Protocol):
+class WithMaps(Runtime, Protocol):
     """A runtime whose device copies by maps."""
 
     def tensor_map(self, seen: AnyMap) -> bytes:
@@ -79,7 +79,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if (reason := _device_refusal(facts) or _problem_refusal(problem)) is not None:
+        if (reason := device_refusal(facts) or _problem_refusal(problem)) is not None:
             return reason
         if next(fitting(problem, facts), None) is not None:
             return None
@@ -94,11 +94,11 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        tiles, tiles_k, across, down = tiling(problem, config)
+        shape = tiling(problem, config)
         struct = _struct(problem)
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
-            BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
+            BLOCK_N=config.columns, HALVES=1, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             FILTER_STAGES=filters_held(problem, config), SHARED_BYTES=shared_bytes(problem, config),
         )  # fmt: skip
         lines = (*conv_constants(problem), *prelude, *wgmma_lines(config.columns, TYPES[problem.x_dtype]))
@@ -106,7 +106,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
             "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", lines, struct, "Wgmma", feature="a"
         )
         kernel = runtime.compile(source)
-        grid = (min(tiles, runtime.facts.cores),)
+        grid = (min(shape[0], runtime.facts.cores),)
         info = LaunchInfo("implicit_gemm_wgmma", grid, (384,), shared_bytes(problem, config), early=True)
         fallback = gathered_instead(self, problem, config, runtime)
         map_of = lru_cache(maxsize=MAPS_KEPT)(lambda name, *lies: MAPS[name](problem, config, *lies))
@@ -118,9 +118,9 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
                 seen = map_of(name, address(array), tuple(array.strides))
                 if seen is None or seen.refusal() is not None:
                     return None
-                args.put_map(name, seen, cast(_WithMaps, runtime).tensor_map(seen))
+                args.put_map(name, seen, cast(WithMaps, runtime).tensor_map(seen))
             fill(args.conv, problem, buffers)
-            args.tiles, args.tiles_k, args.across, args.down = tiles, tiles_k, across, down
+            args.tiling = Tiling(*shape)
             return args
 
         return Plan(
@@ -181,7 +181,8 @@ def wgmma_lines(columns: int, kind: str) -> tuple[str, ...]:
     )
 
 
-def _device_refusal(facts: DeviceFacts) -> Reason | None:
+def device_refusal(facts: DeviceFacts) -> Reason | None:
+    """Why a device has no wgmma; None if it has."""
     if facts.backend == "emulator":
         return Reason("the emulator has no tensor cores that read shared memory (wgmma)")
     if Architecture.parse(facts.architecture).number != ARCHITECTURE:
@@ -214,11 +215,16 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
+class Tiling(ctypes.Structure):
+    """struct Tiling of wgmma_tiles.cuh."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("tiles", "tiles_k", "across", "down")]
+
+
 @lru_cache(maxsize=64)
 def _struct_of(types: ElementTypes) -> Any:
     maps = dict.fromkeys(MAPS, MapField)
-    rest = dict.fromkeys(("tiles", "tiles_k", "across", "down"), ctypes.c_int)
-    return struct_with_maps("Wgmma", {"conv": conv_struct(types), **maps, **rest}.items())
+    return struct_with_maps("Wgmma", {"conv": conv_struct(types), **maps, "tiling": Tiling}.items())
 
 
 def _struct(problem: Conv2dProblem) -> Any:

@@ -150,9 +150,16 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         )  # fmt: skip
     if config.pixel_stages < 2 or (config.filter_stages < 2 and not config.resident):
         return Reason("a stage is free one step after its products: at least two are needed")
+    if (reason := copies_refusal(problem, config)) is not None:
+        return reason
+    return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES - 1024, facts)
+
+
+def copies_refusal(problem: Conv2dProblem, config: WgmmaConfig) -> Reason | None:
+    """Why the accelerator cannot bring a tile's pixels; None if it can."""
+    pixels, _ = config.block
     if config.patch and problem.stride != (1, 1):
         return Reason("patches are for filters that move by one pixel")
-    pixels, _ = config.block
     if config.patch and pixels % TILE_W:
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
     if config.patch and max(*patch_of(problem, config), 0) > MOST_UNITS:
@@ -161,7 +168,11 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
     if not config.patch and (fault := im2col_map(problem, config, 0, _dense(problem)).refusal()) is not None:
         return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
-    together = shared_bytes(problem, config) + EXTRA_BYTES - 1024
+    return None
+
+
+def room_refusal(problem: Conv2dProblem, config: WgmmaConfig, together: int, facts: DeviceFacts) -> Reason | None:
+    """Why tiles of so many bytes, or so many of them, are too much; None if they are not."""
     if together > facts.block_shared_bytes:
         return Reason(
             "tiles take {together} bytes of shared memory; a block has {room}",
@@ -215,7 +226,8 @@ def pixels_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tu
         return None
     if not config.patch:
         return im2col_map(problem, config, at, strides)
-    sizes, box = (problem.c, problem.w, problem.h, problem.n), (ROW_CHANNELS, *patch_of(problem, config), 1)
+    sizes = (problem.c, problem.w, problem.h, problem.n)
+    box = (ROW_BYTES // itemsize(problem.x_dtype), *patch_of(problem, config), 1)
     return TiledMap(at, _element(problem), sizes, _outwards(strides), box, swizzle=ROW_BYTES)
 
 
@@ -225,17 +237,22 @@ def im2col_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tu
     lower = (-left, -top)
     upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
     sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+    channels = ROW_BYTES // itemsize(problem.x_dtype)
     return Im2colMap(
-        at, _element(problem), sizes, _outwards(strides), lower, upper, ROW_CHANNELS, config.block[0], steps,
-        ROW_BYTES,
-    )  # fmt: skip
+        at, _element(problem), sizes, _outwards(strides), lower, upper, channels, config.block[0], steps, ROW_BYTES
+    )
 
 
 def filters_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap:
     """The packed filters: channels, taps, filters."""
-    taps, row = problem.r * problem.s, problem.c * itemsize(problem.w_dtype)
-    sizes, box = (problem.c, taps, problem.k), (ROW_CHANNELS, 1, config.block[1])
-    return TiledMap(at, _element(problem), sizes, (row, row * taps), box, swizzle=ROW_BYTES)
+    return halves_map(problem, config, at, problem.c, 1)
+
+
+def halves_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, channels: int, halves: int) -> TiledMap:
+    """Filters of 16 bits: channels, taps, filters, and the arrays that they are made of."""
+    taps, row = problem.r * problem.s, 2 * channels
+    sizes, box = (channels, taps, problem.k, halves), (ROW_CHANNELS, 1, config.block[1], halves)
+    return TiledMap(at, "u16", sizes, (row, row * taps, row * taps * problem.k), box, swizzle=ROW_BYTES)
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:

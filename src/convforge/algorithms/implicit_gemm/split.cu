@@ -1,0 +1,379 @@
+// implicit_gemm_split: implicit GEMM of floats on Hopper's tensor cores, by three products of halves.
+//
+// Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters come
+// as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
+//
+// Threads   three warpgroups of 128: one brings and splits, of which a thread asks for filters and three warps split
+//           pixels; two multiply.
+// Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
+// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, three warps copy them one
+//           by one, from any layout, at any border. They find the largest of a stage, make its scale, and write the halves.
+// Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each stage
+//           high * low + low * high into others. The products run on while the sums of those before are added.
+// Finish    sums go through the epilogue to out, by threads: neighbours of a warp have 8 neighbours of a row.
+// Range     where halves would not do, a tile is computed anew from floats (plainly), one multiply-add after the other: its
+//           pixels have Inf, NaN or numbers out of reach, or all numbers of a pixel, or of a channel, are so small beside the
+//           largest of the stage that they lose bits. *redone counts such tiles.
+// Needs     for the accelerator zeros at the border, NHWC, C a multiple of 4, addresses and strides of 16 bytes.
+// Limit     tensor cores, which have three products to do; where filters are few, shared memory.
+#include "border.cuh"
+#include "split.cuh"
+#include "wgmma_tiles.cuh"
+
+constexpr int SPLITTERS = 96, PIECES = ROW_BYTES / 16;  // threads; 16-byte pieces of a row
+constexpr int RAW_BYTES = 2 * PIXEL_BYTES;              // 32 channels after 32
+
+struct Split {
+    Conv conv;
+    Map pixels, filters;
+    Tiling tiling;
+    const float *scales;  // of filters
+    unsigned *redone;
+};
+
+struct Memory {
+    alignas(1024) unsigned char raw[RAW_STAGES][RAW_BYTES];
+    alignas(1024) unsigned char pixels[PIXEL_STAGES][2 * PIXEL_BYTES];
+    alignas(1024) unsigned char filters[FILTER_STAGES][FILTER_BYTES];
+};
+static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+
+struct Barriers {
+    unsigned long long raw_there[RAW_STAGES];
+    unsigned long long pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
+    unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
+    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
+    float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
+    float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as each part of the splitters saw it
+};
+
+__device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
+
+// A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
+__device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
+
+// Producer: the stages of all tiles of a block, counted on.
+struct Stage {
+    Place at;
+    int c, tap;
+};
+
+__device__ inline Stage stage_of(const Split &args, int i) {
+    const int tile = blockIdx.x + i / STAGES_OF_TILE * gridDim.x, stage = i % STAGES_OF_TILE;
+    return {place_of(args.conv, args.tiling, tile), (PATCH ? stage : stage / TAPS) * ROW_CHANNELS, PATCH ? 0 : stage % TAPS};
+}
+
+// One thread asks for a stage's pixels; where they are copied one by one, all splitters do.
+__device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &bars, int i, int count, int thread) {
+    const Conv &conv = args.conv;
+    unsigned char *to = memory->raw[i % RAW_STAGES];
+    if (!GATHER) {
+        if (thread != 0 || i >= count) return;
+        const Stage stage = stage_of(args, i);
+        const Place &at = stage.at;
+        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+        unsigned long long *there = &bars.raw_there[i % RAW_STAGES];
+        expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int c = stage.c + half * ROW_CHANNELS / 2;
+            if (PATCH) copy_box(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, there);
+            else copy_pixels(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, stage.tap % S * DILATION_W,
+                             stage.tap / S * DILATION_H, there);
+        }
+        return;
+    }
+    if (i < count) {
+        const Stage stage = stage_of(args, i);
+        constexpr int LANES = CHANNELS_NEAR ? 32 : 1;  // that share a pixel
+        for (int pixel = thread / LANES; pixel < PIXEL_ROWS; pixel += SPLITTERS / LANES) {
+            int n = stage.at.n, p = stage.at.p, q = stage.at.q, h, w;
+            if (PATCH) {
+                h = p * STRIDE_H - conv.top + pixel / PATCH_W, w = q * STRIDE_W - conv.left + pixel % PATCH_W;
+            } else {
+                const Output out = output_of(conv, stage.at, pixel);
+                n = out.n, h = out.p * STRIDE_H - conv.top + stage.tap / S * DILATION_H;
+                w = out.q * STRIDE_W - conv.left + stage.tap % S * DILATION_W;
+            }
+            const int row = inside(h, conv.H), column = inside(w, conv.W);
+            const bool seen = n < conv.N, there = seen && row >= 0 && column >= 0;
+            const float *from = conv.x + (there ? place(conv.x_strides, n, 0, row, column) : 0);
+            const index_t step = conv.x_strides.c;
+            for (int c = thread % LANES; c < ROW_CHANNELS; c += LANES) {
+                float *number = reinterpret_cast<float *>(to + c / 32 * PIXEL_BYTES + piece_at(pixel, c % 32 / 4)) + c % 4;
+                const bool exists = there && stage.c + c < C;
+                if (BORDER == CONSTANT && seen && !there && stage.c + c < C) *number = conv.outside;
+                else copy_async<4>(number, exists ? from + (stage.c + c) * step : conv.x, exists);
+            }
+        }
+    }
+    copy_async_commit();
+}
+
+// The largest of a stage's numbers; of each channel the largest that this part of the splitters sees.
+__device__ inline float largest_of_raw(const unsigned char *raw, Barriers &bars, int thread) {
+    constexpr int PARTS = SPLITTERS / 16;  // a part's threads have four channels each
+    const int part = thread / 16, half = thread % 16 / PIECES, piece = thread % PIECES;
+    float column[4] = {};
+#pragma unroll 4
+    for (int pixel = part; pixel < PIXEL_ROWS; pixel += PARTS) {
+        const float4 v = *reinterpret_cast<const float4 *>(raw + half * PIXEL_BYTES + piece_at(pixel, piece));
+        const float numbers[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) column[i] = largest_of(column[i], numbers[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) bars.column[part][4 * (thread % 16) + i] = column[i];
+    splitters_meet();
+    float largest = 0;
+#pragma unroll
+    for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) largest = largest_of(largest, bars.column[i][c]);
+    }
+    return float_of(__reduce_max_sync(0xffffffffu, bits_of(largest)));
+}
+
+// Whether each channel of a stage that is not all zeros has a number that keeps all its bits.
+__device__ inline bool channels_keep_bits(const Barriers &bars, float up, int thread) {
+    bool keep = true;
+#pragma unroll
+    for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < SPLITTERS / 16; i++) largest = largest_of(largest, bars.column[i][c]);
+        keep = keep && (largest == 0 || largest * up >= IN_FULL);
+    }
+    return keep;
+}
+
+// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits.
+__device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int thread) {
+    constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
+    bool keep = true;
+#pragma unroll 2
+    for (int i = thread; i < (PIXEL_ROWS * PIECES + 31) / 32 * 32; i += SPLITTERS) {
+        const int pixel = i / PIECES, piece = i % PIECES;
+        const bool there = pixel < PIXEL_ROWS;
+        const unsigned char *from = raw + piece / 4 * PIXEL_BYTES;
+        float4 a{}, b{};
+        if (there) {
+            a = *reinterpret_cast<const float4 *>(from + piece_at(pixel, piece % 4 * 2));
+            b = *reinterpret_cast<const float4 *>(from + piece_at(pixel, piece % 4 * 2 + 1));
+        }
+        const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        unsigned h[4], l[4], bits = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            split_pair(v[2 * j] * up, v[2 * j + 1] * up, h[j], l[j]);
+            bits |= bits_of(v[2 * j]) | bits_of(v[2 * j + 1]);
+        }
+        if (there) {
+            *reinterpret_cast<uint4 *>(high + piece_at(pixel, piece)) = make_uint4(h[0], h[1], h[2], h[3]);
+            *reinterpret_cast<uint4 *>(high + PIXEL_BYTES + piece_at(pixel, piece)) = make_uint4(l[0], l[1], l[2], l[3]);
+        }
+        // Eight lanes have a pixel. Its numbers' exponents are or-ed: that is at least the largest of them, and less than
+        // twice that.
+        const unsigned all = (h[0] | h[1] | h[2] | h[3]) & EXPONENTS;
+        const unsigned full = __ballot_sync(0xffffffffu, ((all | all >> 16) & 0x7fffu) >= FULL);
+        const unsigned some = __ballot_sync(0xffffffffu, (bits << 1) != 0);
+        const int first = thread % 32 / PIECES * PIECES;
+        keep = keep && ((full >> first & 0xffu) != 0 || (some >> first & 0xffu) == 0);
+    }
+    return keep;
+}
+
+__device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers &bars, int thread) {
+    const int tiles = args.tiling.tiles, first = blockIdx.x;
+    const int count = (first < tiles ? (tiles - 1 - first) / static_cast<int>(gridDim.x) + 1 : 0) * STAGES_OF_TILE;
+    for (int i = 0; i < RAW_STAGES; i++) bring_raw(args, memory, bars, i, count, thread);
+    Ring<RAW_STAGES> from;
+    Ring<PIXEL_STAGES> to{0, 1};
+    for (int i = 0; i < count; i++, from.next(), to.next()) {
+        if (GATHER) {
+            copy_async_wait<RAW_STAGES - 1>();
+            splitters_meet();
+        } else {
+            await_bytes(&bars.raw_there[from.stage], from.parity);
+        }
+        const unsigned char *raw = memory->raw[from.stage];
+        const float largest = largest_of_raw(raw, bars, thread);
+        const Scale scale = scale_of(largest, SHIFT);
+        const bool columns = channels_keep_bits(bars, scale.up, thread);
+        await_bytes(&bars.pixels_read[to.stage], to.parity);
+        const bool rows = split_raw(raw, memory->pixels[to.stage], scale.up, thread);
+        const bool keep = __all_sync(0xffffffffu, columns && rows) && !cannot_split(largest);
+        if (thread % 32 == 0) bars.down[to.stage][thread / 32] = keep ? scale.down : 0;
+        copies_may_overwrite();
+        __syncwarp();
+        arrive_when(&bars.pixels_there[to.stage], thread % 32 == 0);
+        splitters_meet();
+        bring_raw(args, memory, bars, i + RAW_STAGES, count, thread);
+    }
+}
+
+// Finish.
+__device__ inline float plainly(const Conv &conv, int k, const Output &out) {
+    float sum = 0;
+#pragma unroll 1
+    for (int tap = 0; tap < TAPS; tap++) {
+        const int h = inside(out.p * STRIDE_H - conv.top + tap / S * DILATION_H, conv.H);
+        const int w = inside(out.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
+        const bool there = h >= 0 && w >= 0;
+        const float *x = conv.x + (there ? place(conv.x_strides, out.n, 0, h, w) : 0);
+        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * C;
+        const index_t step = conv.x_strides.c;
+#pragma unroll 4
+        for (int c = 0; c < C; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
+    }
+    return sum;
+}
+
+// Row and column of a thread's sum e, of a warpgroup's 64 rows.
+__device__ inline int row_of(int e) { return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + e / 2 % 2 * 8; }
+__device__ inline int column_of(int e) { return e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2; }
+
+// What a tile's sums are multiplied by for filter k; 0 where its outputs are computed from floats.
+__device__ inline float scale_of_filter(const Split &args, int k) { return k < K ? args.scales[k] : 1; }
+
+__device__ inline void finish_tile(const Split &args, const Place &at, const float (&sums)[SUMS], int share, bool plain) {
+    const Conv &conv = args.conv;
+    if (FILTERS_ON_M) {
+        for (int e = 0; e < 4; e += 2) plain |= scale_of_filter(args, at.k + 64 * share + row_of(e)) == 0;
+    } else {
+#pragma unroll
+        for (int e = 0; e < SUMS; e++) plain |= e % 4 < 2 && scale_of_filter(args, at.k + column_of(e)) == 0;
+    }
+    if (plain) {
+#pragma unroll 1
+        for (int e = 0; e < SUMS; e++) {
+            const int row = 64 * share + row_of(e), column = column_of(e), k = at.k + (FILTERS_ON_M ? row : column);
+            const Output out = output_of(conv, at, FILTERS_ON_M ? column : row);
+            if (out.there && k < K) finish(conv, out.n, k, out.p, out.q, plainly(conv, k, out));
+        }
+        return;
+    }
+    float downs[2];
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+        const int row = 64 * share + row_of(e), column = column_of(e), k = at.k + (FILTERS_ON_M ? row : column);
+        float &down = downs[FILTERS_ON_M ? e / 2 % 2 : e % 2];
+        if (FILTERS_ON_M ? e < 4 && e % 2 == 0 : e % 4 < 2) down = scale_of_filter(args, k);
+        const Output out = output_of(conv, at, FILTERS_ON_M ? column : row);
+        if (out.there && k < K) finish(conv, out.n, k, out.p, out.q, sums[e] * down);
+    }
+}
+
+// Consumer.
+__device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
+    constexpr int PARTS = 2, PRODUCTS = ROW_BYTES / STEP_BYTES / PARTS, PIECE = STEP_BYTES / 16;
+    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    Ring<PIXEL_STAGES> pixels;
+    Ring<FILTER_STAGES> filters;
+    int turn = 0;
+    unsigned parity = warpgroup ^ 1;
+    bool first = true;
+    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x, turn ^= 1) {
+        if (PING_PONG && turn != warpgroup) {
+            pixels.skip(STAGES_OF_TILE);
+            if (!RESIDENT) filters.skip(STEPS);
+            continue;
+        }
+        const Place at = place_of(args.conv, args.tiling, tile);
+        float sums[SUMS], main[SUMS], cross[SUMS];
+        bool plain = false;
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) sums[i] = 0;
+        if (PING_PONG) {
+            await_bytes(&bars.turn[warpgroup], parity);
+            parity ^= 1;
+        }
+        int filters_before = -1;  // a stage that products under way may still read
+        for (int i = 0; i < STAGES_OF_TILE; i++) {
+            await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
+            const float *downs = bars.down[pixels.stage], down = downs[0];
+            plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
+#pragma unroll
+            for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
+                const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
+                if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
+                const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
+                const unsigned char *filter = memory->filters[stage] + (FILTERS_ON_M ? share * 8 * EIGHT_ROWS : 0);
+                const int pixels_in = FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH;
+                const auto x_high = matrix_at(pixel + pixels_in, PIXEL_PITCH);
+                const auto x_low = matrix_at(pixel + PIXEL_BYTES + pixels_in, PIXEL_PITCH);
+                const auto w_high = matrix_at(filter, EIGHT_ROWS), w_low = matrix_at(filter + FILTER_BYTES / 2, EIGHT_ROWS);
+                const auto a_high = FILTERS_ON_M ? w_high : x_high, a_low = FILTERS_ON_M ? w_low : x_low;
+                const auto b_high = FILTERS_ON_M ? x_high : w_high, b_low = FILTERS_ON_M ? x_low : w_low;
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) {
+                    products_begin();
+#pragma unroll
+                    for (int j = 0; j < PRODUCTS; j++) {
+                        const int at = PIECE * (part * PRODUCTS + j);
+                        multiply(main, a_high + at, b_high + at, j);
+                    }
+                    products_are_asked();
+#pragma unroll
+                    for (int j = 0; j < PRODUCTS; j++) {
+                        const int at = PIECE * (part * PRODUCTS + j);
+                        multiply(cross, a_high + at, b_low + at, tap | part | j);
+                        multiply(cross, a_low + at, b_high + at, 1);
+                    }
+                    products_are_asked();
+                    await_products<1>();
+                    arrive_when(&bars.filters_read[max(filters_before, 0)],
+                                asks && !RESIDENT && part == 0 && filters_before >= 0);
+#pragma unroll
+                    for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down, sums[e]);
+                }
+                filters_before = stage;
+                if (!RESIDENT) filters.next();
+            }
+            await_products<0>();
+            arrive_when(&bars.pixels_read[pixels.stage], asks);
+            pixels.next();
+#pragma unroll
+            for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down * (1 / LOW), sums[e]);
+        }
+        first = false;
+        arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT);
+        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+        finish_tile(args, at, sums, share, plain);
+        if (asks && plain && share == 0) atomicAdd(args.redone, 1u);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(const __grid_constant__ Split args) {
+    BOX_SHARED(unsigned char, shared);
+    Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
+    __shared__ Barriers bars;
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < RAW_STAGES; i++) init_barrier(&bars.raw_there[i], 1);
+        for (int i = 0; i < PIXEL_STAGES; i++) {
+            init_barrier(&bars.pixels_there[i], SPLITTERS / 32);
+            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
+        }
+        for (int i = 0; i < FILTER_STAGES; i++) {
+            init_barrier(&bars.filters_there[i], 1);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE);
+        }
+        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
+        barriers_are_there();
+        if (!GATHER) prefetch_map(args.pixels);
+        prefetch_map(args.filters);
+    }
+    __syncthreads();
+    wait_for_earlier();
+    if (warpgroup == 0) {
+        give_registers<56>();
+        if (threadIdx.x == 0)
+            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+        if (threadIdx.x >= 32) bring_pixels(args, memory, bars, threadIdx.x - 32);
+    } else {
+        take_registers<224>();
+        multiply_tiles(args, memory, bars, warpgroup - 1);
+    }
+}

@@ -1,0 +1,73 @@
+// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), and as floats; channels side by side.
+//
+// Threads   a block a filter. Its warps take the taps in turn, lanes neighbouring channels.
+// Layout    halves[half][k][tap][c], c up to CHANNELS, a multiple of 8, of which those beyond C are zeros;
+//           plain[k][tap][c]; scales[k], what a sum of products with this filter is multiplied by at last.
+// Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all numbers
+//           of one of its taps, or of one of its channels, are so small beside the largest that they lose bits. An output
+//           may be the sum of those alone, so it is computed from the floats.
+#include "device.cuh"
+#include "split.cuh"
+
+constexpr int WARPS = 8, THREADS = 32 * WARPS;
+
+struct SplitFilters {
+    const float *w;
+    float *plain;
+    unsigned *halves;  // pairs of them
+    float *scales;
+    unsigned *redone;      // tiles that the convolution computes from floats: none so far
+    long long strides[4];  // of w, in elements, in the order k, c, r, s
+    int K, flip;
+};
+
+__device__ inline float weight(const SplitFilters &args, int c, int tap) {
+    const int r = args.flip ? R - 1 - tap / S : tap / S, s = args.flip ? S - 1 - tap % S : tap % S;
+    if (c >= C) return 0;
+    return args.w[blockIdx.x * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
+}
+
+// A line of numbers whose largest is this: what the least line of all is found by.
+__device__ inline float unless_zero(float largest) { return largest == 0 ? 3.402823466e38f : largest; }
+
+extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid_constant__ SplitFilters args) {
+    __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = blockIdx.x;
+    wait_for_earlier();
+    float largest = 0, least = unless_zero(0);  // of all numbers; of the largest of each line
+    for (int tap = warp; tap < R * S; tap += WARPS) {
+        float most = 0;
+        for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, c, tap));
+        for (int lanes = 16; lanes > 0; lanes /= 2) most = largest_of(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        largest = largest_of(largest, most);
+        least = fminf(least, unless_zero(most));
+    }
+    for (int c = threadIdx.x; c < C; c += THREADS) {
+        float most = 0;
+        for (int tap = 0; tap < R * S; tap++) most = largest_of(most, weight(args, c, tap));
+        least = fminf(least, unless_zero(most));
+    }
+    for (int lanes = 16; lanes > 0; lanes /= 2) least = fminf(least, __shfl_xor_sync(0xffffffffu, least, lanes));
+    if (lane == 0) largest_of_warp[warp] = largest, least_of_warp[warp] = least;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++) {
+        largest = largest_of(largest, largest_of_warp[i]);
+        least = fminf(least, least_of_warp[i]);
+    }
+    const Scale scale = scale_of(largest, -SHIFT);
+    const bool plain = cannot_split(largest) || least * scale.up < IN_FULL;
+    if (threadIdx.x == 0) args.scales[k] = plain ? 0 : scale.down;
+    if (threadIdx.x == 0 && k == 0) *args.redone = 0;
+    for (int tap = warp; tap < R * S; tap += WARPS) {
+        const long long row = static_cast<long long>(k) * R * S + tap, rows = static_cast<long long>(args.K) * R * S;
+        for (int c = 2 * lane; c < CHANNELS; c += 64) {
+            const float a = weight(args, c, tap), b = weight(args, c + 1, tap);
+            unsigned high, low;
+            split_pair(a * scale.up, b * scale.up, high, low);
+            args.halves[(row * CHANNELS + c) / 2] = high;
+            args.halves[((rows + row) * CHANNELS + c) / 2] = low;
+            if (c < C) args.plain[row * C + c] = a;
+            if (c + 1 < C) args.plain[row * C + c + 1] = b;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+"""Tiles of split.cu: those of wgmma.cu, with pixels that come as floats and are split into halves where they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from convforge.algorithms.implicit_gemm.wgmma_tiles import (
+    EXTRA_BYTES,
+    FINISH_CYCLES,
+    MOST_RESIDENT,
+    PRODUCTS_A_CYCLE,
+    READ_A_CYCLE,
+    ROW_BYTES,
+    ROW_CHANNELS,
+    TILE_W,
+    WgmmaConfig,
+    copies_refusal,
+    filters_held,
+    patch_of,
+    room_refusal,
+    steps_of,
+    tiling,
+)  # fmt: skip
+from convforge.backends.facts import DeviceFacts
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+
+# Columns of a product: a thread has three sums for each pair of them and 64 rows.
+COLUMNS = (64, 96, 112, 128)
+
+# Raw pixels, split pixels, filters: the first that fit.
+PATCH_STAGES = ((2, 2, 6), (2, 2, 4), (2, 2, 3), (1, 2, 6), (1, 2, 4), (1, 2, 3), (1, 2, 2), (1, 1, 6), (1, 1, 3))
+STAGES = ((4, 4, 4), (3, 3, 3), (2, 3, 3), (2, 2, 4), (2, 2, 3), (2, 2, 2), (1, 2, 2))
+RESIDENT_STAGES = ((2, 2), (1, 2), (1, 1))
+
+# Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
+SPLIT_BYTES = 2048
+
+# Cycles in which the three splitting warps bring a row of 64 channels to halves; the same, copied one by one.
+SPLIT_CYCLES, GATHER_CYCLES = 12, 40
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig(WgmmaConfig):
+    """Tiles and rings of :class:`ImplicitGemmSplit`; `rows` is 1.
+
+    Attributes
+    ----------
+    gather : bool
+        Threads copy pixels one by one, from any layout; else the tensor memory accelerator brings them.
+    raw_stages : int
+        Of the ring of pixels that are still floats.
+    """
+
+    gather: bool = False
+    raw_stages: int = 2
+
+
+def can_copy(problem: Conv2dProblem) -> bool:
+    """Whether the accelerator brings pixels of this problem, where they are aligned."""
+    return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and problem.c % 4 == 0
+
+
+def padded_channels(problem: Conv2dProblem) -> int:
+    """Channels of a split filter's row, which is a multiple of 16 bytes."""
+    return -(-problem.c // 8) * 8
+
+
+def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
+    """Of a block: struct Memory of split.cu, and what aligns it."""
+    pixels, filters = config.block
+    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    stage = -(-rows * ROW_BYTES // 1024) * 1024
+    held = filters_held(problem, config) * 2 * filters * ROW_BYTES
+    return (config.raw_stages + config.pixel_stages) * 2 * stage + held + 1024
+
+
+def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
+    """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
+    pixels, filters = config.block
+    most = -(-tiling(problem, config)[0] // facts.cores)
+    steps = steps_of(problem)
+    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, (64 + config.columns) * ROW_BYTES / READ_A_CYCLE)
+    products = 3 * steps * pixels * filters // (64 * config.columns) * each
+    stages = steps // (problem.r * problem.s) if config.patch else steps
+    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    split = stages * rows * (GATHER_CYCLES if config.gather else SPLIT_CYCLES)
+    finish = 8 * pixels * filters / 128 + FINISH_CYCLES
+    return most * (max(products, split) + (0 if config.ping_pong else finish)) + finish
+
+
+def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
+    """Why a config cannot be; None if it can."""
+    if config.rows != 1 or not 8 <= config.columns <= COLUMNS[-1] or config.columns % 16:
+        return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
+    if config.filter_stages < 2 and not config.resident:
+        return Reason("a stage is free one step after its products: at least two are needed")
+    if not config.gather and not can_copy(problem):
+        return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros from outside: let threads gather")
+    if not config.gather or config.patch:
+        if (reason := copies_refusal(problem, config)) is not None:
+            return reason
+    return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES + SPLIT_BYTES - 1024, facts)
+
+
+def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
+    """Configs worth a look, each with the deepest rings that fit."""
+    steps, gather = steps_of(problem), not can_copy(problem)
+    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
+        if patch and problem.r * problem.s == 1:
+            continue
+        base = SplitConfig(patch, on_m, ping, 1, columns)
+        pixels, filters = base.block
+        if filters >= 2 * max(problem.k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+            continue
+        rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
+        if filters >= problem.k and steps <= MOST_RESIDENT:
+            rings = [*((True, *ring, 2) for ring in RESIDENT_STAGES), *rings]
+        for resident, raw, split, held in rings:
+            config = SplitConfig(patch, on_m, ping, 1, columns, resident, split, held, gather, raw)
+            if config_refusal(problem, config, facts) is None:
+                yield config
+                break
+
