@@ -52,6 +52,17 @@ __device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(S
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
+__device__ inline float *number_at(unsigned char *raw, int pixel, int channel) {
+    const int half = channel / 32, piece = channel % 32 / 4;
+    return reinterpret_cast<float *>(raw + half * PIXEL_BYTES + piece_at(pixel, piece)) + channel % 4;
+}
+
+// One number to shared memory: that of the picture where it is `there`, else what stands outside where it is `seen`.
+__device__ inline void gather(const Conv &conv, float *to, const float *from, bool there, bool seen) {
+    if (BORDER == CONSTANT && seen && !there) *to = conv.outside;
+    else copy_async<4>(to, from, there);
+}
+
 // Producer: the stages of all tiles of a block, counted on.
 struct Stage {
     Place at;
@@ -97,13 +108,18 @@ __device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &ba
             }
             const int row = inside(h, conv.H), column = inside(w, conv.W);
             const bool seen = n < conv.N, there = seen && row >= 0 && column >= 0;
-            const float *from = conv.x + (there ? place(conv.x_strides, n, 0, row, column) : 0);
             const index_t step = conv.x_strides.c;
-            for (int c = thread % LANES; c < ROW_CHANNELS; c += LANES) {
-                float *number = reinterpret_cast<float *>(to + c / 32 * PIXEL_BYTES + piece_at(pixel, c % 32 / 4)) + c % 4;
-                const bool exists = there && stage.c + c < C;
-                if (BORDER == CONSTANT && seen && !there && stage.c + c < C) *number = conv.outside;
-                else copy_async<4>(number, exists ? from + (stage.c + c) * step : conv.x, exists);
+            const float *from = conv.x + (there ? place(conv.x_strides, n, stage.c, row, column) : 0);
+            if (CHANNELS_NEAR) {
+#pragma unroll
+                for (int c = thread % 32; c < ROW_CHANNELS; c += 32)
+                    gather(conv, number_at(to, pixel, c), from + c * step, there && stage.c + c < C, seen && stage.c + c < C);
+            } else if (stage.c + ROW_CHANNELS <= C) {
+#pragma unroll
+                for (int c = 0; c < ROW_CHANNELS; c++, from += step) gather(conv, number_at(to, pixel, c), from, there, seen);
+            } else {
+                for (int c = 0; c < ROW_CHANNELS; c++, from += step)
+                    gather(conv, number_at(to, pixel, c), from, there && stage.c + c < C, seen && stage.c + c < C);
             }
         }
     }
