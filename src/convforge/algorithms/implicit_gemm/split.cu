@@ -21,6 +21,9 @@
 #include "wgmma_tiles.cuh"
 
 constexpr int SPLITTERS = 96, PIECES = ROW_BYTES / 16;  // threads; 16-byte pieces of a row
+// Registers of a thread: those that multiply have three sums for each pair of columns.
+constexpr int CONSUMER_REGISTERS = BLOCK_N > 96 ? 224 : BLOCK_N > 64 ? 216 : 192;
+constexpr int SPLITTER_REGISTERS = 504 - 2 * CONSUMER_REGISTERS, AT_ONCE = SPLITTER_REGISTERS > 56 ? 4 : 2;
 constexpr int RAW_BYTES = 2 * PIXEL_BYTES;              // 32 channels after 32
 
 struct Split {
@@ -29,6 +32,7 @@ struct Split {
     Tiling tiling;
     const float *scales;  // of filters
     unsigned *redone;
+    int pairs;  // two neighbouring outputs may be stored as one
 };
 
 struct Memory {
@@ -44,7 +48,7 @@ struct Barriers {
     unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
     float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
-    float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as each part of the splitters saw it
+    alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as each part of the splitters saw it
 };
 
 __device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
@@ -126,8 +130,13 @@ __device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &ba
     copy_async_commit();
 }
 
-// The largest of a stage's numbers; of each channel the largest that this part of the splitters sees.
-__device__ inline float largest_of_raw(const unsigned char *raw, Barriers &bars, int thread) {
+// The largest of a stage's numbers, and of two channels of each lane the one that is less: what a stage's scale is judged
+// by. Channels of zeros do not count.
+struct Largest {
+    float all, least;
+};
+
+__device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bars, int thread) {
     constexpr int PARTS = SPLITTERS / 16;  // a part's threads have four channels each
     const int part = thread / 16, half = thread % 16 / PIECES, piece = thread % PIECES;
     float column[4] = {};
@@ -138,36 +147,25 @@ __device__ inline float largest_of_raw(const unsigned char *raw, Barriers &bars,
 #pragma unroll
         for (int i = 0; i < 4; i++) column[i] = largest_of(column[i], numbers[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) bars.column[part][4 * (thread % 16) + i] = column[i];
+    *reinterpret_cast<float4 *>(&bars.column[part][4 * (thread % 16)]) = make_float4(column[0], column[1], column[2], column[3]);
     splitters_meet();
-    float largest = 0;
+    float all = 0, least = 3.402823466e38f;
 #pragma unroll
-    for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) largest = largest_of(largest, bars.column[i][c]);
-    }
-    return float_of(__reduce_max_sync(0xffffffffu, bits_of(largest)));
-}
-
-// Whether each channel of a stage that is not all zeros has a number that keeps all its bits.
-__device__ inline bool channels_keep_bits(const Barriers &bars, float up, int thread) {
-    bool keep = true;
-#pragma unroll
-    for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
+    for (int i = 0; i < 2; i++) {
         float largest = 0;
 #pragma unroll
-        for (int i = 0; i < SPLITTERS / 16; i++) largest = largest_of(largest, bars.column[i][c]);
-        keep = keep && (largest == 0 || largest * up >= IN_FULL);
+        for (int j = 0; j < PARTS; j++) largest = largest_of(largest, bars.column[j][thread % 32 + 32 * i]);
+        all = largest_of(all, largest);
+        if (largest > 0) least = fminf(least, largest);
     }
-    return keep;
+    return {float_of(__reduce_max_sync(0xffffffffu, bits_of(all))), least};
 }
 
 // The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits.
 __device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
     bool keep = true;
-#pragma unroll 2
+#pragma unroll AT_ONCE
     for (int i = thread; i < (PIXEL_ROWS * PIECES + 31) / 32 * 32; i += SPLITTERS) {
         const int pixel = i / PIECES, piece = i % PIECES;
         const bool there = pixel < PIXEL_ROWS;
@@ -213,12 +211,12 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
             await_bytes(&bars.raw_there[from.stage], from.parity);
         }
         const unsigned char *raw = memory->raw[from.stage];
-        const float largest = largest_of_raw(raw, bars, thread);
-        const Scale scale = scale_of(largest, SHIFT);
-        const bool columns = channels_keep_bits(bars, scale.up, thread);
+        const Largest largest = largest_of_raw(raw, bars, thread);
+        const Scale scale = scale_of(largest.all, SHIFT);
+        const bool channels = largest.least * scale.up >= IN_FULL;
         await_bytes(&bars.pixels_read[to.stage], to.parity);
         const bool rows = split_raw(raw, memory->pixels[to.stage], scale.up, thread);
-        const bool keep = __all_sync(0xffffffffu, columns && rows) && !cannot_split(largest);
+        const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
         if (thread % 32 == 0) bars.down[to.stage][thread / 32] = keep ? scale.down : 0;
         copies_may_overwrite();
         __syncwarp();
@@ -245,38 +243,73 @@ __device__ inline float plainly(const Conv &conv, int k, const Output &out) {
     return sum;
 }
 
-// Row and column of a thread's sum e, of a warpgroup's 64 rows.
-__device__ inline int row_of(int e) { return threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + e / 2 % 2 * 8; }
-__device__ inline int column_of(int e) { return e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2; }
-
 // What a tile's sums are multiplied by for filter k; 0 where its outputs are computed from floats.
 __device__ inline float scale_of_filter(const Split &args, int k) { return k < K ? args.scales[k] : 1; }
 
+// A thread has sums of two of a warpgroup's 64 rows, 8 apart, and of two columns of each 8.
+__device__ inline void finish_plainly(const Split &args, const Place &at, int row, int column) {
+#pragma unroll 1
+    for (int e = 0; e < SUMS; e++) {
+        const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
+        const Output out = output_of(args.conv, at, FILTERS_ON_M ? n : m);
+        if (out.there && k < K) finish(args.conv, out.n, k, out.p, out.q, plainly(args.conv, k, out));
+    }
+}
+
 __device__ inline void finish_tile(const Split &args, const Place &at, const float (&sums)[SUMS], int share, bool plain) {
     const Conv &conv = args.conv;
-    if (FILTERS_ON_M) {
-        for (int e = 0; e < 4; e += 2) plain |= scale_of_filter(args, at.k + 64 * share + row_of(e)) == 0;
-    } else {
+    const int lane = threadIdx.x % 32, row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    float downs[FILTERS_ON_M ? 2 : SUMS / 2];
 #pragma unroll
-        for (int e = 0; e < SUMS; e++) plain |= e % 4 < 2 && scale_of_filter(args, at.k + column_of(e)) == 0;
+    for (int i = 0; i < (FILTERS_ON_M ? 2 : SUMS / 2); i++) {
+        downs[i] = scale_of_filter(args, at.k + (FILTERS_ON_M ? row + 8 * i : column + i / 2 * 8 + i % 2));
+        plain |= downs[i] == 0;
     }
     if (plain) {
-#pragma unroll 1
-        for (int e = 0; e < SUMS; e++) {
-            const int row = 64 * share + row_of(e), column = column_of(e), k = at.k + (FILTERS_ON_M ? row : column);
-            const Output out = output_of(conv, at, FILTERS_ON_M ? column : row);
-            if (out.there && k < K) finish(conv, out.n, k, out.p, out.q, plainly(conv, k, out));
+        finish_plainly(args, at, row, column);
+        return;
+    }
+    const index_t of_k = conv.out_strides.c;
+    if (FILTERS_ON_M) {
+        Output outs[2] = {output_of(conv, at, column), output_of(conv, at, column + 1)};
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const Output &out = outs[i];
+                out_t *to = conv.out + place(conv.out_strides, out.n, at.k + row, out.p, out.q);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int k = at.k + row + 8 * half;
+                    const float sum = sums[4 * j + 2 * half + i] * downs[half];
+                    if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k, out.p, out.q, sum);
+                }
+            }
+            for (Output &out : outs) forward(conv, out);
         }
         return;
     }
-    float downs[2];
 #pragma unroll
-    for (int e = 0; e < SUMS; e++) {
-        const int row = 64 * share + row_of(e), column = column_of(e), k = at.k + (FILTERS_ON_M ? row : column);
-        float &down = downs[FILTERS_ON_M ? e / 2 % 2 : e % 2];
-        if (FILTERS_ON_M ? e < 4 && e % 2 == 0 : e % 4 < 2) down = scale_of_filter(args, k);
-        const Output out = output_of(conv, at, FILTERS_ON_M ? column : row);
-        if (out.there && k < K) finish(conv, out.n, k, out.p, out.q, sums[e] * down);
+    for (int half = 0; half < 2; half++) {
+        const Output out = output_of(conv, at, row + 8 * half);
+        out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; j++) {
+            out_t pair[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int k = at.k + column + 8 * j + i;
+                pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sums[4 * j + 2 * half + i] * downs[2 * j + i]) : 0;
+            }
+            const int k = at.k + column + 8 * j;
+            out_t *here = to + 8 * j * of_k;
+            if (OUT_NEAR && args.pairs && out.there && k + 1 < K) {
+                *reinterpret_cast<float2 *>(here) = make_float2(pair[0], pair[1]);
+            } else {
+                if (out.there && k < K) here[0] = pair[0];
+                if (out.there && k + 1 < K) here[of_k] = pair[1];
+            }
+        }
     }
 }
 
@@ -384,12 +417,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     __syncthreads();
     wait_for_earlier();
     if (warpgroup == 0) {
-        give_registers<56>();
+        give_registers<SPLITTER_REGISTERS>();
         if (threadIdx.x == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
         if (threadIdx.x >= 32) bring_pixels(args, memory, bars, threadIdx.x - 32);
     } else {
-        take_registers<224>();
+        take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
 }

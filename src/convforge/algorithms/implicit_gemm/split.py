@@ -100,6 +100,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=1,
             BLOCK_N=config.columns, HALVES=2, GATHER=config.gather, CHANNELS_NEAR=problem.x_layout == "NHWC",
+            OUT_NEAR=problem.out_layout == "NHWC",
             RAW_STAGES=config.raw_stages, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             FILTER_STAGES=filters_held(problem, config), SHARED_BYTES=shared_bytes(problem, config),
         )  # fmt: skip
@@ -132,6 +133,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
             fill(args.conv, problem, buffers)
             args.tiling = Tiling(*shape)
             args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
+            args.pairs = int(_in_pairs(problem, buffers["out"]))
             return args
 
         gathering = None if config.gather else self._gathering(problem, config, runtime)
@@ -219,11 +221,17 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
+def _in_pairs(problem: Conv2dProblem, out: Any) -> bool:
+    """Whether two neighbouring outputs, of which the first is an even one, may be stored as one."""
+    near = problem.out_layout == "NHWC" and out.strides[3] == out.itemsize
+    return near and address(out) % 8 == 0 and all(step % 8 == 0 for step in out.strides[:3])
+
+
 @lru_cache(maxsize=64)
 def _struct_of(types: ElementTypes) -> Any:
     fields = {
         "conv": conv_struct(types), "pixels": MapField, "filters": MapField, "tiling": Tiling,
-        "scales": ctypes.c_void_p, "redone": ctypes.c_void_p,
+        "scales": ctypes.c_void_p, "redone": ctypes.c_void_p, "pairs": ctypes.c_int,
     }  # fmt: skip
     return struct_with_maps("Split", fields.items())
 

@@ -34,7 +34,7 @@ COLUMNS = (64, 96, 112, 128)
 # Raw pixels, split pixels, filters: the first that fit.
 PATCH_STAGES = ((2, 2, 6), (2, 2, 4), (2, 2, 3), (1, 2, 6), (1, 2, 4), (1, 2, 3), (1, 2, 2), (1, 1, 6), (1, 1, 3))
 STAGES = ((4, 4, 4), (3, 3, 3), (2, 3, 3), (2, 2, 4), (2, 2, 3), (2, 2, 2), (1, 2, 2))
-RESIDENT_STAGES = ((2, 2), (1, 2), (1, 1))
+RESIDENT_STAGES = ((2, 2), (1, 2))
 
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048

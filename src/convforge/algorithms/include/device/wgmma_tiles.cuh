@@ -11,6 +11,7 @@
 //
 // place_of(conv, tiling, tile);   where a tile begins
 // output_of(conv, place, pixel);  picture, row and column of one of a tile's pixels
+// forward(conv, output);          on by 8 of the tile's pixels
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
@@ -66,6 +67,18 @@ __device__ inline Output output_of(const Conv &conv, const Place &at, int pixel)
     }
     out.there = out.p < conv.P && out.q < conv.Q && out.n < conv.N;
     return out;
+}
+
+// On by 8 pixels of the tile.
+__device__ inline void forward(const Conv &conv, Output &out) {
+    if (PATCH) {
+        out.p++;
+        out.there = out.there && out.p < conv.P;
+        return;
+    }
+    for (out.q += TILE_W; out.q >= conv.Q; out.q -= conv.Q)
+        if (++out.p == conv.P) out.p = 0, out.n++;
+    out.there = out.n < conv.N;
 }
 
 __device__ constexpr int tap_offset(int tap) {
