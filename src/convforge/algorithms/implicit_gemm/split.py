@@ -12,6 +12,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.split_tiles import (
+    PRODUCTS,
     SplitConfig,
     can_copy,
     config_refusal,
@@ -41,9 +42,6 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-
-# Products of halves for one of floats.
-PRODUCTS = 3
 
 # Channels and filters from which tensor cores pay, as tiles have 64 of each.
 FEWEST = 16

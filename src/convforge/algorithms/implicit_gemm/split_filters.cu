@@ -10,6 +10,7 @@
 #include "split.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS;
+constexpr bool IS_HELD = C * R * S <= 8192;  // the filter is read once, to shared memory
 
 struct SplitFilters {
     const float *w;
@@ -21,10 +22,16 @@ struct SplitFilters {
     int K, flip;
 };
 
-__device__ inline float weight(const SplitFilters &args, int c, int tap) {
-    const int r = args.flip ? R - 1 - tap / S : tap / S, s = args.flip ? S - 1 - tap % S : tap % S;
-    if (c >= C) return 0;
+// As the filter lies in memory: a channel's taps side by side.
+__device__ inline float given(const SplitFilters &args, int i) {
+    const int c = i / (R * S), r = i / S % R, s = i % S;
     return args.w[blockIdx.x * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
+}
+
+__device__ inline float weight(const SplitFilters &args, const float *held, int c, int tap) {
+    if (c >= C) return 0;
+    const int i = c * R * S + (args.flip ? R * S - 1 - tap : tap);
+    return IS_HELD ? held[i] : given(args, i);
 }
 
 // A line of numbers whose largest is this: what the least line of all is found by.
@@ -34,17 +41,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = blockIdx.x;
     wait_for_earlier();
+    __shared__ float held[IS_HELD ? C * R * S : 1];
+    if (IS_HELD) {
+        for (int i = threadIdx.x; i < C * R * S; i += THREADS) held[i] = given(args, i);
+        __syncthreads();
+    }
     float largest = 0, least = unless_zero(0);  // of all numbers; of the largest of each line
     for (int tap = warp; tap < R * S; tap += WARPS) {
         float most = 0;
-        for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, c, tap));
+        for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, held, c, tap));
         for (int lanes = 16; lanes > 0; lanes /= 2) most = largest_of(most, __shfl_xor_sync(0xffffffffu, most, lanes));
         largest = largest_of(largest, most);
         least = fminf(least, unless_zero(most));
     }
     for (int c = threadIdx.x; c < C; c += THREADS) {
         float most = 0;
-        for (int tap = 0; tap < R * S; tap++) most = largest_of(most, weight(args, c, tap));
+        for (int tap = 0; tap < R * S; tap++) most = largest_of(most, weight(args, held, c, tap));
         least = fminf(least, unless_zero(most));
     }
     for (int lanes = 16; lanes > 0; lanes /= 2) least = fminf(least, __shfl_xor_sync(0xffffffffu, least, lanes));
@@ -61,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     for (int tap = warp; tap < R * S; tap += WARPS) {
         const long long row = static_cast<long long>(k) * R * S + tap, rows = static_cast<long long>(args.K) * R * S;
         for (int c = 2 * lane; c < CHANNELS; c += 64) {
-            const float a = weight(args, c, tap), b = weight(args, c + 1, tap);
+            const float a = weight(args, held, c, tap), b = weight(args, held, c + 1, tap);
             unsigned high, low;
             split_pair(a * scale.up, b * scale.up, high, low);
             args.halves[(row * CHANNELS + c) / 2] = high;

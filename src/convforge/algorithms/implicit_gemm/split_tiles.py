@@ -9,10 +9,8 @@ from itertools import product
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     EXTRA_BYTES,
-    FINISH_CYCLES,
     MOST_RESIDENT,
     PRODUCTS_A_CYCLE,
-    READ_A_CYCLE,
     ROW_BYTES,
     ROW_CHANNELS,
     TILE_W,
@@ -28,6 +26,9 @@ from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
+# Products of halves for one of floats.
+PRODUCTS = 3
+
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
 
@@ -39,8 +40,18 @@ RESIDENT_STAGES = ((2, 2), (1, 2))
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
-# Cycles in which the three splitting warps bring a row of 64 channels to halves; the same, copied one by one.
-SPLIT_CYCLES, GATHER_CYCLES = 12, 40
+# Cycles of one multiprocessor, by which the configs are ordered before any is timed; fitted to times on an H200. Of a
+# step's products: those of 64 rows, or what they read from shared memory; and until their sums are added up, with more
+# for each column. Of a stage of pixels: what it takes to be split, and for each pixel, by the accelerator or one by one.
+# Of a tile: what finishes it, and for each output of a thread; of a launch.
+READ_A_CYCLE = 77
+ADD_CYCLES, ADD_COLUMN = 150, 1.13
+STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1900, 26, 39
+FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 1050, 9, 5000
+# Of what could go on side by side, how much does not where a ring has one stage alone.
+SHALLOW = 0.16
+# Threads that split, and pieces of a row of halves.
+SPLITTERS, PIECES = 96, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +91,21 @@ def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
-    pixels, filters = config.block
     most = -(-tiling(problem, config)[0] // facts.cores)
     steps = steps_of(problem)
-    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, (64 + config.columns) * ROW_BYTES / READ_A_CYCLE)
-    products = 3 * steps * pixels * filters // (64 * config.columns) * each
+    multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, (64 + config.columns) * ROW_BYTES / READ_A_CYCLE)
+    added = ADD_CYCLES + ADD_COLUMN * config.columns
+    alone = PRODUCTS * multiplied + added
+    products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
     stages = steps // (problem.r * problem.s) if config.patch else steps
-    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    split = stages * rows * (GATHER_CYCLES if config.gather else SPLIT_CYCLES)
-    finish = 8 * pixels * filters / 128 + FINISH_CYCLES
-    return most * (max(products, split) + (0 if config.ping_pong else finish)) + finish
+    pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
+    in_turns = -(-pixels * PIECES // SPLITTERS) * SPLITTERS / PIECES
+    split = stages * (in_turns * (GATHER_CYCLES if config.gather else SPLIT_CYCLES) + STAGE_CYCLES)
+    tile = max(products, split)
+    if min(config.pixel_stages, config.raw_stages) < 2:
+        tile += SHALLOW * min(products, split)
+    finish = FINISH_CYCLES + OUTPUT_CYCLES * config.columns
+    return most * (tile + (0 if config.ping_pong else finish)) + finish + START_CYCLES
 
 
 def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
