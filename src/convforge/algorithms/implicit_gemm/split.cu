@@ -3,10 +3,10 @@
 // Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters come
 // as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
 //
-// Threads   three warpgroups of 128: one brings and splits, of which a thread asks for filters and three warps split
-//           pixels; two multiply.
+// Threads   four warpgroups of 128: one brings and splits pixels, two multiply, and a thread of another asks for filters.
+//           Registers go from those to the two. With 128 columns there are three, and a warp of the first is that other.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, three warps copy them one
+// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, threads copy them one
 //           by one, from any layout, at any border. They find the largest of a stage, make its scale, and write the halves.
 // Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each stage
 //           high * low + low * high into others. The products run on while the sums of those before are added.
@@ -20,10 +20,15 @@
 #include "split.cuh"
 #include "wgmma_tiles.cuh"
 
-constexpr int SPLITTERS = 96, PIECES = ROW_BYTES / 16;  // threads; 16-byte pieces of a row
+// Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
+constexpr bool ASKS_ALONE = BLOCK_N <= 112;
+constexpr int SPLITTERS = ASKS_ALONE ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + ASKS_ALONE);
+constexpr int PIECES = ROW_BYTES / 16;  // of a row
 // Registers of a thread: those that multiply have three sums for each pair of columns.
-constexpr int CONSUMER_REGISTERS = BLOCK_N > 96 ? 224 : BLOCK_N > 64 ? 216 : 192;
-constexpr int SPLITTER_REGISTERS = 504 - 2 * CONSUMER_REGISTERS, AT_ONCE = SPLITTER_REGISTERS > 56 ? 4 : 2;
+constexpr int CONSUMER_REGISTERS = BLOCK_N > 112 ? 224 : BLOCK_N > 96 ? 216 : BLOCK_N > 64 ? 200 : 192;
+constexpr int ASKING_REGISTERS = 24;
+constexpr int SPLITTER_REGISTERS = (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
+constexpr int AT_ONCE = SPLITTER_REGISTERS > 56 ? 4 : 2;  // pieces that a thread splits side by side
 constexpr int RAW_BYTES = 2 * PIXEL_BYTES;              // 32 channels after 32
 
 struct Split {
@@ -75,7 +80,7 @@ struct Stage {
 
 __device__ inline Stage stage_of(const Split &args, int i) {
     const int tile = blockIdx.x + i / STAGES_OF_TILE * gridDim.x, stage = i % STAGES_OF_TILE;
-    return {place_of(args.conv, args.tiling, tile), (PATCH ? stage : stage / TAPS) * ROW_CHANNELS, PATCH ? 0 : stage % TAPS};
+    return {place_of(args.tiling, tile), (PATCH ? stage : stage / TAPS) * ROW_CHANNELS, PATCH ? 0 : stage % TAPS};
 }
 
 // One thread asks for a stage's pixels; where they are copied one by one, all splitters do.
@@ -106,7 +111,7 @@ __device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &ba
             if (PATCH) {
                 h = p * STRIDE_H - conv.top + pixel / PATCH_W, w = q * STRIDE_W - conv.left + pixel % PATCH_W;
             } else {
-                const Output out = output_of(conv, stage.at, pixel);
+                const Output out = output_of(conv, args.tiling, stage.at, pixel);
                 n = out.n, h = out.p * STRIDE_H - conv.top + stage.tap / S * DILATION_H;
                 w = out.q * STRIDE_W - conv.left + stage.tap % S * DILATION_W;
             }
@@ -161,38 +166,39 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
     return {float_of(__reduce_max_sync(0xffffffffu, bits_of(all))), least};
 }
 
-// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits.
+// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits. Two threads
+// have a pixel, with 32 channels each; the second takes them in another order, so that both meet other banks.
 __device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
+    const int part = thread % 2;
     bool keep = true;
+    for (int pixel = thread / 2; pixel < (PIXEL_ROWS + 15) / 16 * 16; pixel += SPLITTERS / 2) {
+        unsigned some = 0, full = 0;
+        if (pixel < PIXEL_ROWS) {
 #pragma unroll AT_ONCE
-    for (int i = thread; i < (PIXEL_ROWS * PIECES + 31) / 32 * 32; i += SPLITTERS) {
-        const int pixel = i / PIECES, piece = i % PIECES;
-        const bool there = pixel < PIXEL_ROWS;
-        const unsigned char *from = raw + piece / 4 * PIXEL_BYTES;
-        float4 a{}, b{};
-        if (there) {
-            a = *reinterpret_cast<const float4 *>(from + piece_at(pixel, piece % 4 * 2));
-            b = *reinterpret_cast<const float4 *>(from + piece_at(pixel, piece % 4 * 2 + 1));
-        }
-        const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        unsigned h[4], l[4], bits = 0;
+            for (int i = 0; i < PIECES / 2; i++) {
+                const int piece = i ^ 2 * part;
+                const unsigned char *from = raw + part * PIXEL_BYTES;
+                const float4 a = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece));
+                const float4 b = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece + 1));
+                const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                unsigned h[4], l[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            split_pair(v[2 * j] * up, v[2 * j + 1] * up, h[j], l[j]);
-            bits |= bits_of(v[2 * j]) | bits_of(v[2 * j + 1]);
+                for (int j = 0; j < 4; j++) {
+                    split_pair(v[2 * j] * up, v[2 * j + 1] * up, h[j], l[j]);
+                    some |= bits_of(v[2 * j]) | bits_of(v[2 * j + 1]);
+                    full |= h[j];
+                }
+                unsigned char *to = high + piece_at(pixel, PIECES / 2 * part + piece);
+                *reinterpret_cast<uint4 *>(to) = make_uint4(h[0], h[1], h[2], h[3]);
+                *reinterpret_cast<uint4 *>(to + PIXEL_BYTES) = make_uint4(l[0], l[1], l[2], l[3]);
+            }
         }
-        if (there) {
-            *reinterpret_cast<uint4 *>(high + piece_at(pixel, piece)) = make_uint4(h[0], h[1], h[2], h[3]);
-            *reinterpret_cast<uint4 *>(high + PIXEL_BYTES + piece_at(pixel, piece)) = make_uint4(l[0], l[1], l[2], l[3]);
-        }
-        // Eight lanes have a pixel. Its numbers' exponents are or-ed: that is at least the largest of them, and less than
-        // twice that.
-        const unsigned all = (h[0] | h[1] | h[2] | h[3]) & EXPONENTS;
-        const unsigned full = __ballot_sync(0xffffffffu, ((all | all >> 16) & 0x7fffu) >= FULL);
-        const unsigned some = __ballot_sync(0xffffffffu, (bits << 1) != 0);
-        const int first = thread % 32 / PIECES * PIECES;
-        keep = keep && ((full >> first & 0xffu) != 0 || (some >> first & 0xffu) == 0);
+        // The exponents are or-ed: that is at least the largest of them, and less than twice that.
+        full = (full | full >> 16) & EXPONENTS & 0x7fffu;
+        some |= __shfl_xor_sync(0xffffffffu, some, 1);
+        full |= __shfl_xor_sync(0xffffffffu, full, 1);
+        keep = keep && (full >= FULL || some << 1 == 0);
     }
     return keep;
 }
@@ -251,7 +257,7 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
 #pragma unroll 1
     for (int e = 0; e < SUMS; e++) {
         const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
-        const Output out = output_of(args.conv, at, FILTERS_ON_M ? n : m);
+        const Output out = output_of(args.conv, args.tiling, at, FILTERS_ON_M ? n : m);
         if (out.there && k < K) finish(args.conv, out.n, k, out.p, out.q, plainly(args.conv, k, out));
     }
 }
@@ -270,8 +276,8 @@ __device__ inline void finish_tile(const Split &args, const Place &at, const flo
         return;
     }
     const index_t of_k = conv.out_strides.c;
-    if (FILTERS_ON_M) {
-        Output outs[2] = {output_of(conv, at, column), output_of(conv, at, column + 1)};
+    if constexpr (FILTERS_ON_M) {
+        Output outs[2] = {output_of(conv, args.tiling, at, column), output_of(conv, args.tiling, at, column + 1)};
 #pragma unroll
         for (int j = 0; j < SUMS / 4; j++) {
 #pragma unroll
@@ -287,27 +293,27 @@ __device__ inline void finish_tile(const Split &args, const Place &at, const flo
             }
             for (Output &out : outs) forward(conv, out);
         }
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const Output out = output_of(conv, at, row + 8 * half);
-        out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
+        for (int half = 0; half < 2; half++) {
+            const Output out = output_of(conv, args.tiling, at, row + 8 * half);
+            out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
 #pragma unroll
-        for (int j = 0; j < SUMS / 4; j++) {
-            out_t pair[2];
+            for (int j = 0; j < SUMS / 4; j++) {
+                out_t pair[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int k = at.k + column + 8 * j + i;
-                pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sums[4 * j + 2 * half + i] * downs[2 * j + i]) : 0;
-            }
-            const int k = at.k + column + 8 * j;
-            out_t *here = to + 8 * j * of_k;
-            if (OUT_NEAR && args.pairs && out.there && k + 1 < K) {
-                *reinterpret_cast<float2 *>(here) = make_float2(pair[0], pair[1]);
-            } else {
-                if (out.there && k < K) here[0] = pair[0];
-                if (out.there && k + 1 < K) here[of_k] = pair[1];
+                for (int i = 0; i < 2; i++) {
+                    const int k = at.k + column + 8 * j + i;
+                    pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sums[4 * j + 2 * half + i] * downs[2 * j + i]) : 0;
+                }
+                const int k = at.k + column + 8 * j;
+                out_t *here = to + 8 * j * of_k;
+                if (OUT_NEAR && args.pairs && out.there && k + 1 < K) {
+                    *reinterpret_cast<float2 *>(here) = make_float2(pair[0], pair[1]);
+                } else {
+                    if (out.there && k < K) here[0] = pair[0];
+                    if (out.there && k + 1 < K) here[of_k] = pair[1];
+                }
             }
         }
     }
@@ -329,7 +335,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             if (!RESIDENT) filters.skip(STEPS);
             continue;
         }
-        const Place at = place_of(args.conv, args.tiling, tile);
+        const Place at = place_of(args.tiling, tile);
         float sums[SUMS], main[SUMS], cross[SUMS];
         bool plain = false;
 #pragma unroll
@@ -416,11 +422,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     }
     __syncthreads();
     wait_for_earlier();
-    if (warpgroup == 0) {
-        give_registers<SPLITTER_REGISTERS>();
-        if (threadIdx.x == 0)
+    if (warpgroup > CONSUMERS) {
+        give_registers<ASKING_REGISTERS>();
+        if (threadIdx.x % WARPGROUP == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        if (threadIdx.x >= 32) bring_pixels(args, memory, bars, threadIdx.x - 32);
+    } else if (warpgroup == 0) {
+        give_registers<SPLITTER_REGISTERS>();
+        const int thread = threadIdx.x - (WARPGROUP - SPLITTERS);
+        if (thread >= 0) bring_pixels(args, memory, bars, thread);
+        else if (threadIdx.x == 0)
+            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

@@ -20,6 +20,7 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     modelled_cycles,
     padded_channels,
     shared_bytes,
+    threads_of,
 )
 from convforge.algorithms.implicit_gemm.wgmma import (
     MAPS_KEPT,
@@ -29,7 +30,7 @@ from convforge.algorithms.implicit_gemm.wgmma import (
     device_refusal,
     wgmma_lines,
 )
-from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, halves_map, pixels_map, tiling
+from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, halves_map, pixels_map
 from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -94,7 +95,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        shape, struct = tiling(problem, config), _struct(problem)
+        shape, struct = Tiling.of(problem, config), _struct(problem)
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=1,
             BLOCK_N=config.columns, HALVES=2, GATHER=config.gather, CHANNELS_NEAR=problem.x_layout == "NHWC",
@@ -107,8 +108,8 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
             "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", lines, struct, "Split", feature="a"
         )
         kernel = runtime.compile(source)
-        grid = (min(shape[0], runtime.facts.cores),)
-        info = LaunchInfo("implicit_gemm_split", grid, (384,), shared_bytes(problem, config), early=True)
+        grid = (min(shape.tiles, runtime.facts.cores),)
+        info = LaunchInfo("implicit_gemm_split", grid, (threads_of(config),), shared_bytes(problem, config), early=True)
 
         @lru_cache(maxsize=MAPS_KEPT)
         def pixels_at(at: int, strides: tuple[int, ...]) -> AnyMap | None:
@@ -129,7 +130,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
             held = filters_at(address(filters["halves"]))
             args.put_map("filters", held, encode(held))
             fill(args.conv, problem, buffers)
-            args.tiling = Tiling(*shape)
+            args.tiling = shape
             args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
             args.pairs = int(_in_pairs(problem, buffers["out"]))
             return args

@@ -50,8 +50,8 @@ STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1900, 26, 39
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 1050, 9, 5000
 # Of what could go on side by side, how much does not where a ring has one stage alone.
 SHALLOW = 0.16
-# Threads that split, and pieces of a row of halves.
-SPLITTERS, PIECES = 96, 8
+# Columns of a product up to which a warpgroup of its own asks for filters, and 128 threads split instead of 96.
+MOST_ALONE = 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ def padded_channels(problem: Conv2dProblem) -> int:
     return -(-problem.c // 8) * 8
 
 
+def threads_of(config: SplitConfig) -> int:
+    """Of a block."""
+    return 512 if config.columns <= MOST_ALONE else 384
+
+
 def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
     """Of a block: struct Memory of split.cu, and what aligns it."""
     pixels, filters = config.block
@@ -99,7 +104,8 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
     stages = steps // (problem.r * problem.s) if config.patch else steps
     pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
-    in_turns = -(-pixels * PIECES // SPLITTERS) * SPLITTERS / PIECES
+    at_once = (128 if config.columns <= MOST_ALONE else 96) // 2
+    in_turns = -(-pixels // at_once) * at_once
     split = stages * (in_turns * (GATHER_CYCLES if config.gather else SPLIT_CYCLES) + STAGE_CYCLES)
     tile = max(products, split)
     if min(config.pixel_stages, config.raw_stages) < 2:

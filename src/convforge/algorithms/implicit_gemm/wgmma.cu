@@ -24,6 +24,8 @@
 
 constexpr int OUT_BYTES = 64 * ROWS_64 * BLOCK_N * sizeof(out_t);  // of a warpgroup
 
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
+
 struct Wgmma {
     Conv conv;
     Map pixels, filters, results;
@@ -48,7 +50,7 @@ __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers 
     const Conv &conv = args.conv;
     Ring<PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
-        const Place at = place_of(conv, args.tiling, tile);
+        const Place at = place_of(args.tiling, tile);
         const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_there[ring.stage];
@@ -72,7 +74,7 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         Output out{};
-        if (RESIDUAL) out = output_of(conv, at, pixel[i]);
+        if (RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
         const bool there = k[i] < K && (!RESIDUAL || out.there);
         if (there) pair |= static_cast<unsigned>(finished(conv, out.n, k[i], out.p, out.q, sums[i]).bits) << 16 * i;
     }
@@ -134,7 +136,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             if (!RESIDENT) filters.skip(STEPS);
             continue;
         }
-        const Place at = place_of(args.conv, args.tiling, tile);
+        const Place at = place_of(args.tiling, tile);
         float sums[ROWS_64][SUMS];
         if (PING_PONG) {
             await_bytes(&bars.turn[warpgroup], parity);

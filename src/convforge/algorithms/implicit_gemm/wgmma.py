@@ -22,6 +22,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     tiling,
 )
 from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, conv_struct, fill
+from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
@@ -94,7 +95,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        shape = tiling(problem, config)
+        shape = Tiling.of(problem, config)
         struct = _struct(problem)
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
@@ -106,7 +107,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
             "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", lines, struct, "Wgmma", feature="a"
         )
         kernel = runtime.compile(source)
-        grid = (min(shape[0], runtime.facts.cores),)
+        grid = (min(shape.tiles, runtime.facts.cores),)
         info = LaunchInfo("implicit_gemm_wgmma", grid, (384,), shared_bytes(problem, config), early=True)
         fallback = gathered_instead(self, problem, config, runtime)
         map_of = lru_cache(maxsize=MAPS_KEPT)(lambda name, *lies: MAPS[name](problem, config, *lies))
@@ -120,7 +121,7 @@ class ImplicitGemmWgmma(DeviceConvolution[WgmmaConfig]):
                     return None
                 args.put_map(name, seen, cast(WithMaps, runtime).tensor_map(seen))
             fill(args.conv, problem, buffers)
-            args.tiling = Tiling(*shape)
+            args.tiling = shape
             return args
 
         return Plan(
@@ -218,7 +219,13 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
 class Tiling(ctypes.Structure):
     """struct Tiling of wgmma_tiles.cuh."""
 
-    _fields_ = [(name, ctypes.c_int) for name in ("tiles", "tiles_k", "across", "down")]
+    _fields_ = [("tiles", ctypes.c_int), *((name, Divisor) for name in ("tiles_k", "across", "down", "P", "Q"))]
+
+    @classmethod
+    def of(cls, problem: Conv2dProblem, config: WgmmaConfig) -> Tiling:
+        """Those of a problem in a config."""
+        tiles, *counts = tiling(problem, config)
+        return cls(tiles, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
 
 
 @lru_cache(maxsize=64)

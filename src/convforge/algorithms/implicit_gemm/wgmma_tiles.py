@@ -41,7 +41,7 @@ BYTES_A_CYCLE, PRODUCTS_A_CYCLE, READ_A_CYCLE = 48, 1800, 100
 FINISH_CYCLES = 1500
 
 # Tiles and pixels are counted in 32 bits, and a block looks ahead.
-MOST_COUNT = 2**30
+MOST_COUNT = 2**29
 
 
 @dataclass(frozen=True, slots=True)

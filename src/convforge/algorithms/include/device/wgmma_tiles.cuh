@@ -9,12 +9,14 @@
 //                halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, through a ring of FILTER_STAGES.
 //
-// place_of(conv, tiling, tile);   where a tile begins
-// output_of(conv, place, pixel);  picture, row and column of one of a tile's pixels
+// place_of(tiling, tile);         where a tile begins
+// output_of(conv, tiling, place, pixel);
+//                                 picture, row and column of one of a tile's pixels
 // forward(conv, output);          on by 8 of the tile's pixels
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
+#include "divide.cuh"
 #include "ends.cuh"
 #include "tensor_copies.cuh"
 #include "wgmma.cuh"
@@ -35,10 +37,12 @@ constexpr int PIXEL_BYTES = (PIXEL_ROWS * ROW_BYTES + 1023) / 1024 * 1024;
 constexpr int FILTER_BYTES = HALVES * BLOCK_FILTERS * ROW_BYTES;
 constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES : EIGHT_ROWS;
 
-constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUMERS);
+constexpr int WARPGROUP = 128, CONSUMERS = 2;
 
 struct Tiling {
-    int tiles, tiles_k, across, down;  // all tiles; along the filters; of a picture, along its rows and columns
+    int tiles;
+    Divisor tiles_k, across, down;  // along the filters; of a picture, along its rows and columns
+    Divisor P, Q;
 };
 
 struct Place {
@@ -46,12 +50,20 @@ struct Place {
     int q, p, n;
 };
 
-__device__ inline Place place_of(const Conv &conv, const Tiling &tiling, int tile) {
-    const int k = tile % tiling.tiles_k * BLOCK_FILTERS, t = tile / tiling.tiles_k;
-    const int row = t / tiling.across;
-    if (PATCH) return {k, 0, t % tiling.across * TILE_W, row % tiling.down * TILE_H, row / tiling.down};
-    const int first = t * BLOCK_PIXELS;
-    return {k, first, first % conv.Q, first / conv.Q % conv.P, first / conv.Q / conv.P};
+// Picture, row and column of a number that counts them on.
+__device__ inline void taken_apart(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
+    const int row = quotient(number, columns);
+    q = number - row * columns.by;
+    n = quotient(row, rows);
+    p = row - n * rows.by;
+}
+
+__device__ inline Place place_of(const Tiling &tiling, int tile) {
+    const int t = quotient(tile, tiling.tiles_k);
+    Place at{(tile - t * tiling.tiles_k.by) * BLOCK_FILTERS, t * BLOCK_PIXELS};
+    taken_apart(PATCH ? t : at.first, PATCH ? tiling.down : tiling.P, PATCH ? tiling.across : tiling.Q, at.n, at.p, at.q);
+    if (PATCH) at.p *= TILE_H, at.q *= TILE_W;
+    return at;
 }
 
 struct Output {
@@ -59,26 +71,23 @@ struct Output {
     bool there;
 };
 
-__device__ inline Output output_of(const Conv &conv, const Place &at, int pixel) {
+__device__ inline Output output_of(const Conv &conv, const Tiling &tiling, const Place &at, int pixel) {
     Output out{at.n, at.p + pixel / TILE_W, at.q + pixel % TILE_W, true};
-    if (!PATCH) {
-        const int place = at.first + pixel;
-        out.q = place % conv.Q, out.p = place / conv.Q % conv.P, out.n = place / conv.Q / conv.P;
-    }
+    if (!PATCH) taken_apart(at.first + pixel, tiling.P, tiling.Q, out.n, out.p, out.q);
     out.there = out.p < conv.P && out.q < conv.Q && out.n < conv.N;
     return out;
 }
 
 // On by 8 pixels of the tile.
 __device__ inline void forward(const Conv &conv, Output &out) {
-    if (PATCH) {
+    if constexpr (PATCH) {
         out.p++;
         out.there = out.there && out.p < conv.P;
-        return;
+    } else {
+        for (out.q += TILE_W; out.q >= conv.Q; out.q -= conv.Q)
+            if (++out.p == conv.P) out.p = 0, out.n++;
+        out.there = out.n < conv.N;
     }
-    for (out.q += TILE_W; out.q >= conv.Q; out.q -= conv.Q)
-        if (++out.p == conv.P) out.p = 0, out.n++;
-    out.there = out.n < conv.N;
 }
 
 __device__ constexpr int tap_offset(int tap) {
@@ -89,7 +98,7 @@ __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsig
                                      unsigned long long *there, unsigned long long *read) {
     Ring<FILTER_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
-        const int k = tile % tiling.tiles_k * BLOCK_FILTERS;
+        const int k = (tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by) * BLOCK_FILTERS;
         for (int step = 0; step < STEPS; step++, ring.next()) {
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);
