@@ -20,7 +20,7 @@ from convforge.problem.types import is_integer, itemsize
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
 # Methods that the emulator refuses, as it has not what they are made of.
-GPUS_ALONE = ("implicit_gemm_wgmma",)
+GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_split")
 
 
 def in_the_other_layout(text: str) -> str | None:
@@ -61,6 +61,9 @@ def takes(algorithm: Any, text: str) -> bool:
         return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
         return algorithm.backend == "cuda" and _is_of_rows_of_halves(problem)
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":
+        floats = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} == {"float32"}
+        return algorithm.backend == "cuda" and floats and problem.groups == 1 and min(problem.c, problem.k) > 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         planes = problem.n * problem.groups * -(-problem.k_per_group // 4)

@@ -80,7 +80,8 @@ EXACT = [
 LATER = [("cpu", name) for name in ("depthwise", "im2col", "implicit_gemm")]
 # Methods of 1 x 1 filters, of bytes by bytes, of float16, of planes of one size.
 NOT_OF_PICTURES = (
-    *("gemm_1x1", "direct_mma", "depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma"),
+    *("gemm_1x1", "direct_mma", "depthwise_rows", "depthwise_mma", "depthwise_batch"),
+    *GPUS_ALONE,
 )
 
 

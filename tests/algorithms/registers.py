@@ -119,6 +119,14 @@ OWN = {
             "n32c512h7w7_k512r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu",
         ),
     ),
+    "implicit_gemm_split": (
+        ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n32c128h56w56_k128r3s3_st2_p1_f32_nchw"),
+        (
+            "n32c128h56w56_k128r3s3_st2_p1_f32_nhwc", "n32c64h56w56_k64r3s3_p1_f32_nchw",
+            "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu", "n8c512h64w64_k512r3s3_p1_f32_nhwc",
+            "n2c40h9w7_k33r3s3_p1_reflect_f32_nchw_+scale:channel+bias+silu",
+        ),
+    ),
     "depthwise_batch": (
         ("n32c240h28w28_k240r5s5_p2_g240_f16_nchw", "n32c672h14w14_k672r5s5_p2_st2_g672_f16_nchw"),
         (
@@ -195,12 +203,13 @@ OWN = {
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80}
 # Methods of instructions that one architecture alone has.
-ONLY_ARCHITECTURE = {"implicit_gemm_wgmma": 90}
+ONLY_ARCHITECTURE = {"implicit_gemm_wgmma": 90, "implicit_gemm_split": 90}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
-# direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120.
-SPILLS = {"gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",)}
+# direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills up to 14 words, once a
+# tile: 112 columns have 168 sums in a thread.
+SPILLS = {"gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",)}
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
 # need 64 bits, transposed operands; other windows.

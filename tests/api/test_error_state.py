@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
+from tests.on_device import GPUS_ALONE
 
 from convforge import Filter, conv2d, filter, filter_many, gemm, max_pool2d, relu  # noqa: A004
 from convforge.errors import UnsupportedProblem
@@ -63,7 +64,8 @@ def test_every_method_of_conv2d(method: Any, form: str) -> None:
 
 SPECIALISTS = {
     *("gemm_1x1", "depthwise", "depthwise_channels", "depthwise_planes", "depthwise_rows", "depthwise_mma"),
-    *("depthwise_batch", "fft_fused", "separable", "direct_mma", "implicit_gemm_wgmma", "direct_small", "direct_boxes"),
+    *("depthwise_batch", "fft_fused", "separable", "direct_mma", "direct_small", "direct_boxes"),
+    *GPUS_ALONE,
 }
 
 

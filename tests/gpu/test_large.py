@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.gpu.present import gpu, need_gpu
 from tests.judged import allowed, judge_of, named
-from tests.on_device import takes
+from tests.on_device import GPUS_ALONE, takes
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.check import check_plan
@@ -58,7 +58,7 @@ def test_a_row_of_more_blocks_than_65535() -> None:
         assert verdict.ok, verdict.message
 
 
-OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma")
+OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", *GPUS_ALONE)
 
 
 @pytest.mark.large
@@ -74,7 +74,7 @@ OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_w
 def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
-    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes, implicit_gemm_wgmma one channel.
+    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of wgmma such types or one channel.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_wgmma import WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
-from tests.algorithms.test_planted_faults import copy_with
+from tests.gpu.planted import Faulty
 from tests.gpu.present import gpu, need_gpu
 from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms import find
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
-from convforge.backends.kernel import KernelSource
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
@@ -107,21 +105,6 @@ def test_a_nan_reaches_the_outputs_that_see_it() -> None:
             for kind in ("nan", "inf"):
                 verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)
                 assert verdict.ok, f"{text} {config}: {verdict.message}"
-
-
-class Faulty:
-    """The GPU's runtime, whose kernels have a fault planted in them."""
-
-    def __init__(self, fault: Fault, folder: Path) -> None:
-        self.fault, self.folder, self.planted = fault, folder, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(gpu(), name)
-
-    def compile(self, kernel: KernelSource) -> Any:
-        copy = copy_with(self.fault, kernel.file, self.folder)
-        self.planted |= copy != kernel.file
-        return gpu().compile(dataclasses.replace(kernel, path=str(copy)))
 
 
 def what_is_wrong(run: Run, runtime: Any) -> str | None:

@@ -45,7 +45,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 # Channels and filters from which tensor cores pay, as tiles have 64 of each.
-FEWEST = 16
+FEWEST = 32
 
 
 class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):

@@ -130,12 +130,16 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps, gather = steps_of(problem), not can_copy(problem)
+    steps = steps_of(problem)
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
         if patch and problem.r * problem.s == 1:
             continue
         base = SplitConfig(patch, on_m, ping, 1, columns)
         pixels, filters = base.block
+        copied = copies_refusal(problem, base) is None
+        gather = not can_copy(problem) or not copied
+        if patch and not copied:
+            continue
         if filters >= 2 * max(problem.k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]

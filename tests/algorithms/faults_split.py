@@ -1,0 +1,106 @@
+"""Planted faults of implicit_gemm_split, which a GPU must notice, as the emulator has no wgmma: see faults.py.
+
+None of them lets a block wait for ever. Those of its filters are noticed on the emulator, by what is made of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.algorithms.planted import SYNC, Run, of_file
+
+from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
+
+# Ragged in every way: 13 x 11 outputs of tiles 8 wide, two slices of channels, two tiles of filters.
+PATCHES = Run(
+    "implicit_gemm_split", "n2c72h13w12_k70r3s2_p1_d1x2_f32_nhwc_+scale:channel+bias+residual+relu",
+    SplitConfig(True, True, True, 1, 64, False, 2, 3, False, 2),
+)  # fmt: skip
+PIXELS = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3, False, 2))
+GATHERED = replace(
+    PATCHES, problem="n2c72h13w12_k70r3s3_p1_reflect_f32_nchw", config=replace(PATCHES.config, gather=True)
+)
+NEAR = replace(GATHERED, problem="n2c70h13w12_k70r3s3_p1_replicate_f32_nhwc")
+PIXELS_GATHERED = replace(
+    PATCHES, problem="n2c72h14w13_k72r3s3_st2_p1_f32_nchw", config=replace(PIXELS.config, gather=True)
+)
+CONSTANT = replace(GATHERED, problem="n1c72h13w12_k70r3s3_p1_constant9.0_f32_nchw")
+# Kinds of split_inputs.py.
+CHANNEL, PIXEL, FAR = (
+    replace(PATCHES, problem="n1c72h13w12_k70r3s3_p1_f32_nhwc", kind=kind)
+    for kind in ("small channels", "small pixels", "far")
+)
+
+SPLIT_FAULTS = [
+    *of_file("implicit_gemm/split.cu", PATCHES,
+        ("the first slice of channels twice", "(PATCH ? stage : stage / TAPS) * ROW_CHANNELS", "0"),
+        ("the first half of a slice twice", "stage.c + half * ROW_CHANNELS / 2", "stage.c"),
+        ("no padding above", "h = at.p * STRIDE_H - conv.top;", "h = at.p * STRIDE_H;"),
+        ("no padding on the left", "w = at.q * STRIDE_W - conv.left, h", "w = at.q * STRIDE_W, h"),
+        ("the first picture for all", "args.pixels, c, w, h, at.n, there);\n            else",
+         "args.pixels, c, w, h, 0, there);\n            else"),
+        ("halves of a stage in plain order", "PIECES / 2 * part + piece);", "PIECES / 2 * part + i);"),
+        ("raw pixels in plain order", "(piece ^ pixel % PIECES) * 16", "piece * 16"),
+        ("no low halves of pixels", "make_uint4(l[0], l[1], l[2], l[3])", "make_uint4(0, 0, 0, 0)"),
+        ("the low halves of pixels times the high ones of filters left out", "multiply(cross, a_high + at, b_low + at, tap",
+         "multiply(cross, a_high + at, b_high + at, tap"),
+        ("sums of low halves as large as those of high ones", "down * (1 / LOW)", "down"),
+        ("16 channels of each 32 alone", "multiply(main, a_high + at, b_high + at, j)", "multiply(main, a_high, b_high, j)"),
+        ("sums of low halves that go on from stage to stage", "tap | part | j", "1"),
+        ("the scale of the stage before", "downs = bars.down[pixels.stage], down = downs[0]",
+         "downs = bars.down[pixels.stage], down = 1"),
+        ("the next filter's scale", "? args.scales[k] : 1", "? args.scales[k ^ 1] : 1", replace(PATCHES, kind="wide")),
+        ("the neighbour's bias", "if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k, out.p",
+         "if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k ^ 1, out.p"),
+        ("results of the upper rows at those of the lower", "to[8 * half * of_k]", "to[0]"),
+        ("the upper rows of pixels twice", "FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH", "0", PIXELS),
+        ("the first tap's pixels for all", "stage.tap % S * DILATION_W,\n", "0,\n", PIXELS),
+        ("the first of two neighbours twice", "make_float2(pair[0], pair[1])", "make_float2(pair[0], pair[0])", PIXELS),
+        ("the first channels of each slice", "place(conv.x_strides, n, stage.c, row, column)",
+         "place(conv.x_strides, n, 0, row, column)", GATHERED),
+        ("the next row of the picture", "h = p * STRIDE_H - conv.top + pixel / PATCH_W",
+         "h = p * STRIDE_H - conv.top + pixel / PATCH_W + 1", GATHERED),
+        ("the same channel again and again", "from + c * step, there && stage.c + c < C, seen", "from, there, seen", NEAR),
+        ("channels behind the last", "else {\n                for (int c = 0; c < ROW_CHANNELS; c++, from += step)\n"
+         "                    gather(conv, number_at(to, pixel, c), from, there && stage.c + c < C, seen && stage.c + c < C);",
+         "else {\n                for (int c = 0; c < 1; c++, from += step)\n"
+         "                    gather(conv, number_at(to, pixel, c), from, there && stage.c + c < C, seen && stage.c + c < C);",
+         GATHERED),
+        ("zeros for what stands outside", "if (BORDER == CONSTANT && seen && !there) *to = conv.outside;", "if (false) ;",
+         CONSTANT),
+        ("a tap that is not taken", "conv.left + stage.tap % S * DILATION_W;", "conv.left;", PIXELS_GATHERED),
+        ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", CHANNEL),
+        ("small pixels split as they are", "full >= FULL || some << 1 == 0", "true", PIXEL),
+        ("numbers out of reach split as they are", "&& !cannot_split(largest.all)", "", FAR),
+        ("computed plainly from the first tap alone", "conv.w + (static_cast<long long>(k) * TAPS + tap) * C",
+         "conv.w + static_cast<long long>(k) * TAPS * C", CHANNEL),
+        ("computed plainly, of the first row alone", "column + e / 4 * 8 + e % 2, k", "column + e % 2, k", CHANNEL),
+        ("computed plainly, without padding", "inside(out.p * STRIDE_H - conv.top", "inside(out.p * STRIDE_H", CHANNEL),
+    ),
+]  # fmt: skip
+
+FILTER_FAULTS = [
+    *of_file("implicit_gemm/split_filters.cu", PATCHES,
+        ("high halves twice", "args.halves[((rows + row) * CHANNELS + c) / 2] = low",
+         "args.halves[((rows + row) * CHANNELS + c) / 2] = high"),
+        ("the next channel's weight", "b = weight(args, held, c + 1, tap)", "b = weight(args, held, c, tap)"),
+        ("one filter for all", "blockIdx.x * args.strides[0] + c * args.strides[1]", "c * args.strides[1]"),
+        ("a convolution that is not turned", "args.flip ? R * S - 1 - tap : tap", "tap"),
+        ("the largest of a warp for the largest of all", "largest = largest_of(largest, largest_of_warp[i]);", ""),
+        ("small channels of a filter split as they are",
+         "least = fminf(least, unless_zero(most));\n    }\n    for (int lanes", "}\n    for (int lanes"),
+        ("small taps split as they are", "        least = fminf(least, unless_zero(most));\n    }\n    for (int c =",
+         "    }\n    for (int c ="),
+        ("filters out of reach split as they are", "cannot_split(largest) || least", "least"),
+        ("floats of filters left out", "if (c < C) args.plain[row * C + c] = a;", ""),
+        ("tiles counted on from before", "if (threadIdx.x == 0 && k == 0) *args.redone = 0;", ""),
+        ("the largest before all warps have theirs", f"least_of_warp[warp] = least;\n    {SYNC}",
+         "least_of_warp[warp] = least;"),
+        ("weights before all are there", f"held[i] = given(args, i);\n        {SYNC}", "held[i] = given(args, i);"),
+    ),
+    *of_file("include/device/split.cuh", PATCHES,
+        ("low halves as they are", "(first - a) * LOW", "(first - a)"),
+        ("the largest of signed numbers", "fmaxf(fabsf(a), fabsf(b))", "fmaxf(a, b)"),
+        ("a scale too large by 2", "up = TOP - exponent;", "up = TOP + 2 - exponent;"),
+    ),
+]  # fmt: skip

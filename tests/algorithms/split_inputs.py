@@ -1,0 +1,79 @@
+"""Inputs that numbers of 16 bits hold badly, or not at all: what implicit_gemm_split must come right on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from convforge.check import Inputs, make_inputs
+from convforge.problem import Conv2dProblem
+
+# Kind -> what is in x and in w. Where they cannot be split, a tile or a filter is computed from its floats.
+KINDS: dict[str, str] = {
+    "normal": "random normal numbers",
+    "relu": "the same, with zeros for what is negative",
+    "positive": "all positive: sums that tensor cores cut off are all too small",
+    "wide": "pictures and filters of different powers of two",
+    "binades": "numbers over 14 binades",
+    "cancelling": "pairs of channels whose products cancel but for the last bits",
+    "huge": "one number of 1e30 among others of 1",
+    "small channels": "all but one channel smaller by 2^40; their weights larger by as much",
+    "small pixels": "all but one pixel of a picture smaller by 2^40",
+    "small taps": "all but one tap of each filter smaller by 2^40; the last tap sees the border for some outputs alone",
+    "small filter channels": "all but one channel of each filter smaller by 2^40; that channel of x is smaller by as much",
+    "1e-30": "numbers of 1e-30, of which sums of products with filters of 1e15 are floats",
+    "far": "numbers of 2^110, and filters of 2^-110",
+    "far filters": "numbers of 2^-110, and filters of 2^110",
+    "denormals": "numbers below 2^-126, and filters of 2^60",
+}
+
+FAR = 2.0**40
+
+
+def split_inputs(problem: Conv2dProblem, kind: str, seed: int = 0) -> Inputs:
+    """Inputs of one of :data:`KINDS` for a problem of float32."""
+    made = make_inputs(problem, "normal", seed)
+    rng = np.random.default_rng(seed + 1)
+    near = problem.x_layout == "NHWC"
+    x: Any = (made.x.transpose(0, 3, 1, 2) if near else made.x).astype(np.float64)
+    w: Any = made.w.astype(np.float64)  # type: ignore[union-attr]
+    if kind == "relu":
+        x = np.maximum(x, 0)
+    elif kind == "positive":
+        x, w = np.abs(x), np.abs(w)
+    elif kind == "wide":
+        x *= 2.0 ** rng.integers(-20, 20, (x.shape[0], 1, 1, 1))
+        w *= 2.0 ** rng.integers(-20, 20, (w.shape[0], 1, 1, 1))
+    elif kind == "binades":
+        x, w = x * 2.0 ** rng.integers(-14, 1, x.shape), w * 2.0 ** rng.integers(-14, 1, w.shape)
+    elif kind == "cancelling":
+        x[:, 1::2], w[:, 1::2] = x[:, : x.shape[1] // 2 * 2 : 2] * (1 + 2.0**-20), -w[:, : w.shape[1] // 2 * 2 : 2]
+    elif kind == "huge":
+        x[0, 0, x.shape[2] // 2, x.shape[3] // 2] = 1e30
+    elif kind == "small channels":
+        x[:, 1:] /= FAR
+        w[:, 1:] *= FAR
+    elif kind == "small pixels":
+        one = x[:, :, 0, 0].copy()
+        x /= FAR
+        x[:, :, 0, 0] = one
+    elif kind == "small taps":
+        w[:, :, :-1] /= FAR
+    elif kind == "small filter channels":
+        w[:, 1:] /= FAR
+        x[:, :1] /= FAR
+    elif kind == "1e-30":
+        x, w = x * 1e-30, w * 1e15
+    elif kind == "far":
+        x, w = x * 2.0**110, w * 2.0**-110
+    elif kind == "far filters":
+        x, w = x * 2.0**-110, w * 2.0**110
+    elif kind == "denormals":
+        x, w = x * 2.0**-130, w * 2.0**60
+    elif kind != "normal":
+        raise ValueError(f"kind={kind!r} is none of {', '.join(KINDS)}")
+    pixels = x.astype(np.float32)
+    pixels = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1) if near else pixels)
+    return replace(made, x=pixels, w=w.astype(np.float32), kind="given")

@@ -1,0 +1,175 @@
+"""Floats as two numbers of 16 bits: the arithmetic of implicit_gemm_split on the emulator, and what it makes of filters."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.algorithms.faults_split import FILTER_FAULTS
+from tests.algorithms.planted import Fault
+from tests.algorithms.split_inputs import KINDS, split_inputs
+from tests.algorithms.test_planted_faults import ORDERS, copy_with
+from tests.backends.emulated import needs_emulator
+
+from convforge.algorithms.implicit_gemm.split import SplitFilters
+from convforge.backends.emulator import EmulatorError, EmulatorRuntime
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo
+from convforge.problem import Conv2dProblem, parse_problem
+
+pytestmark = needs_emulator
+
+TEXTS = ("n1c70h9w9_k5r3s2_p1_f32_nhwc", "n1c12h9w9_k3r3s3_p1_flip_f32_nchw")
+# A filter too large to be held in shared memory.
+LARGE = "n1c1000h9w9_k2r3s3_p1_f32_nhwc"
+
+TOP, SHIFT = 14, 7
+# Kinds whose filters cannot be split, or not all of them.
+PLAIN_FILTERS = ("small taps", "small channels", "small filter channels", "far", "far filters")
+
+
+def expected(w: NDArray[Any], flip: bool) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Floats (K, R, S, C), their halves (2, K, R, S, C), and scales (K,), of which those that do not count are NaN."""
+    plain = (w[:, :, ::-1, ::-1] if flip else w).transpose(0, 2, 3, 1)
+    largest = np.abs(plain).max(axis=(1, 2, 3))
+    exponent = np.floor(np.log2(largest)).astype(int)
+    up = np.ldexp(1.0, TOP - exponent)[:, None, None, None]
+    high = (plain * up).astype(np.float16)
+    low = ((plain * up - high) * 2048).astype(np.float16)
+    lines = np.concatenate(
+        [np.abs(plain).max(axis=3).reshape(len(w), -1), np.abs(plain).max(axis=(1, 2))], axis=1, dtype=np.float64
+    )
+    least = np.where(lines == 0, np.inf, lines).min(axis=1) * up[:, 0, 0, 0]
+    plainly = (np.abs(exponent) > 100) | (least < 2.0**-12)
+    return plain, np.stack([high, low]), np.where(plainly, 0, np.ldexp(1.0, exponent - TOP + SHIFT))
+
+
+def prepared(problem: Conv2dProblem, w: NDArray[Any], runtime: Any) -> Any:
+    made = SplitFilters(problem, runtime)(runtime.upload(w))
+    return {name: np.asarray(runtime.download(array)) for name, array in made.tensors.items()} | {"note": made.note}
+
+
+def what_is_wrong(text: str, kind: str, runtime: Any) -> str | None:
+    problem: Any = parse_problem(text)
+    w: Any = split_inputs(problem, kind).w
+    w[0] = -np.abs(w[0])
+    with np.errstate(all="ignore"):
+        plain, halves, scales = expected(w, problem.mode == "convolution")
+    made = prepared(problem, w, runtime)
+    c = problem.c
+    if not np.array_equal(made["w"].transpose(0, 2, 3, 1), plain):
+        return "floats"
+    if not np.array_equal(made["scales"], scales.astype(np.float32)):
+        return "scales"
+    split = scales != 0
+    if not np.array_equal(made["halves"][:, split, :, :, :c], halves[:, split]):
+        return "halves"
+    if made["halves"][:, split, :, :, c:].any() or made["redone"].any():
+        return "what lies beside"
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_filters_are_split(text: str, kind: str) -> None:
+    assert what_is_wrong(text, kind, EmulatorRuntime()) is None
+    made = prepared(parse_problem(text), split_inputs(parse_problem(text), kind).w, EmulatorRuntime())  # type: ignore[arg-type]
+    assert (made["scales"] == 0).any() == (kind in PLAIN_FILTERS)
+    assert (made["note"] is not None) == (kind in PLAIN_FILTERS)
+
+
+def test_a_large_filter_is_split() -> None:
+    assert what_is_wrong(LARGE, "normal", EmulatorRuntime()) is None
+
+
+def test_a_filter_with_a_nan_is_computed_from_floats() -> None:
+    problem: Any = parse_problem(TEXTS[0])
+    for number in (np.nan, np.inf, -np.inf):
+        w: Any = split_inputs(problem, "normal").w
+        w[2, 1, 1, 1] = number
+        made = prepared(problem, w, EmulatorRuntime())
+        assert np.flatnonzero(made["scales"] == 0).tolist() == [2]
+        assert str(made["note"]).startswith("1 of 5 filters and 0 tiles")
+
+
+class Faulty(EmulatorRuntime):
+    """An emulator whose kernels have a fault planted in them."""
+
+    def plant(self, fault: Fault, folder: Path) -> Faulty:
+        self.fault, self.folder = fault, folder
+        return self
+
+    def compile(self, kernel: KernelSource) -> Any:
+        copy = copy_with(self.fault, kernel.file, self.folder)
+        assert copy != kernel.file
+        return super().compile(dataclasses.replace(kernel, path=str(copy)))
+
+    def empty(self, shape: Any, dtype: Any, stream: Any = None) -> Any:
+        array = super().empty(shape, dtype, stream)
+        self.fill(array, 0x55)
+        return array
+
+
+@pytest.mark.parametrize("fault", FILTER_FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    for order in ORDERS:
+        runtime = Faulty(order=order).plant(fault, tmp_path)
+        for text in TEXTS:
+            for kind in ("normal", "small taps", "small filter channels", "far"):
+                try:
+                    if what_is_wrong(text, kind, runtime) is not None:
+                        return
+                except EmulatorError:
+                    return
+    pytest.fail(f"{fault}: nobody noticed")
+
+
+PRODUCTS = Path(__file__).with_name("split_products.cu")
+
+
+class _Products(ctypes.Structure):
+    _fields_ = (("a", ctypes.c_void_p), ("b", ctypes.c_void_p), ("sums", ctypes.c_void_p), ("rows", ctypes.c_int))
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu", "positive", "binades", "wide", "integers", "cancelling"])
+def test_sums_of_split_products_are_as_good_as_of_floats(kind: str) -> None:
+    """The RMS error of three products, added up each 32, is below that of one multiply-add after the other."""
+    rng = np.random.default_rng(3)
+    rows, count = 256, 576
+    a, b = rng.standard_normal((2, rows, count))
+    if kind == "relu":
+        a = np.maximum(a, 0)
+    elif kind == "positive":
+        a, b = np.abs(a), np.abs(b)
+    elif kind == "binades":
+        a, b = a * 2.0 ** rng.integers(-14, 1, a.shape), b * 2.0 ** rng.integers(-14, 1, b.shape)
+    elif kind == "wide":
+        a, b = a * 2.0 ** rng.integers(-60, 60, (rows, 1)), b * 2.0 ** rng.integers(-60, 60, (rows, 1))
+    elif kind == "integers":
+        a, b = rng.integers(-1000, 1000, a.shape).astype(float), rng.integers(-8, 8, b.shape).astype(float)
+    elif kind == "cancelling":
+        a[:, 1::2], b[:, 1::2] = a[:, ::2] * (1 + 2.0**-20), -b[:, ::2]
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    runtime = EmulatorRuntime()
+    kernel = runtime.compile(
+        KernelSource(str(PRODUCTS), "split_products", (f"constexpr int COUNT = {count};",), _Products, "Products")
+    )
+    there = [runtime.upload(array) for array in (a, b, np.zeros(rows, np.float32))]
+    args = _Products(*(array.__array_interface__["data"][0] for array in there), rows)
+    runtime.launch(kernel, LaunchInfo("split_products", (rows // 32,), (32,)), args, None)
+    sums = np.asarray(runtime.download(there[2])).astype(np.float64)
+    exact = (a.astype(np.float64) * b).sum(1)
+    loop = np.zeros(rows, np.float32)
+    for i in range(count):
+        loop = (loop.astype(np.float64) + a[:, i].astype(np.float64) * b[:, i]).astype(np.float32)
+    size = np.sqrt(np.square(a.astype(np.float64) * b).sum(1))
+    ours, theirs = (np.sqrt(np.mean(np.square((found - exact) / size))) for found in (sums, loop))
+    if kind == "integers":
+        assert np.array_equal(sums, exact)
+    else:
+        assert ours < 2 * theirs, f"{ours:.2e} beside {theirs:.2e}"

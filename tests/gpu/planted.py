@@ -1,0 +1,28 @@
+"""A GPU whose kernels have a fault planted in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tests.algorithms.planted import Fault
+from tests.algorithms.test_planted_faults import copy_with
+from tests.gpu.present import gpu
+
+from convforge.backends.kernel import KernelSource
+
+
+class Faulty:
+    """The GPU's runtime, whose kernels have a fault planted in them."""
+
+    def __init__(self, fault: Fault, folder: Path) -> None:
+        self.fault, self.folder, self.planted = fault, folder, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(gpu(), name)
+
+    def compile(self, kernel: KernelSource) -> Any:
+        copy = copy_with(self.fault, kernel.file, self.folder)
+        self.planted |= copy != kernel.file
+        return gpu().compile(dataclasses.replace(kernel, path=str(copy)))

@@ -1,0 +1,164 @@
+"""implicit_gemm_split on Hopper: every config, inputs that 16 bits hold badly, batches, arrays with gaps, faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.faults_split import SPLIT_FAULTS
+from tests.algorithms.planted import Fault, Run
+from tests.algorithms.split_inputs import KINDS, split_inputs
+from tests.gpu.planted import Faulty
+from tests.gpu.present import gpu, need_gpu
+from tests.judged import judge_of
+
+import convforge
+from convforge.algorithms import find
+from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
+from convforge.check import Judge, check_nan_spread, check_plan
+from convforge.problem import parse_problem
+
+need_gpu()
+METHOD: Any = find("conv2d", "cuda", "implicit_gemm_split")
+pytestmark = pytest.mark.skipif(
+    METHOD.refuses(parse_problem("n1c64h8w8_k64r3s3_p1_f32_nhwc"), gpu().facts) is not None,
+    reason="needs a GPU of compute capability 9.0",
+)
+
+# Ragged tiles, slices of channels that are not whole, every border, strides, dilation, epilogues, both layouts; layers.
+PROBLEMS = (
+    "n2c8h9w7_k8r3s3_p1_f32_nhwc", "n2c24h13w11_k40r3s2_p1_f32_nhwc_+bias+relu", "n3c64h12w9_k64r1s1_f32_nhwc",
+    "n1c72h10w10_k136r5s5_p2_d2_f32_nhwc_+scale:channel+bias+residual+silu", "n2c16h15w15_k24r3s3_st2_p1_f32_nhwc",
+    "n2c70h9w11_k65r3s3_p1_f32_nhwc", "n2c64h14w14_k64r3s3_p1_f32_nchw", "n1c33h9w21_k17r3s3_p1_reflect_f32_nchw_+bias",
+    "n1c20h11w13_k30r3s3_p2_constant9.0_f32_nchw", "n2c68h15w7_k72r3s3_st2_p1_f32_nchw",
+    "n1c128h17w19_k200r3s3_p2x0x1x3_st1x2_f32_nhwc_+residual", "n1c64h14w14_k64r3s3_p1_flip_f32_nhwc",
+    "n2c64h8w8_k64r3s3_p1_f32_nchw-kcrs-nhwc", "n1c1h9w9_k1r3s3_p1_f32_nchw", "n2c40h9w9_k40r3s3_p2_circular_f32_nhwc",
+    "n4c256h14w14_k256r3s3_p1_f32_nhwc", "n2c64h56w56_k256r1s1_f32_nchw_+residual+relu",
+)  # fmt: skip
+
+
+def configs(text: str) -> list[SplitConfig]:
+    """The default, and others from all along the list; of those that the accelerator feeds, some that threads feed too."""
+    found = list(METHOD.configs(parse_problem(text), gpu().facts))
+    found = found[:: max(1, len(found) // 6)]
+    return [*found, *(replace(config, gather=True) for config in found[:2] if not config.gather)]
+
+
+@cache
+def judge(text: str, kind: str) -> Judge:
+    problem: Any = parse_problem(text)
+    return judge_of(text, kind) if kind in ("normal", "integers") else Judge(problem, split_inputs(problem, kind))
+
+
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_config_is_right(text: str, kind: str) -> None:
+    for config in configs(text):
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, gpu()), judge(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
+# Kinds of which tiles are computed plainly, and those of which none is.
+REDONE = ("huge", "small channels", "small pixels", "far", "far filters", "denormals")
+SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["n2c72h13w12_k70r3s3_p1_f32_nhwc", "n2c72h13w12_k70r3s3_st2_p1_f32_nchw"])
+def test_inputs_that_halves_hold_badly(text: str, kind: str) -> None:
+    """As good as sums of floats, whatever the range; and only where it must be by multiply-adds."""
+    problem: Any = parse_problem(text)
+    inputs, runtime = split_inputs(problem, kind), gpu()
+    for config in configs(text)[::2]:
+        plan = METHOD.plan(problem, config, runtime)
+        verdict = check_plan(plan, judge(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+        prepared = plan.prepare(runtime.upload(inputs.w))
+        plan(plan.buffers(runtime.upload(inputs.x), prepared, {}, runtime.empty(problem.out_shape, problem.out_dtype)))
+        redone = int(np.asarray(runtime.download(prepared.tensors["redone"])).view(np.uint32)[0])
+        assert kind not in REDONE or redone
+        assert kind not in SPLIT or (not redone and prepared.note is None)
+
+
+def test_no_tile_of_ordinary_data_is_computed_anew() -> None:
+    """10^8 normal numbers have some that are 2^27 smaller than the largest; those of SiLU are smaller still."""
+    torch = pytest.importorskip("torch")
+    x = torch.randn(50, 64, 200, 160, device="cuda")
+    w = torch.randn(64, 64, 3, 3, device="cuda") / 24
+    for made in (x, torch.nn.functional.silu(4 * x), torch.nn.functional.relu(x), x**3):
+        blur = convforge.Filter(w, padding=1, algorithm=METHOD.name)
+        blur(made)
+        assert blur.note == ""
+
+
+@pytest.mark.parametrize("text", [text for text in PROBLEMS if "_st" not in text])
+def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
+    """With patches, whose scale is of one picture's numbers."""
+    problem: Any = parse_problem(text).replace(n=3)  # type: ignore[union-attr]
+    alone, runtime = problem.replace(n=1), gpu()
+    inputs = split_inputs(problem, "binades")
+    for config in (config for config in configs(text) if config.patch):
+        outs = []
+        for part, pictures in ((problem, slice(0, 3)), (alone, slice(1, 2))):
+            operands = {name: runtime.upload(array[pictures] if name == "residual" else array)
+                        for name, array in inputs.operands.items()}  # fmt: skip
+            plan = METHOD.plan(part, config, runtime)
+            out = runtime.empty(part.out_shape, part.out_dtype)
+            x = runtime.upload(np.ascontiguousarray(inputs.x[pictures]))
+            plan(plan.buffers(x, plan.prepare(runtime.upload(inputs.w)), operands, out))
+            outs.append(np.asarray(runtime.download(out)))
+        np.testing.assert_array_equal(outs[0][1:2], outs[1], err_msg=str(config))
+
+
+@pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[4], PROBLEMS[6]])
+@pytest.mark.parametrize("ahead", [4, 3])
+def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
+    """Gaps that are whole vectors, which the accelerator goes round, and others, where threads copy the pixels."""
+    torch = pytest.importorskip("torch")
+    problem: Any = parse_problem(text)
+    n, a, b, c = problem.x_shape
+    x = torch.randn(n + 1, a + 2, b + 2, c + 8, device="cuda")[:n, 1 : a + 1, 1 : b + 1, ahead : ahead + c]
+    taps = torch.randn(problem.w_shape, device="cuda") / problem.taps
+    options = {"layout": problem.x_layout, "stride": problem.stride, "padding": 1, "algorithm": METHOD.name}
+    for _ in range(3):
+        found, dense = convforge.conv2d(x, taps, **options), convforge.conv2d(x.contiguous(), taps, **options)
+        torch.testing.assert_close(found, dense, rtol=1e-5, atol=1e-6)
+
+
+def test_a_nan_reaches_the_outputs_that_see_it() -> None:
+    for text in PROBLEMS[:8]:
+        for config in configs(text)[::4]:
+            for kind in ("nan", "inf"):
+                verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)
+                assert verdict.ok, f"{text} {config}: {verdict.message}"
+
+
+def what_is_wrong(run: Run, runtime: Any) -> str | None:
+    plan = METHOD.plan(parse_problem(run.problem), run.config, runtime)
+    verdict = check_plan(plan, judge(run.problem, run.kind))
+    return None if verdict.ok else verdict.message
+
+
+@pytest.mark.parametrize("fault", SPLIT_FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    assert what_is_wrong(fault.run, gpu()) is None
+    faulty = Faulty(fault, tmp_path)
+    assert what_is_wrong(fault.run, faulty) is not None, f"{fault}: nobody noticed"
+    assert faulty.planted
+
+
+def test_auto_takes_it_for_layers_and_filters_say_what_was_computed_anew() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(8, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    layer = convforge.Filter(w, padding=1, tune=False)
+    expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+    torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=3e-4)
+    assert layer.note == ""
+    x[3, 5, 7, 9] = float("inf")
+    found = layer(x)
+    assert (~found.isfinite()).sum() == 64 * 9
+    assert "tiles so far were computed by multiply-adds of float32" in layer.note
