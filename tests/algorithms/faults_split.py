@@ -26,9 +26,9 @@ PIXELS_GATHERED = replace(
 )
 CONSTANT = replace(GATHERED, problem="n1c72h13w12_k70r3s3_p1_constant9.0_f32_nchw")
 # Kinds of split_inputs.py.
-CHANNEL, PIXEL, FAR = (
+CHANNEL, PIXEL, UNSEEN, FAR = (
     replace(PATCHES, problem="n1c72h13w12_k70r3s3_p1_f32_nhwc", kind=kind)
-    for kind in ("small channels", "small pixels", "far")
+    for kind in ("small channels", "small pixels", "unseen channel", "far pixels")
 )
 
 SPLIT_FAULTS = [
@@ -69,7 +69,7 @@ SPLIT_FAULTS = [
         ("zeros for what stands outside", "if (BORDER == CONSTANT && seen && !there) *to = conv.outside;", "if (false) ;",
          CONSTANT),
         ("a tap that is not taken", "conv.left + stage.tap % S * DILATION_W;", "conv.left;", PIXELS_GATHERED),
-        ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", CHANNEL),
+        ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", UNSEEN),
         ("small pixels split as they are", "full >= FULL || some << 1 == 0", "true", PIXEL),
         ("numbers out of reach split as they are", "&& !cannot_split(largest.all)", "", FAR),
         ("computed plainly from the first tap alone", "conv.w + (static_cast<long long>(k) * TAPS + tap) * C",

@@ -34,7 +34,7 @@ WGMMA_FAULTS = [
          "step / TAPS * ROW_CHANNELS, 0, k,"),
         ("the first filters for every tile", "step % TAPS, k, 0,", "step % TAPS, 0, 0,"),
         ("the residual of the tile's first row", "at.p + pixel / TILE_W", "at.p"),
-        ("pixels of all pictures counted by rows alone", "n = quotient(row, rows);", "n = 0;", STRIDED),
+        ("every tile from the first column on", "q = number - row * columns.by;", "q = 0;", STRIDED),
     ),
     *of_file("implicit_gemm/wgmma.cu", PATCHES,
         ("the first slice of channels twice", "c = (PATCH ? i : i / TAPS) * ROW_CHANNELS", "c = 0"),

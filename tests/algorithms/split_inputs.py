@@ -20,10 +20,12 @@ KINDS: dict[str, str] = {
     "cancelling": "pairs of channels whose products cancel but for the last bits",
     "huge": "one number of 1e30 among others of 1",
     "small channels": "all but one channel smaller by 2^40; their weights larger by as much",
+    "unseen channel": "all but one channel smaller by 2^40; that one has no weights",
     "small pixels": "all but one pixel of a picture smaller by 2^40",
     "small taps": "all but one tap of each filter smaller by 2^40; the last tap sees the border for some outputs alone",
     "small filter channels": "all but one channel of each filter smaller by 2^40; that channel of x is smaller by as much",
     "1e-30": "numbers of 1e-30, of which sums of products with filters of 1e15 are floats",
+    "far pixels": "numbers of 2^118, whose sums are floats, but not where filters were scaled",
     "far": "numbers of 2^110, and filters of 2^-110",
     "far filters": "numbers of 2^-110, and filters of 2^110",
     "denormals": "numbers below 2^-126, and filters of 2^60",
@@ -55,6 +57,11 @@ def split_inputs(problem: Conv2dProblem, kind: str, seed: int = 0) -> Inputs:
     elif kind == "small channels":
         x[:, 1:] /= FAR
         w[:, 1:] *= FAR
+    elif kind == "unseen channel":
+        x[:, 1:] /= FAR
+        w[:, :1] = 0
+    elif kind == "far pixels":
+        x *= 2.0**118
     elif kind == "small pixels":
         one = x[:, :, 0, 0].copy()
         x /= FAR

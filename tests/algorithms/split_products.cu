@@ -8,7 +8,7 @@ struct Products {
     int rows;
 };
 
-// Tensor cores keep a few bits more than a float has, and cut off; floats that are cut off are worse.
+// Tensor cores add 16 products at a time, and cut off what a float does not hold.
 __device__ inline float cut_off(double sum) {
     const float nearest = static_cast<float>(sum);
     return fabs(static_cast<double>(nearest)) > fabs(sum) ? float_of(bits_of(nearest) - 1) : nearest;
@@ -26,15 +26,19 @@ extern "C" __global__ void split_products(const __grid_constant__ Products args)
     const Scale x = scale_of(of_a, SHIFT), w = scale_of(of_b, -SHIFT);
     for (int first = 0; first < COUNT; first += 32) {
         float main = 0;
-        for (int i = first; i < first + 32; i += 2) {
-            unsigned a_high, a_low, b_high, b_low;
-            split_pair(a[i] * x.up, a[i + 1] * x.up, a_high, a_low);
-            split_pair(b[i] * w.up, b[i + 1] * w.up, b_high, b_low);
-            for (int j = 0; j < 2; j++) {
-                const double ah = half_of(a_high, j), al = half_of(a_low, j), bh = half_of(b_high, j), bl = half_of(b_low, j);
-                main = cut_off(main + ah * bh);
-                cross = cut_off(cross + (ah * bl + al * bh));
+        for (int part = first; part < first + 32; part += 16) {
+            double of_high = main, of_low = cross;
+            for (int i = part; i < part + 16; i += 2) {
+                unsigned a_high, a_low, b_high, b_low;
+                split_pair(a[i] * x.up, a[i + 1] * x.up, a_high, a_low);
+                split_pair(b[i] * w.up, b[i + 1] * w.up, b_high, b_low);
+                for (int j = 0; j < 2; j++) {
+                    const double high = half_of(a_high, j), other = half_of(b_high, j);
+                    of_high += high * other;
+                    of_low += high * half_of(b_low, j) + half_of(a_low, j) * other;
+                }
             }
+            main = cut_off(of_high), cross = cut_off(of_low);
         }
         sum = fmaf(main, x.down, sum);
     }

@@ -63,7 +63,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
 
 
 # Kinds of which tiles are computed plainly, and those of which none is.
-REDONE = ("huge", "small channels", "small pixels", "far", "far filters", "denormals")
+REDONE = ("huge", "small channels", "unseen channel", "small pixels", "far pixels", "far", "far filters", "denormals")
 SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
 
 
