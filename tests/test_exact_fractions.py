@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
+from tests.on_device import GPUS_ALONE
 
 import convforge
 from convforge.algorithms import ON_DEVICE, OURS

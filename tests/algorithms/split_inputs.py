@@ -23,7 +23,7 @@ KINDS: dict[str, str] = {
     "unseen channel": "all but one channel smaller by 2^40; that one has no weights",
     "small pixels": "all but one pixel of a picture smaller by 2^40",
     "small taps": "all but one tap of each filter smaller by 2^40; the last tap sees the border for some outputs alone",
-    "small filter channels": "all but one channel of each filter smaller by 2^40; that channel of x is smaller by as much",
+    "small filter channels": "all but one channel of each filter smaller by 2^40; that one of x is smaller by as much",
     "1e-30": "numbers of 1e-30, of which sums of products with filters of 1e15 are floats",
     "far pixels": "numbers of 2^118, whose sums are floats, but not where filters were scaled",
     "far": "numbers of 2^110, and filters of 2^-110",

@@ -1,4 +1,4 @@
-"""Floats as two numbers of 16 bits: the arithmetic of implicit_gemm_split on the emulator, and what it makes of filters."""
+"""Floats as two numbers of 16 bits: the arithmetic of implicit_gemm_split on the emulator, and its filters."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_sums_of_split_products_are_as_good_as_of_floats(kind: str) -> None:
     elif kind == "cancelling":
         a[:, 1::2], b[:, 1::2] = a[:, ::2] * (1 + 2.0**-20), -b[:, ::2]
         order = rng.permutation(count)
-        a, b = a[:, order], b[:, order]
+        a, b = np.ascontiguousarray(a[:, order]), np.ascontiguousarray(b[:, order])
     a, b = a.astype(np.float32), b.astype(np.float32)
     runtime = EmulatorRuntime()
     kernel = runtime.compile(

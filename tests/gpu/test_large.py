@@ -74,7 +74,8 @@ OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", *GPUS_ALONE)
 def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
-    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of wgmma such types or one channel.
+    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of wgmma such types, or one
+    channel.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

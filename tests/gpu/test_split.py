@@ -42,7 +42,7 @@ PROBLEMS = (
 
 
 def configs(text: str) -> list[SplitConfig]:
-    """The default, and others from all along the list; of those that the accelerator feeds, some that threads feed too."""
+    """The default, and others from all along the list; some that the accelerator feeds are fed by threads too."""
     found = list(METHOD.configs(parse_problem(text), gpu().facts))
     found = found[:: max(1, len(found) // 6)]
     return [*found, *(replace(config, gather=True) for config in found[:2] if not config.gather)]

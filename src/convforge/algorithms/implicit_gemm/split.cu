@@ -1,19 +1,19 @@
 // implicit_gemm_split: implicit GEMM of floats on Hopper's tensor cores, by three products of halves.
 //
-// Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters come
-// as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
+// Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters
+// come as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
 //
-// Threads   four warpgroups of 128: one brings and splits pixels, two multiply, and a thread of another asks for filters.
-//           Registers go from those to the two. With 128 columns there are three, and a warp of the first is that other.
+// Threads   four warpgroups of 128: one brings and splits pixels, two multiply, a thread of another asks for filters.
+//           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, threads copy them one
-//           by one, from any layout, at any border. They find the largest of a stage, make its scale, and write the halves.
-// Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each stage
-//           high * low + low * high into others. The products run on while the sums of those before are added.
+// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, threads copy them one by
+//           one, from any layout, at any border. They find the largest of a stage, make its scale, write the halves.
+// Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each
+//           stage high * low + low * high into others. Those products run on while the sums of the first are added.
 // Finish    sums go through the epilogue to out, by threads: neighbours of a warp have 8 neighbours of a row.
-// Range     where halves would not do, a tile is computed anew from floats (plainly), one multiply-add after the other: its
-//           pixels have Inf, NaN or numbers out of reach, or all numbers of a pixel, or of a channel, are so small beside the
-//           largest of the stage that they lose bits. *redone counts such tiles.
+// Range     where halves would not do, a tile is computed anew from floats (plainly), one multiply-add after the other:
+//           its pixels have Inf, NaN or numbers out of reach, or all numbers of a pixel, or of a channel, are so small
+//           beside the largest of the stage that they lose bits. *redone counts such tiles.
 // Needs     for the accelerator zeros at the border, NHWC, C a multiple of 4, addresses and strides of 16 bytes.
 // Limit     tensor cores, which have three products to do; where filters are few, shared memory.
 #include "border.cuh"
@@ -53,7 +53,7 @@ struct Barriers {
     unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
     float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
-    alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as each part of the splitters saw it
+    alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
 };
 
 __device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
@@ -66,10 +66,11 @@ __device__ inline float *number_at(unsigned char *raw, int pixel, int channel) {
     return reinterpret_cast<float *>(raw + half * PIXEL_BYTES + piece_at(pixel, piece)) + channel % 4;
 }
 
-// One number to shared memory: that of the picture where it is `there`, else what stands outside where it is `seen`.
-__device__ inline void gather(const Conv &conv, float *to, const float *from, bool there, bool seen) {
-    if (BORDER == CONSTANT && seen && !there) *to = conv.outside;
-    else copy_async<4>(to, from, there);
+// One number to shared memory, of a channel that exists: that of the picture where it is there, else what stands
+// outside, where a window sees it; or zero.
+__device__ inline void gather(const Conv &conv, float *to, const float *from, bool exists, bool seen, bool there) {
+    if (BORDER == CONSTANT && seen && !there) *to = exists ? conv.outside : 0;
+    else copy_async<4>(to, from, exists && there);
 }
 
 // Producer: the stages of all tiles of a block, counted on.
@@ -121,22 +122,27 @@ __device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &ba
             const float *from = conv.x + (there ? place(conv.x_strides, n, stage.c, row, column) : 0);
             if (CHANNELS_NEAR) {
 #pragma unroll
-                for (int c = thread % 32; c < ROW_CHANNELS; c += 32)
-                    gather(conv, number_at(to, pixel, c), from + c * step, there && stage.c + c < C, seen && stage.c + c < C);
+                for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
+                    const bool exists = stage.c + c < C;
+                    gather(conv, number_at(to, pixel, c), from + c * step, exists, seen, there);
+                }
             } else if (stage.c + ROW_CHANNELS <= C) {
 #pragma unroll
-                for (int c = 0; c < ROW_CHANNELS; c++, from += step) gather(conv, number_at(to, pixel, c), from, there, seen);
-            } else {
                 for (int c = 0; c < ROW_CHANNELS; c++, from += step)
-                    gather(conv, number_at(to, pixel, c), from, there && stage.c + c < C, seen && stage.c + c < C);
+                    gather(conv, number_at(to, pixel, c), from, true, seen, there);
+            } else {
+                for (int c = 0; c < ROW_CHANNELS; c++, from += step) {
+                    const bool exists = stage.c + c < C;
+                    gather(conv, number_at(to, pixel, c), from, exists, seen, there);
+                }
             }
         }
     }
     copy_async_commit();
 }
 
-// The largest of a stage's numbers, and of two channels of each lane the one that is less: what a stage's scale is judged
-// by. Channels of zeros do not count.
+// The largest of a stage's numbers, and the largest of that channel of a lane's two where it is less; channels of zeros
+// do not count.
 struct Largest {
     float all, least;
 };
@@ -152,7 +158,8 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
 #pragma unroll
         for (int i = 0; i < 4; i++) column[i] = largest_of(column[i], numbers[i]);
     }
-    *reinterpret_cast<float4 *>(&bars.column[part][4 * (thread % 16)]) = make_float4(column[0], column[1], column[2], column[3]);
+    float4 *mine = reinterpret_cast<float4 *>(&bars.column[part][4 * (thread % 16)]);
+    *mine = make_float4(column[0], column[1], column[2], column[3]);
     splitters_meet();
     float all = 0, least = 3.402823466e38f;
 #pragma unroll
@@ -166,8 +173,8 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
     return {float_of(__reduce_max_sync(0xffffffffu, bits_of(all))), least};
 }
 
-// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits. Two threads
-// have a pixel, with 32 channels each; the second takes them in another order, so that both meet other banks.
+// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits. Two
+// threads have a pixel, with 32 channels each; the second takes them in another order, so that both meet other banks.
 __device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
     const int part = thread % 2;
@@ -262,9 +269,11 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
     }
 }
 
-__device__ inline void finish_tile(const Split &args, const Place &at, const float (&sums)[SUMS], int share, bool plain) {
+__device__ inline void finish_tile(const Split &args, const Place &at, const float (&sums)[SUMS], int share,
+                                   bool plain) {
     const Conv &conv = args.conv;
-    const int lane = threadIdx.x % 32, row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
+    const int row = 64 * share + 16 * warp + lane / 4, column = lane % 4 * 2;
     float downs[FILTERS_ON_M ? 2 : SUMS / 2];
 #pragma unroll
     for (int i = 0; i < (FILTERS_ON_M ? 2 : SUMS / 2); i++) {
@@ -304,7 +313,8 @@ __device__ inline void finish_tile(const Split &args, const Place &at, const flo
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const int k = at.k + column + 8 * j + i;
-                    pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sums[4 * j + 2 * half + i] * downs[2 * j + i]) : 0;
+                    const float sum = sums[4 * j + 2 * half + i] * downs[2 * j + i];
+                    pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sum) : 0;
                 }
                 const int k = at.k + column + 8 * j;
                 out_t *here = to + 8 * j * of_k;
@@ -358,7 +368,8 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 const int pixels_in = FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH;
                 const auto x_high = matrix_at(pixel + pixels_in, PIXEL_PITCH);
                 const auto x_low = matrix_at(pixel + PIXEL_BYTES + pixels_in, PIXEL_PITCH);
-                const auto w_high = matrix_at(filter, EIGHT_ROWS), w_low = matrix_at(filter + FILTER_BYTES / 2, EIGHT_ROWS);
+                const auto w_high = matrix_at(filter, EIGHT_ROWS);
+                const auto w_low = matrix_at(filter + FILTER_BYTES / 2, EIGHT_ROWS);
                 const auto a_high = FILTERS_ON_M ? w_high : x_high, a_low = FILTERS_ON_M ? w_low : x_low;
                 const auto b_high = FILTERS_ON_M ? x_high : w_high, b_low = FILTERS_ON_M ? x_low : w_low;
 #pragma unroll

@@ -51,15 +51,16 @@ FEWEST = 32
 class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
     """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
 
-    Products of halves are exact to 2^-22 of a product, and sums of 32 of them are added up in float32: the error is below
-    that of one multiply-add after the other. Each tile of pixels and each filter has a scale of its own, a power of two.
-    Tiles whose pixels or filters halves cannot hold (Inf, NaN, numbers beyond 2^100 or all below 2^-100, a channel or a
-    pixel that is 2^-26 and less of its tile's largest number) are computed by multiply-adds of float32, in the same call.
+    Three products of halves are a product to 2^-22 of it, and sums of 32 of them are added up in float32: the error is
+    below that of one multiply-add after the other. Each tile of pixels and each filter has a scale of its own, a power
+    of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers beyond 2^100 or all below
+    2^-100, a channel or a pixel that is 2^-26 and less of the largest), its outputs are computed by multiply-adds of
+    float32, in the same call.
 
     References
     ----------
-    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical
-    peak performance", International Journal of High Performance Computing Applications 36(4), 2022.
+    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+    theoretical peak performance", International Journal of High Performance Computing Applications 36(4), 2022.
     """
 
     name = "implicit_gemm_split"
@@ -76,7 +77,8 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
         """See :class:`Algorithm`."""
         if _problem_refusal(problem) is not None or min(problem.c, problem.k) < FEWEST:
             return None
-        return Preference(Rank.TENSOR_CORES, "many channels: three products of 16 bits on tensor cores for one of float32")
+        why = "many channels: three products of 16 bits on tensor cores for one of float32"
+        return Preference(Rank.TENSOR_CORES, why)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
@@ -159,8 +161,8 @@ class _SplitFilters(ctypes.Structure):
 class SplitFilters(Preparation):
     """Splits the filters on the device, and keeps them as floats beside.
 
-    Its tensors: "w", float32 in the order K, R, S, C, seen as (K, C, R, S); "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
+    Its tensors: "w", float32 in the order K, R, S, C, seen as (K, C, R, S); "halves" (2, K, R, S, channels), float16,
+    high and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:

@@ -1,11 +1,14 @@
-// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), and as floats; channels side by side.
+// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), and as floats; channels side by
+// side.
 //
 // Threads   a block a filter. Its warps take the taps in turn, lanes neighbouring channels.
+// Shared    the filter as it is given, where it fits, so that it is read from memory once.
 // Layout    halves[half][k][tap][c], c up to CHANNELS, a multiple of 8, of which those beyond C are zeros;
 //           plain[k][tap][c]; scales[k], what a sum of products with this filter is multiplied by at last.
-// Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all numbers
-//           of one of its taps, or of one of its channels, are so small beside the largest that they lose bits. An output
-//           may be the sum of those alone, so it is computed from the floats.
+// Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all
+//           numbers of one of its taps, or of one of its channels, are so small beside the largest that they lose bits.
+//           An output may be the sum of those alone, so it is computed from the floats.
+// Limit     memory.
 #include "device.cuh"
 #include "split.cuh"
 

@@ -42,8 +42,8 @@ SPLIT_BYTES = 2048
 
 # Cycles of one multiprocessor, by which the configs are ordered before any is timed; fitted to times on an H200. Of a
 # step's products: those of 64 rows, or what they read from shared memory; and until their sums are added up, with more
-# for each column. Of a stage of pixels: what it takes to be split, and for each pixel, by the accelerator or one by one.
-# Of a tile: what finishes it, and for each output of a thread; of a launch.
+# for each column. Of a stage of pixels: what it takes to be split, and for each pixel, by the accelerator or one by
+# one. Of a tile: what finishes it, and for each output of a thread; of a launch.
 READ_A_CYCLE = 77
 ADD_CYCLES, ADD_COLUMN = 150, 1.13
 STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1900, 26, 39
@@ -98,7 +98,8 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
     most = -(-tiling(problem, config)[0] // facts.cores)
     steps = steps_of(problem)
-    multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, (64 + config.columns) * ROW_BYTES / READ_A_CYCLE)
+    read = (64 + config.columns) * ROW_BYTES
+    multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
     alone = PRODUCTS * multiplied + added
     products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
@@ -122,9 +123,8 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return Reason("a stage is free one step after its products: at least two are needed")
     if not config.gather and not can_copy(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros from outside: let threads gather")
-    if not config.gather or config.patch:
-        if (reason := copies_refusal(problem, config)) is not None:
-            return reason
+    if (not config.gather or config.patch) and (reason := copies_refusal(problem, config)) is not None:
+        return reason
     return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES + SPLIT_BYTES - 1024, facts)
 
 
@@ -150,4 +150,3 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]
             if config_refusal(problem, config, facts) is None:
                 yield config
                 break
-

@@ -221,7 +221,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
     if (warpgroup == 0) {
         give_registers<40>();
         if (threadIdx.x == 0) bring_pixels(args, memory, bars);
-        if (threadIdx.x == 32) bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+        if (threadIdx.x == 32)
+            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
     } else {
         take_registers<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

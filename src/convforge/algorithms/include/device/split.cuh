@@ -1,12 +1,12 @@
-// A float as two numbers of 16 bits, so that the tensor cores multiply floats: x * up = high + low / 2048. `up` is a power
-// of two that brings the largest of the numbers that share it to 2^14 or more, below 2^15. Three products of such halves,
-// high * high and high * low + low * high, are what a product of floats is to 2^-22; low * low is below that.
+// A float as two numbers of 16 bits, so that the tensor cores multiply floats: x * up = high + low / 2048. `up` is a
+// power of two that brings the largest of the numbers that share it to 2^14 or more, below 2^15. Three products of such
+// halves, high * high and high * low + low * high, are what a product of floats is to 2^-22; low * low is below that.
 //
 // Tensor cores cut sums off instead of rounding them. So they take few at a time, and floats add those up:
 // sum = fma(of high * high, down, sum), and fma(of the two others, down / 2048, sum).
 //
-// scale_of(largest, shift);        `up`, and `down` = 1 / up / 2^shift. Pixels have a shift of SHIFT and filters of -SHIFT,
-//                                  so that their sums are scaled by little
+// scale_of(largest, shift);        `up`, and `down` = 1 / up / 2^shift. Pixels have a shift of SHIFT and filters of
+//                                  -SHIFT, so that their sums are scaled by little
 // split_pair(a, b, high, low);     two numbers already multiplied by `up`, the first in the low bits
 // cannot_split(largest);           it is Inf or NaN, or so large or small that sums of scaled numbers leave the floats'
 //                                  range

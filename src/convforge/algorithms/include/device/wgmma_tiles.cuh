@@ -1,5 +1,5 @@
-// What implicit GEMMs on wgmma.cuh share: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap
-// and 64 channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after tile.
+// What implicit GEMMs on wgmma.cuh share: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one
+// tap and 64 channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after tile.
 //
 // The host says: PATCH, FILTERS_ON_M, PING_PONG, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT, and HALVES, the arrays of
 // 16 bits that filters are made of.
@@ -7,7 +7,7 @@
 // PING_PONG      the two warpgroups take turns with a tile each; else they share every tile.
 // PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
 //                halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
-// RESIDENT       all filters stay in shared memory; else they come again for each tile, through a ring of FILTER_STAGES.
+// RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
 //
 // place_of(tiling, tile);         where a tile begins
 // output_of(conv, tiling, place, pixel);
@@ -61,8 +61,12 @@ __device__ inline void taken_apart(int number, const Divisor &rows, const Diviso
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
     const int t = quotient(tile, tiling.tiles_k);
     Place at{(tile - t * tiling.tiles_k.by) * BLOCK_FILTERS, t * BLOCK_PIXELS};
-    taken_apart(PATCH ? t : at.first, PATCH ? tiling.down : tiling.P, PATCH ? tiling.across : tiling.Q, at.n, at.p, at.q);
-    if (PATCH) at.p *= TILE_H, at.q *= TILE_W;
+    if (PATCH) {
+        taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
+        at.p *= TILE_H, at.q *= TILE_W;
+    } else {
+        taken_apart(at.first, tiling.P, tiling.Q, at.n, at.p, at.q);
+    }
     return at;
 }
 
