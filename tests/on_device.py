@@ -63,7 +63,7 @@ def takes(algorithm: Any, text: str) -> bool:
         return algorithm.backend == "cuda" and _is_of_rows_of_halves(problem)
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":
         floats = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} == {"float32"}
-        return algorithm.backend == "cuda" and floats and problem.groups == 1 and min(problem.c, problem.k) > 0
+        return algorithm.backend == "cuda" and floats and problem.groups == 1 and problem.k > 0 and problem.taps >= 32
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         planes = problem.n * problem.groups * -(-problem.k_per_group // 4)

@@ -44,6 +44,9 @@ from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
+# Products of an output from which on the halves' error is below that of sums: each has lost up to 2^-22 of itself.
+FEWEST_PRODUCTS = 32
+
 # Channels and filters from which tensor cores pay, as tiles have 64 of each.
 FEWEST = 32
 
@@ -51,9 +54,9 @@ FEWEST = 32
 class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
     """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
 
-    Three products of halves are a product to 2^-22 of it, and sums of 32 of them are added up in float32: the error is
-    below that of one multiply-add after the other. Each tile of pixels and each filter has a scale of its own, a power
-    of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers beyond 2^100 or all below
+    Three products of halves are a product to 2^-22 of it, which sums of many products hide; each 32 are added up in
+    float32. The error is below that of one multiply-add after the other. Each tile of pixels and each filter has a
+    scale of its own, a power of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers beyond 2^100 or all below
     2^-100, a channel or a pixel that is 2^-26 and less of the largest), its outputs are computed by multiply-adds of
     float32, in the same call.
 
@@ -217,8 +220,11 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
         return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
     if problem.groups != 1:
         return Reason("every filter must see all channels; there are {groups} groups", groups=problem.groups)
-    if not problem.c or not problem.k:
-        return Reason("there are no channels to multiply")
+    if not problem.k or problem.taps < FEWEST_PRODUCTS:
+        return Reason(
+            "an output of fewer than {fewest} products is more exact in float32; these have {count}",
+            fewest=FEWEST_PRODUCTS, count=problem.taps if problem.k else 0,
+        )  # fmt: skip
     return None
 
 
