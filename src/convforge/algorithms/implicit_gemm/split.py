@@ -56,9 +56,9 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
 
     Three products of halves are a product to 2^-22 of it, which sums of many products hide; each 32 are added up in
     float32. The error is below that of one multiply-add after the other. Each tile of pixels and each filter has a
-    scale of its own, a power of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers beyond 2^100 or all below
-    2^-100, a channel or a pixel that is 2^-26 and less of the largest), its outputs are computed by multiply-adds of
-    float32, in the same call.
+    scale of its own, a power of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers
+    beyond 2^100 or all below 2^-100, a channel or a pixel that is 2^-26 and less of the largest), its outputs are
+    computed by multiply-adds of float32, in the same call.
 
     References
     ----------
