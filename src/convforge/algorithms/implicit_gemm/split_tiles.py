@@ -10,7 +10,6 @@ from itertools import product
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     EXTRA_BYTES,
     MOST_RESIDENT,
-    PRODUCTS_A_CYCLE,
     ROW_BYTES,
     ROW_CHANNELS,
     TILE_W,
@@ -40,16 +39,16 @@ RESIDENT_STAGES = ((2, 2), (1, 2))
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
-# Cycles of one multiprocessor, by which the configs are ordered before any is timed; fitted to times on an H200. Of a
+# Cycles of one multiprocessor, by which the configs are ordered before any is timed; fitted to times on an H100. Of a
 # step's products: those of 64 rows, or what they read from shared memory; and until their sums are added up, with more
 # for each column. Of a stage of pixels: what it takes to be split, and for each pixel, by the accelerator or one by
 # one. Of a tile: what finishes it, and for each output of a thread; of a launch.
-READ_A_CYCLE = 77
-ADD_CYCLES, ADD_COLUMN = 150, 1.13
-STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1900, 26, 39
-FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 1050, 9, 5000
+PRODUCTS_A_CYCLE, READ_A_CYCLE = 1800, 79
+ADD_CYCLES, ADD_COLUMN = 115, 1.4
+STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1860, 15, 29
+FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 480, 16, 5400
 # Of what could go on side by side, how much does not where a ring has one stage alone.
-SHALLOW = 0.16
+SHALLOW = 0.2
 # Columns of a product up to which a warpgroup of its own asks for filters, and 128 threads split instead of 96.
 MOST_ALONE = 112
 

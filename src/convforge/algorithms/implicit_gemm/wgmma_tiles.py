@@ -34,11 +34,14 @@ RESIDENT_STAGES = (4, 3, 2)
 # Steps up to which filters stay: each has a barrier.
 MOST_RESIDENT = 36
 
-# Rates of one multiprocessor in a clock cycle, by which the configs are ordered before any is timed: bytes that it
-# loads, multiply-adds of 16 bits, and bytes that its tensor cores read from shared memory.
-BYTES_A_CYCLE, PRODUCTS_A_CYCLE, READ_A_CYCLE = 48, 1800, 100
-# Cycles from a tile's last product to the next one's first where no other warpgroup multiplies meanwhile.
-FINISH_CYCLES = 1500
+# By which the configs are ordered before any is timed; fitted to times on an H100. Rates of one multiprocessor in a
+# clock cycle: multiply-adds of 16 bits, bytes that its tensor cores read from shared memory, bytes that it loads, those
+# of filters one copy after the other, and bytes that it loads and stores. And cycles: of each step, of each copy of
+# filters, from a tile's last product to the next one's first, for each 128 outputs of a tile, and of a launch.
+PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 50
+STEP_CYCLES, COPY_CYCLES, FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 16, 106, 475, 25, 2400
+# A ring of so many stages hides what copies take; for each that is missing, a tile takes so much longer.
+DEEP, SHALLOW = 4, 0.083
 
 # Tiles and pixels are counted in 32 bits, and a block looks ahead.
 MOST_COUNT = 2**29
@@ -127,14 +130,20 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     most = -(-tiling(problem, config)[0] // facts.cores)
     steps = steps_of(problem)
     read = 64 * ROW_BYTES + config.columns * ROW_BYTES  # of a step, for 64 rows
-    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
+    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE) + STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    moved = stages * rows * ROW_BYTES + (0 if config.resident else steps * filters * ROW_BYTES)
-    moved += pixels * filters * itemsize(problem.out_dtype)
-    finish = 2 * pixels * filters / 128 + FINISH_CYCLES
-    return most * (max(products, moved / BYTES_A_CYCLE) + (0 if config.ping_pong else finish)) + finish
+    loaded, copied = stages * rows * ROW_BYTES, 0 if config.resident else steps
+    loaded += copied * filters * ROW_BYTES
+    stored = pixels * filters * itemsize(problem.out_dtype)
+    tile = max(products, loaded / LOADED_A_CYCLE + copied * COPY_CYCLES, (loaded + stored) / MOVED_A_CYCLE)
+    depth = config.pixel_stages if config.resident else min(config.pixel_stages, config.filter_stages)
+    tile *= 1 + SHALLOW * max(0, DEEP - depth)
+    finish = FINISH_CYCLES + OUTPUT_CYCLES * pixels * filters / 128 / (1 if config.ping_pong else 2)
+    if config.ping_pong:  # a tile is finished while the next one is multiplied
+        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + START_CYCLES
+    return most * (tile + finish) + START_CYCLES
 
 
 def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
