@@ -202,8 +202,8 @@ OWN = {
 
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80}
-# Methods of instructions that one architecture alone has.
-ONLY_ARCHITECTURE = {"implicit_gemm_wgmma": 90, "implicit_gemm_split": 90}
+# Methods of instructions that one architecture alone has, and what prepares their filters.
+ONLY_ARCHITECTURE = {"implicit_gemm_wgmma": 90, "implicit_gemm_split": 90, "split_filters": 90}
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.

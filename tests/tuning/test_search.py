@@ -231,7 +231,7 @@ def test_peers_are_candidates_only_where_they_are_asked_for() -> None:
 def test_the_chosen_by_rule_goes_first_then_the_best_predicted() -> None:
     problem = parse_problem("n32c64h56w56_k64r3s3_p1_f32_nchw")
     ranked = [a.name for a, _ in methods_for(problem, H200)]
-    assert ranked[0] == "implicit_gemm"
+    assert ranked[0] == "implicit_gemm_split"
     assert ranked.index("direct_naive") > ranked.index("direct_shared") > ranked.index("direct_tiled")
     first = [configs[0].algorithm.name for configs in candidates_for(problem, H200, "direct_shared")]
     assert first == ["direct_shared", *(name for name in ranked if name != "direct_shared")]
