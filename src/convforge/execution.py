@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms import find, make_config, refusal
+from convforge.algorithms import find, import_libraries, make_config, refusal
 from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
 from convforge.arguments import check_word, whole_number
 from convforge.arrays import Home, address
@@ -139,6 +139,7 @@ def _planned(
     reason = refusal(method, problem, runtime.facts)
     if reason is not None:
         raise UnsupportedProblem(str(problem), {method.name: reason})
+    import_libraries(method)
     if config is None:
         fitting = fit(method, problem, runtime, workspace_limit)
         if isinstance(fitting, Reason):

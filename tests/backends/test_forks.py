@@ -70,6 +70,32 @@ def test_children_of_a_process_whose_threads_call_for_the_first_time(tmp_path: P
     ran(tmp_path, "direct_naive direct_naive fft", rounds=1)  # taken from the disk
 
 
+IMPORTS = """
+import builtins
+import numpy as np
+import convforge
+
+plain, asked = builtins.__import__, []
+
+def noted(name, globals=None, locals=None, fromlist=(), level=0):
+    if name.split(".")[0] == "scipy" and "convforge" in str((globals or {}).get("__name__")):
+        asked.append((name, tuple(fromlist or ())))
+    return plain(name, globals, locals, fromlist, level)
+
+builtins.__import__ = noted
+x, w = np.ones((1, 1, 20, 20), "f4"), np.ones((1, 1, 3, 3), "f4")
+convforge.conv2d(x, w, algorithm="fft")
+assert asked[0] == ("scipy", ()), asked
+assert any(fromlist for _, fromlist in asked), "parts of it follow"
+"""
+
+
+def test_a_library_is_imported_whole_before_parts_of_it() -> None:
+    """While another thread ends to import it, a part of it would find no module around it."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.thorough
 def test_transforms_go_on_while_the_process_forks(tmp_path: Path) -> None:
     """SciPy ends its threads before a fork, and refuses work until it is over."""

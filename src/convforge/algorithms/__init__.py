@@ -115,6 +115,16 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 
 
+def import_libraries(algorithm: AnyAlgorithm) -> None:
+    """Import the libraries that a method of ours computes with whole, before it imports parts of them.
+
+    Once a module is loaded, CPython takes it out of ``sys.modules`` for a moment. A thread that imports a part of it
+    just then finds no module around it (KeyError); one that imports the module itself waits.
+    """
+    if algorithm.ours:
+        algorithm.versions()
+
+
 def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: Config | str) -> Config:
     """A config from its text, ``field=value`` joined by commas; what is not named keeps the default's value.
 

@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.algorithms import AnyAlgorithm, algorithms, refusal
+from convforge.algorithms import AnyAlgorithm, algorithms, import_libraries, refusal
 from convforge.algorithms.contract import Config, Plan
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -94,6 +94,7 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
     """The plan of the first config whose workspace is within the limit, or the reason why none is."""
     least: int | None = None
     refused: Reason | None = None
+    import_libraries(algorithm)
     for config in algorithm.configs(problem, runtime.facts):
         try:
             plan = algorithm.plan(problem, config, runtime)

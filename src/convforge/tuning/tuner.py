@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from convforge.algorithms import find, make_config, refusal
+from convforge.algorithms import find, import_libraries, make_config, refusal
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
@@ -238,6 +238,7 @@ def _planned(
         algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
         if refusal(algorithm, problem, runtime.facts) is not None:
             return None
+        import_libraries(algorithm)
         config = make_config(algorithm, problem, runtime.facts, tried.config)
         plan = algorithm.plan(problem, config, runtime)
     except (ValueError, UnsupportedProblem):  # a method or a field that is no more, or a config that does not fit
