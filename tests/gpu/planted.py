@@ -11,6 +11,8 @@ from tests.algorithms.test_planted_faults import copy_with
 from tests.gpu.present import gpu
 
 from convforge.backends.kernel import KernelSource
+from convforge.check import Judge, check_plan
+from convforge.problem import parse_problem
 
 
 class Faulty:
@@ -26,3 +28,15 @@ class Faulty:
         copy = copy_with(self.fault, kernel.file, self.folder)
         self.planted |= copy != kernel.file
         return gpu().compile(dataclasses.replace(kernel, path=str(copy)))
+
+
+def check_that_it_is_noticed(method: Any, fault: Fault, judge: Judge, folder: Path) -> None:
+    """The method is right as it is, and wrong with the fault."""
+
+    def verdict(runtime: Any) -> Any:
+        return check_plan(method.plan(parse_problem(fault.run.problem), fault.run.config, runtime), judge)
+
+    assert (sound := verdict(gpu())).ok, sound.message
+    faulty = Faulty(fault, folder)
+    assert not verdict(faulty).ok, f"{fault}: nobody noticed"
+    assert faulty.planted

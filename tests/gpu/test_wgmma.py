@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.faults_wgmma import WGMMA_FAULTS
-from tests.algorithms.planted import Fault, Run
-from tests.gpu.planted import Faulty
+from tests.algorithms.planted import Fault
+from tests.gpu.planted import check_that_it_is_noticed
 from tests.gpu.present import gpu, need_gpu
 from tests.judged import judge_of
 
@@ -107,17 +107,9 @@ def test_a_nan_reaches_the_outputs_that_see_it() -> None:
                 assert verdict.ok, f"{text} {config}: {verdict.message}"
 
 
-def what_is_wrong(run: Run, runtime: Any) -> str | None:
-    verdict = check_plan(METHOD.plan(parse_problem(run.problem), run.config, runtime), judge_of(run.problem, run.kind))
-    return None if verdict.ok else verdict.message
-
-
 @pytest.mark.parametrize("fault", WGMMA_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
-    assert what_is_wrong(fault.run, gpu()) is None
-    faulty = Faulty(fault, tmp_path)
-    assert what_is_wrong(fault.run, faulty) is not None, f"{fault}: nobody noticed"
-    assert faulty.planted
+    check_that_it_is_noticed(METHOD, fault, judge_of(fault.run.problem, fault.run.kind), tmp_path)
 
 
 def test_channels_that_are_no_whole_vectors_are_refused_in_words() -> None:

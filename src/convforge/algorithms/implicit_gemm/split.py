@@ -44,21 +44,21 @@ from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Products of an output from which on the halves' error is below that of sums: each has lost up to 2^-22 of itself.
+# An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
 FEWEST_PRODUCTS = 32
 
-# Channels and filters from which tensor cores pay, as tiles have 64 of each.
+# With fewer channels or filters "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
 FEWEST = 32
 
 
 class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
     """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
 
-    Three products of halves are a product to 2^-22 of it, which sums of many products hide; each 32 are added up in
-    float32. The error is below that of one multiply-add after the other. Each tile of pixels and each filter has a
-    scale of its own, a power of two. Where halves cannot hold the numbers of a tile or a filter (Inf, NaN, numbers
-    beyond 2^100 or all below 2^-100, a channel or a pixel that is 2^-26 and less of the largest), its outputs are
-    computed by multiply-adds of float32, in the same call.
+    Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
+    products, then threads add that sum to a float32. Each tile of pixels and each filter has its own scale, a power of
+    two. Some numbers do not fit into halves: Inf, NaN, numbers beyond 2^100, numbers that are all below 2^-100, and a
+    channel or a pixel that is smaller than 2^-26 of the largest number. The same call computes the outputs of such a
+    tile or filter by multiply-adds of float32.
 
     References
     ----------
@@ -92,7 +92,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
         return config_refusal(problem, _smallest(problem), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitConfig]:
-        """See :class:`Algorithm`. Those that waste least of the device first."""
+        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
         fit = dict.fromkeys(fitting(problem, facts))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
@@ -148,7 +148,7 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
         )  # fmt: skip
 
     def _gathering(self, problem: Conv2dProblem, config: SplitConfig, runtime: Runtime) -> Callable[[], Plan]:
-        """Gives the plan for arrays that the accelerator cannot bring. It is made once."""
+        """Give the plan whose threads copy the pixels, for arrays that the accelerator cannot bring; made once."""
         return cache(lambda: self.plan(problem, replace(config, gather=True), runtime))
 
 
@@ -209,7 +209,7 @@ class SplitFilters(Preparation):
 
 
 def _smallest(problem: Conv2dProblem) -> SplitConfig:
-    """What every problem that can be taken at all can be taken with."""
+    """The config with the smallest tiles: a problem that it cannot take has no config."""
     gather = not can_copy(problem)
     return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, gather=gather, raw_stages=1)
 
@@ -229,7 +229,7 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def _in_pairs(problem: Conv2dProblem, out: Any) -> bool:
-    """Whether two neighbouring outputs, of which the first is an even one, may be stored as one."""
+    """Whether a thread may store two neighbouring outputs by one instruction: pairs lie at multiples of 8 bytes."""
     near = problem.out_layout == "NHWC" and out.strides[3] == out.itemsize
     return near and address(out) % 8 == 0 and all(step % 8 == 0 for step in out.strides[:3])
 

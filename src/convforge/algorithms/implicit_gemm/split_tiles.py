@@ -39,15 +39,17 @@ RESIDENT_STAGES = ((2, 2), (1, 2))
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
-# Cycles of one multiprocessor, by which the configs are ordered before any is timed; fitted to times on an H100. Of a
-# step's products: those of 64 rows, or what they read from shared memory; and until their sums are added up, with more
-# for each column. Of a stage of pixels: what it takes to be split, and for each pixel, by the accelerator or one by
-# one. Of a tile: what finishes it, and for each output of a thread; of a launch.
+# The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
+# multiprocessor.
+# Tensor cores: multiply-adds in a cycle, and bytes that they read from shared memory in a cycle.
 PRODUCTS_A_CYCLE, READ_A_CYCLE = 1800, 79
+# Adding a step's sums to floats: cycles of a step, and of each column.
 ADD_CYCLES, ADD_COLUMN = 115, 1.4
+# Splitting: cycles of a stage, and of each pixel; of each pixel that threads copy before.
 STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1860, 15, 29
+# Finishing: cycles of a tile, and of each column; cycles of a launch.
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 480, 16, 5400
-# Of what could go on side by side, how much does not where a ring has one stage alone.
+# With one stage alone in a ring, this share of the shorter of both works cannot run beside the other.
 SHALLOW = 0.2
 # Columns of a product up to which a warpgroup of its own asks for filters, and 128 threads split instead of 96.
 MOST_ALONE = 112
@@ -70,7 +72,7 @@ class SplitConfig(WgmmaConfig):
 
 
 def can_copy(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator brings pixels of this problem, where they are aligned."""
+    """Whether the accelerator can bring the pixels of this problem, if the array is aligned to 16 bytes."""
     return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and problem.c % 4 == 0
 
 

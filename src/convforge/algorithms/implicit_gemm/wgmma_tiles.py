@@ -34,13 +34,16 @@ RESIDENT_STAGES = (4, 3, 2)
 # Steps up to which filters stay: each has a barrier.
 MOST_RESIDENT = 36
 
-# By which the configs are ordered before any is timed; fitted to times on an H100. Rates of one multiprocessor in a
-# clock cycle: multiply-adds of 16 bits, bytes that its tensor cores read from shared memory, bytes that it loads, those
-# of filters one copy after the other, and bytes that it loads and stores. And cycles: of each step, of each copy of
-# filters, from a tile's last product to the next one's first, for each 128 outputs of a tile, and of a launch.
+# The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
+# multiprocessor.
+# In a cycle: multiply-adds of the tensor cores, bytes that they read from shared memory, bytes that the accelerator
+# loads, and bytes that it loads and stores.
 PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 50
-STEP_CYCLES, COPY_CYCLES, FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 16, 106, 475, 25, 2400
-# A ring of so many stages hides what copies take; for each that is missing, a tile takes so much longer.
+# Cycles of a step, and of each copy of filters.
+STEP_CYCLES, COPY_CYCLES = 16, 106
+# Finishing: cycles of a tile, and of each 128 outputs; cycles of a launch.
+FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
+# A ring of DEEP stages hides how long copies take. For each stage that is missing, a tile takes this share longer.
 DEEP, SHALLOW = 4, 0.083
 
 # Tiles and pixels are counted in 32 bits, and a block looks ahead.
@@ -85,7 +88,7 @@ class WgmmaConfig(Config):
         return (self.columns, high) if self.filters_on_m else (high, self.columns)
 
 
-# What every problem that can be taken at all can be taken with.
+# The config with the smallest tiles: a problem that it cannot take has no config.
 SMALLEST = WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2)
 
 
