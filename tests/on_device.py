@@ -20,7 +20,7 @@ from convforge.problem.types import is_integer, itemsize
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
 # Methods that the emulator refuses, as it has not what they are made of.
-GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_split")
+GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split")
 
 
 def in_the_other_layout(text: str) -> str | None:
@@ -60,10 +60,11 @@ def takes(algorithm: Any, text: str) -> bool:
         side_by_side = 16 % pixel == 0 or 12 % pixel == 0
         return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
-        return algorithm.backend == "cuda" and _is_of_rows_of_halves(problem)
+        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":
+        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float32"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":
-        floats = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} == {"float32"}
-        return algorithm.backend == "cuda" and floats and problem.groups == 1 and problem.k > 0 and problem.taps >= 32
+        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float32"}) and problem.taps >= 32
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         planes = problem.n * problem.groups * -(-problem.k_per_group // 4)
@@ -97,12 +98,10 @@ def _is_of_halves(problem: Conv2dProblem) -> bool:
     return alone and halves and narrow and whole
 
 
-def _is_of_rows_of_halves(problem: Conv2dProblem) -> bool:
-    """Whether it is of 16-bit floats of one type in NHWC, in rows of whole vectors, with zeros around."""
-    halves = {problem.x_dtype, problem.w_dtype, problem.out_dtype} in ({"float16"}, {"bfloat16"})
-    side_by_side = problem.x_layout == problem.out_layout == "NHWC" and problem.groups == 1
-    whole = problem.c % 8 == problem.k % 8 == 0 < min(problem.c, problem.k)
-    return halves and side_by_side and whole and problem.padding_mode == "zeros"
+def _is_for_tensor_cores(problem: Conv2dProblem, *types: set[str]) -> bool:
+    """Whether x and w are of one of these types, and a group has channels enough."""
+    alike = {problem.x_dtype, problem.w_dtype} in types and problem.out_dtype in (problem.x_dtype, "float32")
+    return alike and (problem.groups == 1 or problem.c_per_group >= 8)
 
 
 def _has_few_rows(problem: Conv2dProblem) -> bool:

@@ -399,7 +399,9 @@ def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]]
         if (args := step.fill(buffers)) is not None:
             found.append((step, args))
         elif step.otherwise is not None:
-            if (instead := _filled(step.otherwise().steps, buffers)) is None:
+            plan = step.otherwise()
+            instead = None if plan.workspace_bytes else _filled(plan.steps, buffers)
+            if instead is None:
                 return None
             found += instead
     return found

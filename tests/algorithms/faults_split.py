@@ -17,14 +17,7 @@ PATCHES = Run(
     SplitConfig(True, True, True, 1, 64, False, 2, 3, False, 2),
 )  # fmt: skip
 PIXELS = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3, False, 2))
-GATHERED = replace(
-    PATCHES, problem="n2c72h13w12_k70r3s3_p1_reflect_f32_nchw", config=replace(PATCHES.config, gather=True)
-)
-NEAR = replace(GATHERED, problem="n2c70h13w12_k70r3s3_p1_replicate_f32_nhwc")
-PIXELS_GATHERED = replace(
-    PATCHES, problem="n2c72h14w13_k72r3s3_st2_p1_f32_nchw", config=replace(PIXELS.config, gather=True)
-)
-CONSTANT = replace(GATHERED, problem="n1c72h13w12_k70r3s3_p1_constant9.0_f32_nchw")
+GROUPS = replace(PATCHES, problem="n2c80h13w11_k80r3s3_p1_g2_f32_nhwc")
 # Kinds of split_inputs.py.
 CHANNEL, PIXEL, UNSEEN, FAR = (
     replace(PATCHES, problem="n1c72h13w12_k70r3s3_p1_f32_nhwc", kind=kind)
@@ -37,8 +30,7 @@ SPLIT_FAULTS = [
         ("the first half of a slice twice", "stage.c + half * ROW_CHANNELS / 2", "stage.c"),
         ("no padding above", "h = at.p * STRIDE_H - conv.top;", "h = at.p * STRIDE_H;"),
         ("no padding on the left", "w = at.q * STRIDE_W - conv.left, h", "w = at.q * STRIDE_W, h"),
-        ("the first picture for all", "args.pixels, c, w, h, at.n, there);\n            else",
-         "args.pixels, c, w, h, 0, there);\n            else"),
+        ("the first picture for all", "args.pixels, c, w, h, at.n, there);", "args.pixels, c, w, h, 0, there);"),
         ("halves of a stage in plain order", "PIECES / 2 * part + piece);", "PIECES / 2 * part + i);"),
         ("raw pixels in plain order", "(piece ^ pixel % PIECES) * 16", "piece * 16"),
         ("no low halves of pixels", "make_uint4(l[0], l[1], l[2], l[3])", "make_uint4(0, 0, 0, 0)"),
@@ -51,27 +43,16 @@ SPLIT_FAULTS = [
         ("the scale of the stage before", "downs = bars.down[pixels.stage], down = downs[0]",
          "downs = bars.down[pixels.stage], down = 1"),
         ("the next filter's scale", "? args.scales[k] : 1", "? args.scales[k ^ 1] : 1", replace(PATCHES, kind="wide")),
-        ("the neighbour's bias", "if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k, out.p",
-         "if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k ^ 1, out.p"),
-        ("results of the upper rows at those of the lower", "to[8 * half * of_k]", "to[0]"),
         ("the upper rows of pixels twice", "FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH", "0", PIXELS),
         ("the first tap's pixels for all", "stage.tap % S * DILATION_W,\n", "0,\n", PIXELS),
-        ("the first of two neighbours twice", "make_float2(pair[0], pair[1])", "make_float2(pair[0], pair[0])", PIXELS),
-        ("the first channels of each slice", "place(conv.x_strides, n, stage.c, row, column)",
-         "place(conv.x_strides, n, 0, row, column)", GATHERED),
-        ("the next row of the picture", "h = p * STRIDE_H - conv.top + pixel / PATCH_W",
-         "h = p * STRIDE_H - conv.top + pixel / PATCH_W + 1", GATHERED),
-        ("the same channel again and again", "from + c * step, exists, seen", "from, exists, seen", NEAR),
-        ("one channel of the last slice", "for (int c = 0; c < ROW_CHANNELS; c++, from += step) {",
-         "for (int c = 0; c < 1; c++, from += step) {", GATHERED),
-        ("zeros for what stands outside", "if (BORDER == CONSTANT && seen && !there)", "if (false)",
-         CONSTANT),
-        ("a tap that is not taken", "conv.left + stage.tap % S * DILATION_W;", "conv.left;", PIXELS_GATHERED),
+        ("the first group's channels for all", "c = at.c + stage.c + half", "c = stage.c + half", GROUPS),
+        ("computed plainly from the first group's channels", "plainly(args.conv, k, at.c, out)",
+         "plainly(args.conv, k, 0, out)", replace(GROUPS, kind="small channels")),
         ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", UNSEEN),
         ("small pixels split as they are", "full >= FULL || some << 1 == 0", "true", PIXEL),
         ("numbers out of reach split as they are", "&& !cannot_split(largest.all)", "", FAR),
-        ("computed plainly from the first tap alone", "conv.w + (static_cast<long long>(k) * TAPS + tap) * C",
-         "conv.w + static_cast<long long>(k) * TAPS * C", CHANNEL),
+        ("computed plainly from the first tap alone", "(static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS",
+         "static_cast<long long>(k) * TAPS * FILTER_CHANNELS", CHANNEL),
         ("computed plainly, of the first row alone", "column + e / 4 * 8 + e % 2, k", "column + e % 2, k", CHANNEL),
         ("computed plainly, without padding", "inside(out.p * STRIDE_H - conv.top", "inside(out.p * STRIDE_H", CHANNEL),
     ),

@@ -1,6 +1,6 @@
 """Planted faults of implicit_gemm_wgmma, which a GPU must notice, as the emulator has no wgmma: see faults.py.
 
-None of them lets a block wait for ever.
+None of them lets a block wait for ever. Those of pixel_rows are noticed on the emulator, by the rows that it makes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ PIXELS = replace(PATCHES, config=WgmmaConfig(False, False, False, 1, 64, False, 
 STRIDED = Run(
     "implicit_gemm_wgmma", "n2c72h14w13_k72r3s3_st2_p1_f16_nhwc", WgmmaConfig(False, True, True, 1, 64, False, 2, 2)
 )
+# Groups whose tiles are not whole; pictures that are turned, results that threads store; TF32.
+GROUPS = Run("implicit_gemm_wgmma", "n2c64h13w11_k80r3s3_p1_g2_f16_nhwc_+scale:channel+bias",
+             replace(PATCHES.config, scattered=True))  # fmt: skip
+TURNED = Run("implicit_gemm_wgmma", "n2c60h13w11_k72r3s2_p1_reflect_g2_f16_nchw_+scale:channel+bias+residual+relu",
+             replace(PATCHES.config, turned=True, scattered=True))  # fmt: skip
+FOUR = replace(TURNED, problem="n2c64h12w12_k72r3s3_p1_f16_nchw")
+TWO = replace(TURNED, problem="n2c64h12w14_k72r3s3_p1_f16_nchw")
+IN_NHWC = Run("implicit_gemm_wgmma", "n2c70h13w11_k70r3s2_p1_constant9.0_f16_nhwc_+bias",
+              replace(PIXELS.config, turned=True, scattered=True))  # fmt: skip
+TF32 = Run("implicit_gemm_tf32", "n2c40h13w12_k72r3s2_p1_f32_nhwc_math-tf32",
+           replace(PIXELS.config, scattered=True))  # fmt: skip
 # More tiles than two for each multiprocessor.
 MANY = replace(PATCHES, problem="n40c64h14w13_k72r3s3_p1_f16_nhwc")
 
@@ -34,11 +45,29 @@ WGMMA_FAULTS = [
          "step / TAPS * ROW_CHANNELS, 0, k,"),
         ("the first filters for every tile", "step % TAPS, k, 0,", "step % TAPS, 0, 0,"),
         ("the residual of the tile's first row", "at.p + pixel / TILE_W", "at.p"),
+        ("the first group's filters for all", "k = group * K_GROUP + (i", "k = (i", GROUPS),
+        ("channels of the first group for all", "c = group * C_GROUP;", "c = 0;", GROUPS),
+        ("tiles of a group counted on in the next", "(i - group * OF_GROUP) * BLOCK_FILTERS", "i * BLOCK_FILTERS",
+         GROUPS),
+        ("the neighbour's bias", "pairs[r].at[i] = finished(conv, out.n, k, out.p",
+         "pairs[r].at[i] = finished(conv, out.n, k ^ 1, out.p", TURNED),
+        ("results of the upper rows at those of the lower", "k = at.k + row + 8 * half;", "k = at.k + row;", TURNED),
+        ("pixels of the neighbouring lane left out", "odd ? first : second, 1)", "odd ? first : second, 0)", FOUR),
+        ("four pixels one row too high", "to[AT_ONCE - 1] - 2 : to[0]", "to[0] - 2 : to[0]", FOUR),
+        ("a pair of pixels one too far", "*>(to[r]) = pairs[r]", "*>(to[r] + 2) = pairs[r]", TWO),
+        ("the second of two pixels left out", "if (next.there) conv", "if (false) conv", TURNED),
+        ("the neighbour's pixel", "sum = sums[4 * (j + r) + 2 * half + i]", "sum = sums[4 * (j + r) + 2 * half]",
+         TURNED),
+        ("a pair of filters one too far", "*>(here) = pair;", "*>(here + 2) = pair;", IN_NHWC),
+        ("the second of two filters left out", "here[of_k] = pair.at[1];", "(void)of_k;",
+         replace(TURNED, config=IN_NHWC.config)),
+        ("slices of floats as if they were of 16 bits", "ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES", "ROW_CHANNELS = 64",
+         TF32),
         ("every tile from the first column on", "q = number - row * columns.by;", "q = 0;", STRIDED),
     ),
     *of_file("implicit_gemm/wgmma.cu", PATCHES,
-        ("the first slice of channels twice", "c = (PATCH ? i : i / TAPS) * ROW_CHANNELS", "c = 0"),
-        ("16 channels of each row alone", "of_filters + PIECE * i, of_pixels + PIECE * i", "of_filters, of_pixels"),
+        ("the first slice of channels twice", "c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS", "c = at.c"),
+        ("16 channels of each row alone", "PIXEL_PITCH) + PIECES * i", "PIXEL_PITCH)"),
         ("no padding above", "h = at.p * STRIDE_H - conv.top", "h = at.p * STRIDE_H"),
         ("no padding on the left", "w = at.q * STRIDE_W - conv.left", "w = at.q * STRIDE_W"),
         ("the neighbour's bias", "finished(conv, out.n, k[i], out.p, out.q, sums[i])",
@@ -48,8 +77,9 @@ WGMMA_FAULTS = [
          "narrow_pair<out_t>(second, first)",
          replace(PATCHES, problem="n1c64h13w11_k64r3s3_p1_f16_nhwc")),
         ("the first picture for all", "args.pixels, c, w, h, at.n, there);", "args.pixels, c, w, h, 0, there);"),
-        ("sums that go on from tile to tile", "step | i);\n                        else",
-         "1);\n                        else", MANY),
+        ("sums that go on from tile to tile", "of_filters, of_pixels, adds || i > 0", "of_filters, of_pixels, true",
+         MANY),
+        ("every group's channels those of the first", "c = at.c + (PATCH", "c = (PATCH", GROUPS),
         ("the upper rows of pixels twice", "row * 8 * PIXEL_PITCH", "0", PIXELS),
         ("the first tap's pixels for all", "tap % S * DILATION_W,\n", "0,\n", PIXELS),
         ("results of the upper rows at those of the lower", "pixel = FILTERS_ON_M ? 0 : 64 * row", "pixel = 0", PIXELS),
@@ -60,5 +90,19 @@ WGMMA_FAULTS = [
     *of_file("include/device/wgmma.cuh", PATCHES,
         ("no swizzle", "SWIZZLE_128 = 1ull << 62", "SWIZZLE_128 = 0ull"),
         ("addresses cut off", "& 0x3fff;", "& 0x3ff;"),
+    ),
+]  # fmt: skip
+
+ROWS_FAULTS = [
+    *of_file("implicit_gemm/pixel_rows.cu", TURNED,
+        ("the next pixel", "row = pixel / args.width;", "row = (pixel + 1) / args.width;"),
+        ("no padding on the left", "row * args.width - args.left", "row * args.width"),
+        ("the first group's channels for all", "(group * C_GROUP + in_group) *", "in_group *"),
+        ("the next group's channels behind a group's own", "in_group >= C_GROUP", "false"),
+        ("the first picture for all", "place(conv.x_strides, n, 0, h", "place(conv.x_strides, 0, 0, h"),
+        ("the first square for all", "% args.squares * SIDE", "% args.squares * 0"),
+        ("rows turned before all have come", "    __syncthreads();\n", ""),
+        ("zeros for what stands outside", "value = stored<x_t>::of(args.conv.outside)", "value = x_t{}", IN_NHWC),
+        ("lines as if they were dense", "+ first + i) * PITCH", "+ first + i) * CHANNELS", IN_NHWC),
     ),
 ]  # fmt: skip

@@ -37,15 +37,17 @@ PROBLEMS = (
     "n1c20h11w13_k30r3s3_p2_constant9.0_f32_nchw", "n2c68h15w7_k72r3s3_st2_p1_f32_nchw",
     "n1c128h17w19_k200r3s3_p2x0x1x3_st1x2_f32_nhwc_+residual", "n1c64h14w14_k64r3s3_p1_flip_f32_nhwc",
     "n2c64h8w8_k64r3s3_p1_f32_nchw-kcrs-nhwc", "n1c4h9w9_k1r3s3_p1_f32_nchw", "n2c40h9w9_k40r3s3_p2_circular_f32_nhwc",
+    "n2c64h14w14_k64r3s3_p1_g2_f32_nhwc", "n2c144h9w8_k100r3s3_p1_g2_st2_f32_nhwc_+bias",
+    "n1c36h9w9_k40r3s3_p1_g2_f32_nchw",
     "n4c256h14w14_k256r3s3_p1_f32_nhwc", "n2c64h56w56_k256r1s1_f32_nchw_+residual+relu",
 )  # fmt: skip
 
 
 def configs(text: str) -> list[SplitConfig]:
-    """The default, and others from all along the list; some that the accelerator feeds are fed by threads too."""
+    """The default, and others from all along the list; some of them with pictures that are turned first, too."""
     found = list(METHOD.configs(parse_problem(text), gpu().facts))
     found = found[:: max(1, len(found) // 6)]
-    return [*found, *(replace(config, gather=True) for config in found[:2] if not config.gather)]
+    return [*found, *(replace(config, turned=True) for config in found[:2] if not config.turned)]
 
 
 @cache
@@ -117,7 +119,7 @@ def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
 @pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[4], PROBLEMS[6]])
 @pytest.mark.parametrize("ahead", [4, 3])
 def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
-    """Gaps that are whole vectors, which the accelerator goes round, and others, where threads copy the pixels."""
+    """Gaps that are whole vectors, which the accelerator goes round, and others, of which rows are made first."""
     torch = pytest.importorskip("torch")
     problem: Any = parse_problem(text)
     n, a, b, c = problem.x_shape
@@ -130,7 +132,7 @@ def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
 
 
 def test_a_nan_reaches_the_outputs_that_see_it() -> None:
-    for text in PROBLEMS[:8]:
+    for text in (*PROBLEMS[:8], *PROBLEMS[15:18]):
         for config in configs(text)[::4]:
             for kind in ("nan", "inf"):
                 verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)

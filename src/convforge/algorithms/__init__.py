@@ -27,7 +27,7 @@ from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
-from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma
+from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -67,7 +67,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
-    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma, ImplicitGemmSplit),
+    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma, ImplicitGemmTf32, ImplicitGemmSplit),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(

@@ -94,7 +94,8 @@ class Launch:
         if args is not None:
             self.runtime.launch(self.kernel, self.info, args, stream)
         elif self.otherwise is not None:
-            self.otherwise().execute(buffers, stream)
+            plan = self.otherwise()
+            plan.execute({**buffers, "workspace": plan.enough_workspace(None, stream)}, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@
 // Threads   four warpgroups of 128: one brings and splits pixels, two multiply, a thread of another asks for filters.
 //           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time; or, GATHER, threads copy them one by
-//           one, from any layout, at any border. They find the largest of a stage, make its scale, write the halves.
+// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time. Threads find the largest of a stage,
+//           make its scale, write the halves.
 // Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each
 //           stage high * low + low * high into others. Those products run on while the sums of the first are added.
 // Finish    sums go through the epilogue to out, by threads: neighbours of a warp have 8 neighbours of a row.
 // Range     where halves would not do, a tile is computed anew from floats (plainly), one multiply-add after the other:
 //           its pixels have Inf, NaN or numbers out of reach, or all numbers of a pixel, or of a channel, are so small
 //           beside the largest of the stage that they lose bits. *redone counts such tiles.
-// Needs     for the accelerator zeros at the border, NHWC, C a multiple of 4, addresses and strides of 16 bytes.
+// Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu makes such
+//           pixels of others.
 // Limit     tensor cores, which have three products to do; where filters are few, shared memory.
 #include "border.cuh"
 #include "split.cuh"
@@ -35,9 +36,9 @@ struct Split {
     Conv conv;
     Map pixels, filters;
     Tiling tiling;
+    int together;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
     unsigned *redone;
-    int pairs;  // two neighbouring outputs may be stored as one
 };
 
 struct Memory {
@@ -61,18 +62,6 @@ __device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(S
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
-__device__ inline float *number_at(unsigned char *raw, int pixel, int channel) {
-    const int half = channel / 32, piece = channel % 32 / 4;
-    return reinterpret_cast<float *>(raw + half * PIXEL_BYTES + piece_at(pixel, piece)) + channel % 4;
-}
-
-// One number to shared memory, of a channel that exists: that of the picture where it is there, else what stands
-// outside, where a window sees it; or zero.
-__device__ inline void gather(const Conv &conv, float *to, const float *from, bool exists, bool seen, bool there) {
-    if (BORDER == CONSTANT && seen && !there) *to = exists ? conv.outside : 0;
-    else copy_async<4>(to, from, exists && there);
-}
-
 // Producer: the stages of all tiles of a block, counted on.
 struct Stage {
     Place at;
@@ -84,62 +73,28 @@ __device__ inline Stage stage_of(const Split &args, int i) {
     return {place_of(args.tiling, tile), (PATCH ? stage : stage / TAPS) * ROW_CHANNELS, PATCH ? 0 : stage % TAPS};
 }
 
-// One thread asks for a stage's pixels; where they are copied one by one, all splitters do.
+// One thread asks for a stage's pixels, 32 channels after 32.
 __device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &bars, int i, int count, int thread) {
     const Conv &conv = args.conv;
+    if (thread != 0 || i >= count) return;
     unsigned char *to = memory->raw[i % RAW_STAGES];
-    if (!GATHER) {
-        if (thread != 0 || i >= count) return;
-        const Stage stage = stage_of(args, i);
-        const Place &at = stage.at;
-        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
-        unsigned long long *there = &bars.raw_there[i % RAW_STAGES];
-        expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
+    unsigned long long *there = &bars.raw_there[i % RAW_STAGES];
+    const Stage stage = stage_of(args, i);
+    const Place &at = stage.at;
+    const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+    expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int c = stage.c + half * ROW_CHANNELS / 2;
-            if (PATCH) copy_box(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, there);
-            else copy_pixels(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, stage.tap % S * DILATION_W,
-                             stage.tap / S * DILATION_H, there);
-        }
-        return;
+    for (int half = 0; half < 2; half++) {
+        const int c = at.c + stage.c + half * ROW_CHANNELS / 2;
+        if (PATCH) copy_box(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, there);
+        else copy_pixels(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, stage.tap % S * DILATION_W,
+                         stage.tap / S * DILATION_H, there);
     }
-    if (i < count) {
-        const Stage stage = stage_of(args, i);
-        constexpr int LANES = CHANNELS_NEAR ? 32 : 1;  // that share a pixel
-        for (int pixel = thread / LANES; pixel < PIXEL_ROWS; pixel += SPLITTERS / LANES) {
-            int n = stage.at.n, p = stage.at.p, q = stage.at.q, h, w;
-            if (PATCH) {
-                h = p * STRIDE_H - conv.top + pixel / PATCH_W, w = q * STRIDE_W - conv.left + pixel % PATCH_W;
-            } else {
-                const Output out = output_of(conv, args.tiling, stage.at, pixel);
-                n = out.n, h = out.p * STRIDE_H - conv.top + stage.tap / S * DILATION_H;
-                w = out.q * STRIDE_W - conv.left + stage.tap % S * DILATION_W;
-            }
-            const int row = inside(h, conv.H), column = inside(w, conv.W);
-            const bool seen = n < conv.N, there = seen && row >= 0 && column >= 0;
-            const index_t step = conv.x_strides.c;
-            const float *from = conv.x + (there ? place(conv.x_strides, n, stage.c, row, column) : 0);
-            if (CHANNELS_NEAR) {
-#pragma unroll
-                for (int c = thread % 32; c < ROW_CHANNELS; c += 32) {
-                    const bool exists = stage.c + c < C;
-                    gather(conv, number_at(to, pixel, c), from + c * step, exists, seen, there);
-                }
-            } else if (stage.c + ROW_CHANNELS <= C) {
-#pragma unroll
-                for (int c = 0; c < ROW_CHANNELS; c++, from += step)
-                    gather(conv, number_at(to, pixel, c), from, true, seen, there);
-            } else {
-                for (int c = 0; c < ROW_CHANNELS; c++, from += step) {
-                    const bool exists = stage.c + c < C;
-                    gather(conv, number_at(to, pixel, c), from, exists, seen, there);
-                }
-            }
-        }
-    }
-    copy_async_commit();
 }
+
+// Channels of the next group, which the accelerator brings with the last ones of this, count as zeros.
+constexpr bool MEETS_OTHERS = GROUPS > 1 && C_GROUP % ROW_CHANNELS != 0;
+__device__ inline float of_group(float v, int c) { return MEETS_OTHERS && c >= C_GROUP ? 0 : v; }
 
 // The largest of a stage's numbers, and the largest of that channel of a lane's two where it is less; channels of zeros
 // do not count.
@@ -147,7 +102,7 @@ struct Largest {
     float all, least;
 };
 
-__device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bars, int thread) {
+__device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bars, int first_c, int thread) {
     constexpr int PARTS = SPLITTERS / 16;  // a part's threads have four channels each
     const int part = thread / 16, half = thread % 16 / PIECES, piece = thread % PIECES;
     float column[4] = {};
@@ -158,6 +113,8 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
 #pragma unroll
         for (int i = 0; i < 4; i++) column[i] = largest_of(column[i], numbers[i]);
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++) column[i] = of_group(column[i], first_c + 4 * (thread % 16) + i);
     float4 *mine = reinterpret_cast<float4 *>(&bars.column[part][4 * (thread % 16)]);
     *mine = make_float4(column[0], column[1], column[2], column[3]);
     splitters_meet();
@@ -175,7 +132,7 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
 
 // The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits. Two
 // threads have a pixel, with 32 channels each; the second takes them in another order, so that both meet other banks.
-__device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int thread) {
+__device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int first_c, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
     const int part = thread % 2;
     bool keep = true;
@@ -188,7 +145,9 @@ __device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, 
                 const unsigned char *from = raw + part * PIXEL_BYTES;
                 const float4 a = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece));
                 const float4 b = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece + 1));
-                const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[j] = of_group(v[j], first_c + 32 * part + 8 * piece + j);
                 unsigned h[4], l[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
@@ -217,18 +176,14 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
     Ring<RAW_STAGES> from;
     Ring<PIXEL_STAGES> to{0, 1};
     for (int i = 0; i < count; i++, from.next(), to.next()) {
-        if (GATHER) {
-            copy_async_wait<RAW_STAGES - 1>();
-            splitters_meet();
-        } else {
-            await_bytes(&bars.raw_there[from.stage], from.parity);
-        }
+        await_bytes(&bars.raw_there[from.stage], from.parity);
         const unsigned char *raw = memory->raw[from.stage];
-        const Largest largest = largest_of_raw(raw, bars, thread);
+        const int first_c = MEETS_OTHERS ? stage_of(args, i).c : 0;
+        const Largest largest = largest_of_raw(raw, bars, first_c, thread);
         const Scale scale = scale_of(largest.all, SHIFT);
         const bool channels = largest.least * scale.up >= IN_FULL;
         await_bytes(&bars.pixels_read[to.stage], to.parity);
-        const bool rows = split_raw(raw, memory->pixels[to.stage], scale.up, thread);
+        const bool rows = split_raw(raw, memory->pixels[to.stage], scale.up, first_c, thread);
         const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
         if (thread % 32 == 0) bars.down[to.stage][thread / 32] = keep ? scale.down : 0;
         copies_may_overwrite();
@@ -240,24 +195,26 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
 }
 
 // Finish.
-__device__ inline float plainly(const Conv &conv, int k, const Output &out) {
+__device__ inline float plainly(const Conv &conv, int k, int first_c, const Output &out) {
     float sum = 0;
 #pragma unroll 1
     for (int tap = 0; tap < TAPS; tap++) {
         const int h = inside(out.p * STRIDE_H - conv.top + tap / S * DILATION_H, conv.H);
         const int w = inside(out.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
         const bool there = h >= 0 && w >= 0;
-        const float *x = conv.x + (there ? place(conv.x_strides, out.n, 0, h, w) : 0);
-        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * C;
+        const float *x = conv.x + (there ? place(conv.x_strides, out.n, first_c, h, w) : 0);
+        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS;
         const index_t step = conv.x_strides.c;
 #pragma unroll 4
-        for (int c = 0; c < C; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
+        for (int c = 0; c < FILTER_CHANNELS; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
     }
     return sum;
 }
 
 // What a tile's sums are multiplied by for filter k; 0 where its outputs are computed from floats.
-__device__ inline float scale_of_filter(const Split &args, int k) { return k < K ? args.scales[k] : 1; }
+__device__ inline float scale_of_filter(const Split &args, const Place &at, int k) {
+    return k < at.end() ? args.scales[k] : 1;
+}
 
 // A thread has sums of two of a warpgroup's 64 rows, 8 apart, and of two columns of each 8.
 __device__ inline void finish_plainly(const Split &args, const Place &at, int row, int column) {
@@ -265,73 +222,31 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
     for (int e = 0; e < SUMS; e++) {
         const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
         const Output out = output_of(args.conv, args.tiling, at, FILTERS_ON_M ? n : m);
-        if (out.there && k < K) finish(args.conv, out.n, k, out.p, out.q, plainly(args.conv, k, out));
+        if (out.there && k < at.end()) finish(args.conv, out.n, k, out.p, out.q, plainly(args.conv, k, at.c, out));
     }
 }
 
-__device__ inline void finish_tile(const Split &args, const Place &at, const float (&sums)[SUMS], int share,
-                                   bool plain) {
-    const Conv &conv = args.conv;
+__device__ inline void finish_tile(const Split &args, const Place &at, float (&sums)[SUMS], int share, bool plain) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
     const int row = 64 * share + 16 * warp + lane / 4, column = lane % 4 * 2;
     float downs[FILTERS_ON_M ? 2 : SUMS / 2];
 #pragma unroll
     for (int i = 0; i < (FILTERS_ON_M ? 2 : SUMS / 2); i++) {
-        downs[i] = scale_of_filter(args, at.k + (FILTERS_ON_M ? row + 8 * i : column + i / 2 * 8 + i % 2));
+        downs[i] = scale_of_filter(args, at, at.k + (FILTERS_ON_M ? row + 8 * i : column + i / 2 * 8 + i % 2));
         plain |= downs[i] == 0;
     }
     if (plain) {
         finish_plainly(args, at, row, column);
         return;
     }
-    const index_t of_k = conv.out_strides.c;
-    if constexpr (FILTERS_ON_M) {
-        Output outs[2] = {output_of(conv, args.tiling, at, column), output_of(conv, args.tiling, at, column + 1)};
 #pragma unroll
-        for (int j = 0; j < SUMS / 4; j++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const Output &out = outs[i];
-                out_t *to = conv.out + place(conv.out_strides, out.n, at.k + row, out.p, out.q);
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int k = at.k + row + 8 * half;
-                    const float sum = sums[4 * j + 2 * half + i] * downs[half];
-                    if (out.there && k < K) to[8 * half * of_k] = finished(conv, out.n, k, out.p, out.q, sum);
-                }
-            }
-            for (Output &out : outs) forward(conv, out);
-        }
-    } else {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const Output out = output_of(conv, args.tiling, at, row + 8 * half);
-            out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
-#pragma unroll
-            for (int j = 0; j < SUMS / 4; j++) {
-                out_t pair[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int k = at.k + column + 8 * j + i;
-                    const float sum = sums[4 * j + 2 * half + i] * downs[2 * j + i];
-                    pair[i] = out.there && k < K ? finished(conv, out.n, k, out.p, out.q, sum) : 0;
-                }
-                const int k = at.k + column + 8 * j;
-                out_t *here = to + 8 * j * of_k;
-                if (OUT_NEAR && args.pairs && out.there && k + 1 < K) {
-                    *reinterpret_cast<float2 *>(here) = make_float2(pair[0], pair[1]);
-                } else {
-                    if (out.there && k < K) here[0] = pair[0];
-                    if (out.there && k + 1 < K) here[of_k] = pair[1];
-                }
-            }
-        }
-    }
+    for (int e = 0; e < SUMS; e++) sums[e] *= downs[FILTERS_ON_M ? e / 2 % 2 : e / 4 * 2 + e % 2];
+    store_sums(args.conv, args.tiling, at, sums, row, column, args.together);
 }
 
 // Consumer.
 __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
-    constexpr int PARTS = 2, PRODUCTS = ROW_BYTES / STEP_BYTES / PARTS, PIECE = STEP_BYTES / 16;
+    constexpr int OF_PART = 2, PARTS = (PRODUCTS + 1) / OF_PART, PIECE = PRODUCT_BYTES / 16;
     const bool asks = threadIdx.x % WARPGROUP == 0;
     const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
     Ring<PIXEL_STAGES> pixels;
@@ -376,14 +291,14 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 for (int part = 0; part < PARTS; part++) {
                     products_begin();
 #pragma unroll
-                    for (int j = 0; j < PRODUCTS; j++) {
-                        const int at = PIECE * (part * PRODUCTS + j);
+                    for (int j = 0; j < OF_PART; j++) {
+                        const int at = PIECE * (part * OF_PART + j);
                         multiply(main, a_high + at, b_high + at, j);
                     }
                     products_are_asked();
 #pragma unroll
-                    for (int j = 0; j < PRODUCTS; j++) {
-                        const int at = PIECE * (part * PRODUCTS + j);
+                    for (int j = 0; j < OF_PART; j++) {
+                        const int at = PIECE * (part * OF_PART + j);
                         multiply(cross, a_high + at, b_low + at, tap | part | j);
                         multiply(cross, a_low + at, b_high + at, 1);
                     }
@@ -428,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();
-        if (!GATHER) prefetch_map(args.pixels);
+        prefetch_map(args.pixels);
         prefetch_map(args.filters);
     }
     __syncthreads();

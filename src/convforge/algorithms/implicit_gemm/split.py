@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.split_tiles import (
     PRODUCTS,
+    ROW_CHANNELS,
     SplitConfig,
-    can_copy,
     config_refusal,
     fitting,
     modelled_cycles,
     padded_channels,
     shared_bytes,
+    smallest,
     threads_of,
+    whole_groups,
 )
-from convforge.algorithms.implicit_gemm.wgmma import (
-    MAPS_KEPT,
-    TENSOR_PRODUCTS,
-    Tiling,
-    WithMaps,
-    device_refusal,
-    wgmma_lines,
-)
-from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, halves_map, pixels_map
-from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, pixels_map, rows_map
+from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
@@ -51,7 +42,7 @@ FEWEST_PRODUCTS = 32
 FEWEST = 32
 
 
-class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
+class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
 
     Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
@@ -72,84 +63,91 @@ class ImplicitGemmSplit(DeviceConvolution[SplitConfig]):
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "diamond")
 
+    path, kernel, struct = "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", "Split"
+
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
         return Work(problem.flops * PRODUCTS / TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
-        if _problem_refusal(problem) is not None or min(problem.c, problem.k) < FEWEST:
+        if self.problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < FEWEST:
             return None
         why = "many channels: three products of 16 bits on tensor cores for one of float32"
         return Preference(Rank.TENSOR_CORES, why)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if (reason := device_refusal(facts) or _problem_refusal(problem)) is not None:
-            return reason
-        if next(fitting(problem, facts), None) is not None:
-            return None
-        return config_refusal(problem, _smallest(problem), facts)
+    def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        """See :class:`OnTensorCores`."""
+        types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
+        if types != {"float32"}:
+            return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
+        if problem.taps < FEWEST_PRODUCTS:
+            return Reason(
+                "an output of fewer than {fewest} products is more exact in float32; these have {count}",
+                fewest=FEWEST_PRODUCTS, count=problem.taps,
+            )  # fmt: skip
+        return group_refusal(problem)
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitConfig]:
-        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
+    def config_refusal(self, problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
+        """See :class:`OnTensorCores`."""
+        return config_refusal(problem, config, facts)
+
+    def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[SplitConfig]:
+        """See :class:`OnTensorCores`."""
         fit = dict.fromkeys(fitting(problem, facts))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
-    def plan(self, problem: Conv2dProblem, config: SplitConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        shape, struct = Tiling.of(problem, config), _struct(problem)
-        prelude = constants(
-            PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=1,
-            BLOCK_N=config.columns, HALVES=2, GATHER=config.gather, CHANNELS_NEAR=problem.x_layout == "NHWC",
-            OUT_NEAR=problem.out_layout == "NHWC",
-            RAW_STAGES=config.raw_stages, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
-            FILTER_STAGES=filters_held(problem, config), SHARED_BYTES=shared_bytes(problem, config),
-        )  # fmt: skip
-        lines = (*conv_constants(problem), *prelude, *wgmma_lines(config.columns, "f16"))
-        source = KernelSource(
-            "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", lines, struct, "Split", feature="a"
-        )
-        kernel = runtime.compile(source)
-        grid = (min(shape.tiles, runtime.facts.cores),)
-        info = LaunchInfo("implicit_gemm_split", grid, (threads_of(config),), shared_bytes(problem, config), early=True)
+    def smallest(self, problem: Conv2dProblem) -> SplitConfig:
+        """See :class:`OnTensorCores`."""
+        return smallest(problem)
 
-        @lru_cache(maxsize=MAPS_KEPT)
-        def pixels_at(at: int, strides: tuple[int, ...]) -> AnyMap | None:
-            return pixels_map(problem, config, at, strides)
+    def any_way(self, config: SplitConfig) -> SplitConfig:
+        """See :class:`OnTensorCores`."""
+        return replace(config, turned=True)
 
-        @lru_cache(maxsize=MAPS_KEPT)
-        def filters_at(at: int) -> AnyMap:
-            return halves_map(problem, config, at, padded_channels(problem), 2)
+    def threads(self, config: SplitConfig) -> int:
+        """See :class:`OnTensorCores`."""
+        return threads_of(config)
 
-        def arguments(buffers: Buffers) -> Any:
-            args, encode = struct(), cast(WithMaps, runtime).tensor_map
-            x, filters = buffers["x"], buffers["w"].tensors
-            if not config.gather:
-                seen = pixels_at(address(x), tuple(x.strides))
-                if seen is None or seen.refusal() is not None:
-                    return None
-                args.put_map("pixels", seen, encode(seen))
-            held = filters_at(address(filters["halves"]))
-            args.put_map("filters", held, encode(held))
-            fill(args.conv, problem, buffers)
-            args.tiling = shape
-            args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
-            args.pairs = int(_in_pairs(problem, buffers["out"]))
-            return args
+    def shared_bytes(self, problem: Conv2dProblem, config: SplitConfig) -> int:
+        """See :class:`OnTensorCores`."""
+        return shared_bytes(problem, config)
 
-        gathering = None if config.gather else self._gathering(problem, config, runtime)
-        return Plan(
-            self, problem, config, runtime,
-            steps=[Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=gathering)],
-            prepare=SplitFilters(problem, runtime),
-        )  # fmt: skip
+    def of_group(self, problem: Conv2dProblem) -> int:
+        """See :class:`OnTensorCores`. Channels of the next group count as zeros where they are split."""
+        return whole_groups(problem)
 
-    def _gathering(self, problem: Conv2dProblem, config: SplitConfig, runtime: Runtime) -> Callable[[], Plan]:
-        """Give the plan whose threads copy the pixels, for arrays that the accelerator cannot bring; made once."""
-        return cache(lambda: self.plan(problem, replace(config, gather=True), runtime))
+    def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
+        """See :class:`OnTensorCores`."""
+        held = filters_held(problem, config, ROW_CHANNELS)
+        return {"NUMBER_BYTES": 2, "HALVES": 2, "FILTER_STAGES": held, "RAW_STAGES": config.raw_stages,
+                "FILTER_CHANNELS": problem.c_per_group}  # fmt: skip
+
+    def instruction(self, problem: Conv2dProblem) -> str:
+        """See :class:`OnTensorCores`."""
+        return "f16"
+
+    def maps(self, problem: Conv2dProblem, seen: Conv2dProblem, config: SplitConfig) -> Maps:
+        """See :class:`OnTensorCores`."""
+        channels = padded_channels(problem)
+
+        def halves(at: int, strides: tuple[int, ...]) -> AnyMap:
+            return rows_map(problem, config, at, "u16", channels, 2 * channels, ROW_CHANNELS, halves=2)
+
+        return {"pixels": (partial(pixels_map, seen, config, element="u32"), "x"), "filters": (halves, "halves")}
+
+    def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
+        """See :class:`OnTensorCores`."""
+        return SplitFilters(problem, runtime)
+
+    def fields(self) -> dict[str, Any]:
+        """See :class:`OnTensorCores`."""
+        return {"scales": ctypes.c_void_p, "redone": ctypes.c_void_p}
+
+    def put(self, args: Any, buffers: Buffers) -> None:
+        """See :class:`OnTensorCores`."""
+        filters = buffers["w"].tensors
+        args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
 
 
 class _SplitFilters(ctypes.Structure):
@@ -206,42 +204,3 @@ class SplitFilters(Preparation):
             "scales": ((k,), "float32"), "redone": ((1,), "int32"),
         }  # fmt: skip
         super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
-
-
-def _smallest(problem: Conv2dProblem) -> SplitConfig:
-    """The config with the smallest tiles: a problem that it cannot take has no config."""
-    gather = not can_copy(problem)
-    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, gather=gather, raw_stages=1)
-
-
-def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
-    if types != {"float32"}:
-        return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
-    if problem.groups != 1:
-        return Reason("every filter must see all channels; there are {groups} groups", groups=problem.groups)
-    if not problem.k or problem.taps < FEWEST_PRODUCTS:
-        return Reason(
-            "an output of fewer than {fewest} products is more exact in float32; these have {count}",
-            fewest=FEWEST_PRODUCTS, count=problem.taps if problem.k else 0,
-        )  # fmt: skip
-    return None
-
-
-def _in_pairs(problem: Conv2dProblem, out: Any) -> bool:
-    """Whether a thread may store two neighbouring outputs by one instruction: pairs lie at multiples of 8 bytes."""
-    near = problem.out_layout == "NHWC" and out.strides[3] == out.itemsize
-    return near and address(out) % 8 == 0 and all(step % 8 == 0 for step in out.strides[:3])
-
-
-@lru_cache(maxsize=64)
-def _struct_of(types: ElementTypes) -> Any:
-    fields = {
-        "conv": conv_struct(types), "pixels": MapField, "filters": MapField, "tiling": Tiling,
-        "scales": ctypes.c_void_p, "redone": ctypes.c_void_p, "pairs": ctypes.c_int,
-    }  # fmt: skip
-    return struct_with_maps("Split", fields.items())
-
-
-def _struct(problem: Conv2dProblem) -> Any:
-    return _struct_of(ElementTypes.of(problem))

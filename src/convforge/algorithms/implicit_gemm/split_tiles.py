@@ -11,13 +11,14 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     EXTRA_BYTES,
     MOST_RESIDENT,
     ROW_BYTES,
-    ROW_CHANNELS,
     TILE_W,
-    WgmmaConfig,
+    TilesConfig,
+    can_copy,
     copies_refusal,
     filters_held,
     patch_of,
     room_refusal,
+    seen_by,
     steps_of,
     tiling,
 )  # fmt: skip
@@ -25,8 +26,8 @@ from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Products of halves for one of floats.
-PRODUCTS = 3
+# Products of halves for one of floats; channels of a step, whose halves are a row.
+PRODUCTS, ROW_CHANNELS = 3, 64
 
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
@@ -45,8 +46,8 @@ SPLIT_BYTES = 2048
 PRODUCTS_A_CYCLE, READ_A_CYCLE = 1800, 79
 # Adding a step's sums to floats: cycles of a step, and of each column.
 ADD_CYCLES, ADD_COLUMN = 115, 1.4
-# Splitting: cycles of a stage, and of each pixel; of each pixel that threads copy before.
-STAGE_CYCLES, SPLIT_CYCLES, GATHER_CYCLES = 1860, 15, 29
+# Splitting: cycles of a stage, and of each pixel.
+STAGE_CYCLES, SPLIT_CYCLES = 1860, 15
 # Finishing: cycles of a tile, and of each column; cycles of a launch.
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 480, 16, 5400
 # With one stage alone in a ring, this share of the shorter of both works cannot run beside the other.
@@ -56,29 +57,31 @@ MOST_ALONE = 112
 
 
 @dataclass(frozen=True, slots=True)
-class SplitConfig(WgmmaConfig):
+class SplitConfig(TilesConfig):
     """Tiles and rings of :class:`ImplicitGemmSplit`; `rows` is 1.
 
     Attributes
     ----------
-    gather : bool
-        Threads copy pixels one by one, from any layout; else the tensor memory accelerator brings them.
     raw_stages : int
         Of the ring of pixels that are still floats.
     """
 
-    gather: bool = False
     raw_stages: int = 2
-
-
-def can_copy(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator can bring the pixels of this problem, if the array is aligned to 16 bytes."""
-    return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and problem.c % 4 == 0
 
 
 def padded_channels(problem: Conv2dProblem) -> int:
     """Channels of a split filter's row, which is a multiple of 16 bytes."""
-    return -(-problem.c // 8) * 8
+    return -(-problem.c_per_group // 8) * 8
+
+
+def whole_groups(problem: Conv2dProblem) -> int:
+    """Channels of a group as copies can begin at them, at multiples of 16 bytes."""
+    return problem.c_per_group if problem.groups == 1 else -(-problem.c_per_group // 4) * 4
+
+
+def must_turn(problem: Conv2dProblem) -> bool:
+    """Whether the accelerator cannot bring the pixels of this problem where they lie."""
+    return not can_copy(problem) or whole_groups(problem) != problem.c_per_group
 
 
 def threads_of(config: SplitConfig) -> int:
@@ -91,14 +94,14 @@ def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
     pixels, filters = config.block
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
     stage = -(-rows * ROW_BYTES // 1024) * 1024
-    held = filters_held(problem, config) * 2 * filters * ROW_BYTES
+    held = filters_held(problem, config, ROW_CHANNELS) * 2 * filters * ROW_BYTES
     return (config.raw_stages + config.pixel_stages) * 2 * stage + held + 1024
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
     most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem)
+    steps = steps_of(problem, ROW_CHANNELS)
     read = (64 + config.columns) * ROW_BYTES
     multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
@@ -108,12 +111,18 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
     at_once = (128 if config.columns <= MOST_ALONE else 96) // 2
     in_turns = -(-pixels // at_once) * at_once
-    split = stages * (in_turns * (GATHER_CYCLES if config.gather else SPLIT_CYCLES) + STAGE_CYCLES)
+    split = stages * (in_turns * SPLIT_CYCLES + STAGE_CYCLES)
     tile = max(products, split)
     if min(config.pixel_stages, config.raw_stages) < 2:
         tile += SHALLOW * min(products, split)
     finish = FINISH_CYCLES + OUTPUT_CYCLES * config.columns
     return most * (tile + (0 if config.ping_pong else finish)) + finish + START_CYCLES
+
+
+def smallest(problem: Conv2dProblem) -> SplitConfig:
+    """Give the config with the smallest tiles: a problem that it cannot take has no config."""
+    turned = must_turn(problem)
+    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, raw_stages=1)
 
 
 def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
@@ -122,32 +131,28 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
-    if not config.gather and not can_copy(problem):
-        return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros from outside: let threads gather")
-    if (not config.gather or config.patch) and (reason := copies_refusal(problem, config)) is not None:
+    if not config.turned and must_turn(problem):
+        return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
+    if (reason := copies_refusal(seen_by(problem, config, whole_groups(problem)), config)) is not None:
         return reason
     return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES + SPLIT_BYTES - 1024, facts)
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps = steps_of(problem)
+    steps = steps_of(problem, ROW_CHANNELS)
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
         if patch and problem.r * problem.s == 1:
             continue
         base = SplitConfig(patch, on_m, ping, 1, columns)
         pixels, filters = base.block
-        copied = copies_refusal(problem, base) is None
-        gather = not can_copy(problem) or not copied
-        if patch and not copied:
-            continue
-        if filters >= 2 * max(problem.k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
-        if filters >= problem.k and steps <= MOST_RESIDENT:
+        if filters >= problem.k and problem.groups == 1 and steps <= MOST_RESIDENT:
             rings = [*((True, *ring, 2) for ring in RESIDENT_STAGES), *rings]
         for resident, raw, split, held in rings:
-            config = SplitConfig(patch, on_m, ping, 1, columns, resident, split, held, gather, raw)
+            config = SplitConfig(patch, on_m, ping, 1, columns, resident, split, held, must_turn(problem), raw)
             if config_refusal(problem, config, facts) is None:
                 yield config
                 break

@@ -1,28 +1,29 @@
 // implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores; one warpgroup brings tiles, two multiply them.
 //
 // Since implicit_gemm: no thread gathers. The tensor memory accelerator brings pixels and filters to shared memory in
-// the order that the tensor cores read, and stores the results; threads only ask, wait and finish. x, w and out are of
-// 16 bits, in NHWC; sums are floats.
+// the order that the tensor cores read, and stores the results; threads only ask, wait and finish. x and w are of 16
+// bits, or floats whose first 19 bits are multiplied (TF32), in NHWC; sums are floats.
 //
 // Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, and two that multiply. Registers
 //           go from the one to the others.
-// Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels: 128 bytes
-//           a pixel or a filter, which is a row of either operand. A tile is BLOCK_PIXELS x BLOCK_FILTERS outputs; the
-//           blocks, one a multiprocessor, take tile after tile. Either operand may be the one of 64 rows a product:
-//           FILTERS_ON_M where that fits the outputs better.
-//           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch
-//           with halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
+// Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels of 16 bits
+//           or 32 floats: 128 bytes a pixel or a filter, which is a row of either operand. A tile is BLOCK_PIXELS x
+//           BLOCK_FILTERS outputs; the blocks, one a multiprocessor, take tile after tile. Either operand may be the
+//           one of 64 rows a product: FILTERS_ON_M where that fits the outputs better.
+//           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for a row of channels, as a
+//           patch with halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
 // Producer  a thread asks for pixels and another for filters, each ahead in a ring of its own (PIXEL_STAGES,
 //           FILTER_STAGES), whose barriers say what has landed and what is free again. RESIDENT: all filters stay.
 // Consumer  two warpgroups multiply. Together, each with half of a tile's rows; or in turn (PING_PONG), each with a
 //           tile of its own: one finishes while the other multiplies.
 // Finish    the epilogue on sums in registers, rounded and turned in shared memory to the order of out, stored by the
-//           accelerator while the next tile is multiplied.
-// Needs     zeros at the border; C and K multiples of 8, as rows are of 16 bytes; addresses and strides of 16 bytes.
+//           accelerator while the next tile is multiplied. SCATTERED: threads store them, in any layout and type.
+// Needs     zeros at the border; rows of channels, addresses and strides of 16 bytes. pixel_rows.cu makes such pixels
+//           of others. Groups: whole products of channels.
 // Limit     tensor cores; where K is small, memory.
 #include "wgmma_tiles.cuh"
 
-constexpr int OUT_BYTES = 64 * ROWS_64 * BLOCK_N * sizeof(out_t);  // of a warpgroup
+constexpr int OUT_BYTES = SCATTERED ? 1024 : 64 * ROWS_64 * BLOCK_N * 2;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
 
@@ -30,6 +31,7 @@ struct Wgmma {
     Conv conv;
     Map pixels, filters, results;
     Tiling tiling;
+    int together;  // SCATTERED: so many neighbouring outputs may be stored as one
 };
 
 struct Memory {
@@ -54,7 +56,7 @@ __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers 
         const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_there[ring.stage];
-            const int tap = PATCH ? 0 : i % TAPS, c = (PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            const int tap = PATCH ? 0 : i % TAPS, c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
             await_bytes(&bars.pixels_read[ring.stage], ring.parity);
             expect_bytes(there, PIXEL_ROWS * ROW_BYTES);
             if (PATCH) copy_box(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, there);
@@ -75,8 +77,9 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
     for (int i = 0; i < 2; i++) {
         Output out{};
         if (RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
-        const bool there = k[i] < K && (!RESIDUAL || out.there);
-        if (there) pair |= static_cast<unsigned>(finished(conv, out.n, k[i], out.p, out.q, sums[i]).bits) << 16 * i;
+        if (k[i] >= K || (RESIDUAL && !out.there)) continue;
+        const out_t value = finished(conv, out.n, k[i], out.p, out.q, sums[i]);
+        pair |= static_cast<unsigned>(reinterpret_cast<const unsigned short &>(value)) << 16 * i;
     }
     return pair;
 }
@@ -115,12 +118,31 @@ __device__ inline void store_results(const Wgmma &args, const Place &at, int row
     for (int i = 0; i < BOXES; i++) {
         const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * ROW_BYTES;
         const int k = at.k + 64 * (FILTERS_ON_M ? row : i), pixel = FILTERS_ON_M ? 0 : 64 * row;
+        if (GROUPS > 1 && k >= at.end()) continue;  // as many filters as a group has are whole boxes
         if (PATCH) store_box(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
         else store_box(args.results, from, k, at.first + pixel);
     }
 }
 
 // Consumer.
+// The products of a row of channels of a tile's pixels and filters, added to sums where there are any yet.
+__device__ __forceinline__ void multiply_row(float (&sums)[ROWS_64][SUMS], const unsigned char *pixels,
+                                             const unsigned char *filters, int share, bool adds) {
+    constexpr int PIECES = PRODUCT_BYTES / 16;
+#pragma unroll
+    for (int i = 0; i < PRODUCTS; i++)
+#pragma unroll
+        for (int t = 0; t < ROWS_64; t++) {
+            const int row = share * ROWS_64 + t;
+            const int filters_in = FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
+            const int pixels_in = FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
+            const auto of_filters = matrix_at(filters + filters_in, EIGHT_ROWS) + PIECES * i;
+            const auto of_pixels = matrix_at(pixels + pixels_in, PIXEL_PITCH) + PIECES * i;
+            if (FILTERS_ON_M) multiply(sums[t], of_filters, of_pixels, adds || i > 0);
+            else multiply(sums[t], of_pixels, of_filters, adds || i > 0);
+        }
+}
+
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
     const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
@@ -152,19 +174,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
                 const unsigned char *filter = memory->filters[stage];
                 products_begin();
-#pragma unroll
-                for (int i = 0; i < ROW_BYTES / STEP_BYTES; i++)
-#pragma unroll
-                    for (int t = 0; t < ROWS_64; t++) {
-                        const int row = share * ROWS_64 + t;
-                        const int filters_in = FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
-                        const int pixels_in = FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
-                        const auto of_filters = matrix_at(filter + filters_in, EIGHT_ROWS);
-                        const auto of_pixels = matrix_at(pixel + pixels_in, PIXEL_PITCH);
-                        constexpr int PIECE = STEP_BYTES / 16;
-                        if (FILTERS_ON_M) multiply(sums[t], of_filters + PIECE * i, of_pixels + PIECE * i, step | i);
-                        else multiply(sums[t], of_pixels + PIECE * i, of_filters + PIECE * i, step | i);
-                    }
+                multiply_row(sums, pixel, filter, share, step > 0);
                 products_are_asked();
                 await_products<1>();
                 arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT && filters_before >= 0);
@@ -181,19 +191,28 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         arrive_when(&bars.pixels_read[max(pixels_before, 0)], asks);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
 
-        if (asks) stores_have_read();
-        warpgroup_meets(warpgroup);
+        if constexpr (SCATTERED) {
+            const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
-        for (int t = 0; t < ROWS_64; t++) turn_results(args, at, sums[t], share * ROWS_64 + t, t, results);
-        copies_may_overwrite();
-        warpgroup_meets(warpgroup);
-        if (asks) {
+            for (int t = 0; t < ROWS_64; t++) {
+                const int row = 64 * (share * ROWS_64 + t) + 16 * warp + lane / 4;
+                store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.together);
+            }
+        } else {
+            if (asks) stores_have_read();
+            warpgroup_meets(warpgroup);
 #pragma unroll
-            for (int t = 0; t < ROWS_64; t++) store_results(args, at, share * ROWS_64 + t, t, results);
-            stores_are_asked();
+            for (int t = 0; t < ROWS_64; t++) turn_results(args, at, sums[t], share * ROWS_64 + t, t, results);
+            copies_may_overwrite();
+            warpgroup_meets(warpgroup);
+            if (asks) {
+#pragma unroll
+                for (int t = 0; t < ROWS_64; t++) store_results(args, at, share * ROWS_64 + t, t, results);
+                stores_are_asked();
+            }
         }
     }
-    if (asks) stores_are_done();
+    if (asks && !SCATTERED) stores_are_done();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(const __grid_constant__ Wgmma args) {
@@ -214,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
         barriers_are_there();
         prefetch_map(args.pixels);
         prefetch_map(args.filters);
-        prefetch_map(args.results);
+        if (!SCATTERED) prefetch_map(args.results);
     }
     __syncthreads();
     wait_for_earlier();

@@ -9,20 +9,22 @@ from itertools import product
 
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import MOST_PIXELS, MOST_UNITS, AnyMap, Im2colMap, TiledMap
+from convforge.backends.maps import ALIGNMENT, MOST_PIXELS, MOST_UNITS, AnyMap, Im2colMap, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# NumPy's name of a type -> that of PTX.
-TYPES = {"float16": "f16", "bfloat16": "bf16"}
+# Bytes of a row of channels, which is a step of one tap; of it, bytes of a product. Columns of outputs that a patch
+# serves: TILE_W of wgmma.cu.
+ROW_BYTES, PRODUCT_BYTES, TILE_W = 128, 32, 8
 
-# Channels of a step: a row of 128 bytes. Columns of outputs that a patch serves: TILE_W of wgmma.cu.
-ROW_CHANNELS, ROW_BYTES, TILE_W = 64, 128, 8
-
-# Columns of a product that are tried: multiples of 8 up to 256.
+# Columns of a product that are tried, multiples of 16 up to 256; those before them where a group has so few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
+FEW_COLUMNS = (16, 32, 48)
 MOST_COLUMNS = 256
+
+# Filters of a box of results.
+BOX_FILTERS = 64
 
 # Bytes of shared memory beside tiles: alignment to 1024, barriers, what the driver keeps for itself.
 EXTRA_BYTES = 1024 + 512 + 1024
@@ -51,8 +53,8 @@ MOST_COUNT = 2**29
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaConfig(Config):
-    """Tiles and rings of :class:`ImplicitGemmWgmma`.
+class TilesConfig(Config):
+    """Tiles and rings of an implicit GEMM on wgmma.
 
     Attributes
     ----------
@@ -70,6 +72,9 @@ class WgmmaConfig(Config):
         All filters stay in shared memory.
     pixel_stages, filter_stages : int
         Of the rings; the second counts where filters do not stay.
+    turned : bool
+        Another kernel first writes the picture to a workspace in rows that the accelerator can bring. It takes any
+        layout, border, number of channels and alignment.
     """
 
     patch: bool = True
@@ -80,6 +85,7 @@ class WgmmaConfig(Config):
     resident: bool = False
     pixel_stages: int = 4
     filter_stages: int = 4
+    turned: bool = False
 
     @property
     def block(self) -> tuple[int, int]:
@@ -88,21 +94,85 @@ class WgmmaConfig(Config):
         return (self.columns, high) if self.filters_on_m else (high, self.columns)
 
 
-# The config with the smallest tiles: a problem that it cannot take has no config.
-SMALLEST = WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2)
+@dataclass(frozen=True, slots=True)
+class WgmmaConfig(TilesConfig):
+    """Tiles and rings of :class:`ImplicitGemmWgmma`, and who stores the results.
+
+    Attributes
+    ----------
+    scattered : bool
+        Threads store the results one by one, in any layout; else the accelerator does.
+    """
+
+    scattered: bool = False
 
 
-def steps_of(problem: Conv2dProblem) -> int:
-    """Steps of a tile: taps times slices of 64 channels."""
-    return problem.r * problem.s * -(-problem.c // ROW_CHANNELS)
+def can_copy(problem: Conv2dProblem) -> bool:
+    """Whether the accelerator can bring the pixels of this problem, if the array is aligned to 16 bytes."""
+    rows = problem.c * itemsize(problem.x_dtype) % ALIGNMENT == 0
+    return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and rows
 
 
-def filters_held(problem: Conv2dProblem, config: WgmmaConfig) -> int:
-    """Steps whose filters are in shared memory at once."""
-    return steps_of(problem) if config.resident else config.filter_stages
+def whole_groups(problem: Conv2dProblem) -> int:
+    """Channels of a group, and those that must follow as zeros so that no product takes another group's."""
+    count, size = problem.c_per_group, itemsize(problem.x_dtype)
+    if problem.groups == 1:
+        return count
+    whole = (ROW_BYTES if count * size > ROW_BYTES else PRODUCT_BYTES) // size
+    return -(-count // whole) * whole
 
 
-def patch_of(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[int, int]:
+def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
+    """Give the problem on rows in a workspace, with what stands outside, and so many channels of a group."""
+    seen = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
+    if problem.padding_mode == "zeros":
+        return seen
+    top, bottom, left, right = problem.padding
+    return seen.replace(
+        h=problem.h + top + bottom, w=problem.w + left + right, padding=(0, 0, 0, 0), padding_mode="zeros",
+        padding_value=0.0,
+    )  # fmt: skip
+
+
+def seen_by(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> Conv2dProblem:
+    """Give the problem as the accelerator sees it."""
+    return rows_problem(problem, of_group) if config.turned else problem
+
+
+def must_turn(problem: Conv2dProblem) -> bool:
+    """Whether the accelerator cannot bring the pixels of this problem where they lie."""
+    return not can_copy(problem) or whole_groups(problem) != problem.c_per_group
+
+
+def can_store(problem: Conv2dProblem) -> bool:
+    """Whether the accelerator can store the result, of 16 bits, if the array is aligned to 16 bytes."""
+    whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
+    rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
+    return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
+
+
+def smallest(problem: Conv2dProblem) -> WgmmaConfig:
+    """Give the config with the smallest tiles: a problem that it cannot take has no config."""
+    ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
+    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, **ways)
+
+
+def row_channels(problem: Conv2dProblem) -> int:
+    """Channels of a step, as many as 128 bytes hold."""
+    return ROW_BYTES // itemsize(problem.x_dtype)
+
+
+def steps_of(problem: Conv2dProblem, channels: int) -> int:
+    """Steps of a tile, of one tap and so many channels each."""
+    return problem.r * problem.s * -(-problem.c_per_group // channels)
+
+
+def filters_held(problem: Conv2dProblem, config: TilesConfig, channels: int) -> int:
+    """Steps, of so many channels, whose filters are in shared memory at once."""
+    return steps_of(problem, channels) if config.resident else config.filter_stages
+
+
+def patch_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
     """Columns and rows of pixels that a tile sees by all taps."""
     down = config.block[0] // TILE_W
     return TILE_W + (problem.s - 1) * problem.dilation[1], down + (problem.r - 1) * problem.dilation[0]
@@ -113,14 +183,15 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
     pixels, filters = config.block
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
     stage = -(-rows * ROW_BYTES // 1024) * 1024
-    rings = config.pixel_stages * stage + filters_held(problem, config) * filters * ROW_BYTES
-    return rings + 2 * 64 * config.rows * config.columns * itemsize(problem.out_dtype) + 1024
+    rings = config.pixel_stages * stage + filters_held(problem, config, row_channels(problem)) * filters * ROW_BYTES
+    results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
+    return rings + 2 * results + 1024
 
 
-def tiling(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[int, int, int, int]:
+def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
     """All tiles; those along the filters; of a picture, those along a row and down."""
     pixels, filters = config.block
-    tiles_k = -(-problem.k // filters)
+    tiles_k = -(-problem.k_per_group // filters) * problem.groups
     if config.patch:
         across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
         return problem.n * across * down * tiles_k, tiles_k, across, down
@@ -131,9 +202,12 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
     pixels, filters = config.block
     most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem)
+    steps = steps_of(problem, row_channels(problem))
     read = 64 * ROW_BYTES + config.columns * ROW_BYTES  # of a step, for 64 rows
-    each = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE) + STEP_CYCLES
+    each = max(64 * config.columns * ROW_BYTES / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
+    if steps == problem.r * problem.s:  # a row has all channels, and what follows is not multiplied
+        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / ROW_BYTES
+    each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
@@ -153,8 +227,12 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
     """Why a config cannot be; None if it can."""
     if config.rows < 1 or not 8 <= config.columns <= MOST_COLUMNS or config.columns % 16:
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
-    if not config.filters_on_m and config.columns % ROW_CHANNELS:
+    if not config.scattered and not config.filters_on_m and config.columns % BOX_FILTERS:
         return Reason("results leave 64 filters at a time; {columns} columns are not", columns=config.columns)
+    if not config.scattered and not can_store(problem):
+        return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
+    if not config.turned and must_turn(problem):
+        return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
     if config.rows * config.columns > MOST_COLUMNS:
         return Reason(
             "{rows} products of {columns} columns have more sums than a thread has registers",
@@ -162,12 +240,12 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         )  # fmt: skip
     if config.pixel_stages < 2 or (config.filter_stages < 2 and not config.resident):
         return Reason("a stage is free one step after its products: at least two are needed")
-    if (reason := copies_refusal(problem, config)) is not None:
+    if (reason := copies_refusal(seen_by(problem, config, whole_groups(problem)), config)) is not None:
         return reason
     return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES - 1024, facts)
 
 
-def copies_refusal(problem: Conv2dProblem, config: WgmmaConfig) -> Reason | None:
+def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None:
     """Why the accelerator cannot bring a tile's pixels; None if it can."""
     pixels, _ = config.block
     if config.patch and problem.stride != (1, 1):
@@ -178,12 +256,14 @@ def copies_refusal(problem: Conv2dProblem, config: WgmmaConfig) -> Reason | None
         return Reason("a patch has at most {most} pixels along an axis", most=MOST_UNITS)
     if not config.patch and pixels > MOST_PIXELS:
         return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
-    if not config.patch and (fault := im2col_map(problem, config, 0, _dense(problem)).refusal()) is not None:
-        return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
+    if not config.patch:
+        fault = im2col_map(problem, config, 0, _dense(problem), element_of(problem.x_dtype)).refusal()
+        if fault is not None:
+            return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
     return None
 
 
-def room_refusal(problem: Conv2dProblem, config: WgmmaConfig, together: int, facts: DeviceFacts) -> Reason | None:
+def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, facts: DeviceFacts) -> Reason | None:
     """Why tiles of so many bytes, or so many of them, are too much; None if they are not."""
     if together > facts.block_shared_bytes:
         return Reason(
@@ -197,34 +277,44 @@ def room_refusal(problem: Conv2dProblem, config: WgmmaConfig, together: int, fac
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps = steps_of(problem)
-    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
+    steps, k = steps_of(problem, row_channels(problem)), problem.k_per_group
+    ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
+    widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
+    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         if patch and problem.r * problem.s == 1:
             continue
         rows = 1
         base = WgmmaConfig(patch, on_m, ping, rows, columns)
         pixels, filters = base.block
-        if filters >= 2 * max(problem.k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        idle = on_m and columns < COLUMNS[0]
+        # Threads store NCHW in pairs of pixels, which are columns.
+        idle |= not on_m and columns >= COLUMNS[0] and ways["scattered"] and problem.out_layout == "NCHW"
+        if idle or filters >= 2 * max(k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
-        if filters >= problem.k and steps <= MOST_RESIDENT:
+        if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
             rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
         for ring in rings:
-            config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring)
+            config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, **ways)
             if config_refusal(problem, config, facts) is None:
                 yield config
                 break
 
 
+def row_pitch(problem: Conv2dProblem, channels: int) -> int:
+    """Bytes from one row of so many channels to the next, a multiple of what the accelerator asks for."""
+    return -(-channels * itemsize(problem.x_dtype) // ALIGNMENT) * ALIGNMENT
+
+
 def _dense(problem: Conv2dProblem) -> tuple[int, int, int, int]:
-    size = itemsize(problem.x_dtype)
-    row = problem.w * problem.c
-    return size * problem.h * row, size * row, size * problem.c, size
+    pixel = row_pitch(problem, problem.c)
+    row = problem.w * pixel
+    return problem.h * row, row, pixel, itemsize(problem.x_dtype)
 
 
-def _element(problem: Conv2dProblem) -> str:
+def element_of(dtype: str) -> str:
     """Of a map: numbers are copied as they are."""
-    return f"u{8 * itemsize(problem.x_dtype)}"
+    return f"u{8 * itemsize(dtype)}"
 
 
 def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -232,55 +322,51 @@ def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
     return strides[2], strides[1], strides[0]
 
 
-def pixels_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
+def pixels_map(
+    problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
+) -> AnyMap | None:
     """The picture, in boxes that are patches, or in im2col mode; None where its channels do not lie side by side."""
     if strides[3] != itemsize(problem.x_dtype):
         return None
     if not config.patch:
-        return im2col_map(problem, config, at, strides)
+        return im2col_map(problem, config, at, strides, element)
     sizes = (problem.c, problem.w, problem.h, problem.n)
-    box = (ROW_BYTES // itemsize(problem.x_dtype), *patch_of(problem, config), 1)
-    return TiledMap(at, _element(problem), sizes, _outwards(strides), box, swizzle=ROW_BYTES)
+    box = (row_channels(problem), *patch_of(problem, config), 1)
+    return TiledMap(at, element, sizes, _outwards(strides), box, swizzle=ROW_BYTES)
 
 
-def im2col_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> Im2colMap:
+def im2col_map(
+    problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
+) -> Im2colMap:
     """The picture in im2col mode: a copy brings the pixels that one tap sees, of all positions of a tile."""
     top, bottom, left, right = problem.padding
     lower = (-left, -top)
     upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
     sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
-    channels = ROW_BYTES // itemsize(problem.x_dtype)
-    return Im2colMap(
-        at, _element(problem), sizes, _outwards(strides), lower, upper, channels, config.block[0], steps, ROW_BYTES
-    )
+    pixels, channels = config.block[0], row_channels(problem)
+    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, ROW_BYTES)
 
 
-def filters_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap:
-    """The packed filters: channels, taps, filters."""
-    return halves_map(problem, config, at, problem.c, 1)
-
-
-def halves_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, channels: int, halves: int) -> TiledMap:
-    """Filters of 16 bits: channels, taps, filters, and the arrays that they are made of."""
-    taps, row = problem.r * problem.s, 2 * channels
-    sizes, box = (channels, taps, problem.k, halves), (ROW_CHANNELS, 1, config.block[1], halves)
-    return TiledMap(at, "u16", sizes, (row, row * taps, row * taps * problem.k), box, swizzle=ROW_BYTES)
+def rows_map(
+    problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, pitch: int, together: int,
+    halves: int = 1,
+) -> TiledMap:  # fmt: skip
+    """Filters whose rows of so many channels lie `pitch` bytes apart, in boxes of channels `together`."""
+    taps = problem.r * problem.s
+    sizes, box = (channels, taps, problem.k, halves), (together, 1, config.block[1], halves)
+    return TiledMap(at, element, sizes, (pitch, pitch * taps, pitch * taps * problem.k), box, swizzle=ROW_BYTES)
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
     """The result, in boxes of 64 filters; None where it has gaps that these do not go round."""
-    size, element = itemsize(problem.out_dtype), _element(problem)
+    size, element = itemsize(problem.out_dtype), element_of(problem.out_dtype)
     pixels = config.columns if config.filters_on_m else 64
     if strides[3] != size:
         return None
     if config.patch:
-        of_picture, box = (problem.k, problem.q, problem.p, problem.n), (64, TILE_W, pixels // TILE_W, 1)
+        of_picture, box = (problem.k, problem.q, problem.p, problem.n), (BOX_FILTERS, TILE_W, pixels // TILE_W, 1)
         return TiledMap(at, element, of_picture, _outwards(strides), box, swizzle=ROW_BYTES)
     if strides[1] != problem.q * strides[2] or (strides[0] != problem.p * strides[1] and problem.n > 1):
         return None
     in_a_row = (problem.k, problem.n * problem.p * problem.q)
-    return TiledMap(at, element, in_a_row, (strides[2],), (64, pixels), swizzle=ROW_BYTES)
-
-
-# By the names that wgmma.cu has for the arrays.
-MAPS = {"pixels": pixels_map, "filters": filters_map, "results": results_map}
+    return TiledMap(at, element, in_a_row, (strides[2],), (BOX_FILTERS, pixels), swizzle=ROW_BYTES)

@@ -188,10 +188,15 @@ class WeightPacker(Preparation):
         The axes K, C, R, S of the packed filter, slowest first.
     dtype : str
         Its element type; by default the type of the sums.
+    whole : int
+        The fastest axis begins at multiples of so many elements; what lies between is left as it is.
     """
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:
+    def __init__(
+        self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "", whole: int = 1
+    ) -> None:
         sizes = dict(zip("KCRS", problem.w_shape, strict=True))
+        sizes[order[-1]] = -(-sizes[order[-1]] // whole) * whole
         shape = tuple(sizes[axis] for axis in order)
         steps = {axis: int(np.prod(shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
         packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))

@@ -12,7 +12,7 @@
 // With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
 //
 // The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
-// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them.
+// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, that both have rows of K.
 #pragma once
 #include "device.cuh"
 
@@ -26,7 +26,7 @@ __device__ inline unsigned long long matrix_at(const void *place, int pitch) {
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS_NAME ", 0;\n" WGMMA " {" SUM_NAMES "}, "
-                 A_NAME ", " B_NAME ", adds, 1, 1, 0, 0;\n}"
+                 A_NAME ", " B_NAME ", adds, 1, 1" MAJORS ";\n}"
                  : SUMS_OF(sums)
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }

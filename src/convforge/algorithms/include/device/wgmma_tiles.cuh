@@ -1,8 +1,9 @@
 // What implicit GEMMs on wgmma.cuh share: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one
-// tap and 64 channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after tile.
+// tap and a row of 128 bytes of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after
+// tile. A tile's filters are all of one group.
 //
-// The host says: PATCH, FILTERS_ON_M, PING_PONG, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT, and HALVES, the arrays of
-// 16 bits that filters are made of.
+// The host says: PATCH, FILTERS_ON_M, PING_PONG, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; NUMBER_BYTES, of a number
+// that is multiplied; HALVES, the arrays that filters are made of.
 // FILTERS_ON_M   filters are the operand of 64 rows a product and pixels that of BLOCK_N; else the other way round.
 // PING_PONG      the two warpgroups take turns with a tile each; else they share every tile.
 // PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
@@ -13,6 +14,7 @@
 // output_of(conv, tiling, place, pixel);
 //                                 picture, row and column of one of a tile's pixels
 // forward(conv, output);          on by 8 of the tile's pixels
+// store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
@@ -21,10 +23,13 @@
 #include "tensor_copies.cuh"
 #include "wgmma.cuh"
 
-constexpr int ROW_BYTES = 128, ROW_CHANNELS = 64, STEP_BYTES = 32;   // of a row; of 16 channels within it
-constexpr int TAPS = R * S, SLICES = (C + ROW_CHANNELS - 1) / ROW_CHANNELS, STEPS = TAPS * SLICES;
+constexpr int ROW_BYTES = 128, ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
+constexpr int TAPS = R * S, SLICES = (C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS, STEPS = TAPS * SLICES;
 constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
 constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
+// Products of a row, each of 32 bytes of it. Where one row has all channels of a group, what follows is not multiplied.
+constexpr int PRODUCT_BYTES = 32, LONGEST = SLICES > 1 ? ROW_BYTES : C_GROUP * NUMBER_BYTES;
+constexpr int PRODUCTS = (LONGEST + PRODUCT_BYTES - 1) / PRODUCT_BYTES;
 
 constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
 constexpr int BLOCK_M = 64 * ROWS_64 * GROUPS_OF_TILE;
@@ -46,8 +51,9 @@ struct Tiling {
 };
 
 struct Place {
-    int k, first;  // filter; pixel of all pictures, counted on
+    int k, c, first;  // filter; channel; pixel of all pictures, counted on
     int q, p, n;
+    __device__ int end() const { return GROUPS == 1 ? K : c / C_GROUP * K_GROUP + K_GROUP; }  // of the group's filters
 };
 
 // Picture, row and column of a number that counts them on.
@@ -58,9 +64,18 @@ __device__ inline void taken_apart(int number, const Divisor &rows, const Diviso
     p = row - n * rows.by;
 }
 
+// The first filter of tile number `i` along the filters, and the first channel of its group.
+__device__ inline void filters_of(int i, int &k, int &c) {
+    constexpr int OF_GROUP = (K_GROUP + BLOCK_FILTERS - 1) / BLOCK_FILTERS;
+    const int group = GROUPS == 1 ? 0 : i / OF_GROUP;
+    k = group * K_GROUP + (i - group * OF_GROUP) * BLOCK_FILTERS;
+    c = group * C_GROUP;
+}
+
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
     const int t = quotient(tile, tiling.tiles_k);
-    Place at{(tile - t * tiling.tiles_k.by) * BLOCK_FILTERS, t * BLOCK_PIXELS};
+    Place at{0, 0, t * BLOCK_PIXELS};
+    filters_of(tile - t * tiling.tiles_k.by, at.k, at.c);
     if (PATCH) {
         taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
@@ -94,6 +109,94 @@ __device__ inline void forward(const Conv &conv, Output &out) {
     }
 }
 
+template <class T, int COUNT>
+struct alignas(COUNT * sizeof(T)) Neighbours {
+    T at[COUNT];
+};
+
+// A thread has sums of two of 64 rows, 8 apart, and of two columns of each 8: `row` and `column` are the first ones.
+// `together` neighbours of the output may be stored as one: 1, 2, or, of 16 bits, 4.
+__device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const float (&sums)[SUMS],
+                                  int row, int column, int together) {
+    const index_t of_k = conv.out_strides.c;
+    const int end = at.end();
+    if constexpr (FILTERS_ON_M) {
+        constexpr int AT_ONCE = !OUT_NEAR && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
+        Output outs[AT_ONCE][2] = {{output_of(conv, tiling, at, column), output_of(conv, tiling, at, column + 1)}};
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; j += AT_ONCE) {
+#pragma unroll
+            for (int r = 1; r < AT_ONCE; r++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) outs[r][i] = outs[r - 1][i], forward(conv, outs[r][i]);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int k = at.k + row + 8 * half;
+                Neighbours<out_t, 2> pairs[AT_ONCE]{};
+                out_t *to[AT_ONCE];
+#pragma unroll
+                for (int r = 0; r < AT_ONCE; r++) {
+                    to[r] = conv.out + place(conv.out_strides, outs[r][0].n, k, outs[r][0].p, outs[r][0].q);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const Output &out = outs[r][i];
+                        const float sum = sums[4 * (j + r) + 2 * half + i];
+                        if (out.there && k < end) pairs[r].at[i] = finished(conv, out.n, k, out.p, out.q, sum);
+                    }
+                }
+                if constexpr (AT_ONCE == 2) {
+                    if (together == 4) {  // of two lanes, one stores four pixels of the first eight, one of the second
+                        const bool odd = threadIdx.x % 2;
+                        const unsigned first = reinterpret_cast<const unsigned &>(pairs[0]);
+                        const unsigned second = reinterpret_cast<const unsigned &>(pairs[AT_ONCE - 1]);
+                        const unsigned others = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
+                        const uint2 four = odd ? make_uint2(others, second) : make_uint2(first, others);
+                        out_t *from = odd ? to[AT_ONCE - 1] - 2 : to[0];
+                        const bool there = odd ? outs[AT_ONCE - 1][0].there : outs[0][0].there;
+                        if (there && k < end) *reinterpret_cast<uint2 *>(from) = four;
+                        continue;
+                    }
+                }
+#pragma unroll
+                for (int r = 0; r < AT_ONCE; r++) {
+                    if (k >= end) continue;
+                    if (!OUT_NEAR && together >= 2) {
+                        if (outs[r][0].there) *reinterpret_cast<Neighbours<out_t, 2> *>(to[r]) = pairs[r];
+                        continue;
+                    }
+                    const Output &next = outs[r][1];
+                    if (outs[r][0].there) *to[r] = pairs[r].at[0];
+                    if (next.there) conv.out[place(conv.out_strides, next.n, k, next.p, next.q)] = pairs[r].at[1];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) outs[0][i] = outs[AT_ONCE - 1][i], forward(conv, outs[0][i]);
+        }
+    } else {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const Output out = output_of(conv, tiling, at, row + 8 * half);
+            out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; j++) {
+                Neighbours<out_t, 2> pair{};
+                const int k = at.k + column + 8 * j;
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (out.there && k + i < end)
+                        pair.at[i] = finished(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i]);
+                out_t *here = to + 8 * j * of_k;
+                if (OUT_NEAR && together >= 2 && out.there && k + 1 < end) {
+                    *reinterpret_cast<Neighbours<out_t, 2> *>(here) = pair;
+                } else {
+                    if (out.there && k < end) here[0] = pair.at[0];
+                    if (out.there && k + 1 < end) here[of_k] = pair.at[1];
+                }
+            }
+        }
+    }
+}
+
 __device__ constexpr int tap_offset(int tap) {
     return PATCH ? (tap / S * DILATION_H * PATCH_W + tap % S * DILATION_W) * ROW_BYTES : 0;
 }
@@ -102,7 +205,8 @@ __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsig
                                      unsigned long long *there, unsigned long long *read) {
     Ring<FILTER_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
-        const int k = (tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by) * BLOCK_FILTERS;
+        int k, c;
+        filters_of(tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by, k, c);
         for (int step = 0; step < STEPS; step++, ring.next()) {
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);

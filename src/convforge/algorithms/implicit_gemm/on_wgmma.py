@@ -1,0 +1,255 @@
+"""What implicit GEMMs on Hopper's tensor cores share on the host: how a config becomes a plan."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, ClassVar, Protocol, TypeVar, cast
+
+from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
+from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, seen_by, tiling
+from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
+from convforge.algorithms.include.divide import Divisor, divisor
+from convforge.algorithms.include.element_types import ElementTypes
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import evenly
+from convforge.backends.architecture import Architecture
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.maps import AnyMap
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.structs import MapField, struct_with_maps
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+
+# The architecture whose tensor cores read both operands from shared memory.
+ARCHITECTURE = 90
+
+# Channels of a group, of several, that are worth a product.
+FEWEST_CHANNELS = 8
+
+# Maps of an array that a plan keeps: to encode one takes microseconds.
+MAPS_KEPT = 64
+
+# Multiply-adds of tensor cores in the time of one of a plain core: what the cost model counts.
+TENSOR_PRODUCTS = 12
+
+C = TypeVar("C", bound=TilesConfig)
+
+# An array's address and strides in bytes -> the map of it; None where it cannot be seen so.
+Seen = Callable[[int, tuple[int, ...]], AnyMap | None]
+
+# Of each map of a struct, what makes it, if it is used, and its array: "x", "out", or a prepared tensor.
+Maps = dict[str, tuple[Seen | None, str]]
+
+
+class WithMaps(Runtime, Protocol):
+    """A runtime whose device copies by maps."""
+
+    def tensor_map(self, seen: AnyMap) -> bytes:
+        """The bytes of a map, which the kernel takes as an argument."""
+        ...
+
+
+class OnTensorCores(DeviceConvolution[C]):
+    """An implicit GEMM whose tiles the tensor memory accelerator brings, and which wgmma multiplies.
+
+    The accelerator brings rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros from outside of
+    the picture. Of any other picture a kernel first writes such rows to the workspace. A plan that is called with
+    arrays which are not so aligned hands them to a plan of that kind, which is compiled when it is first needed.
+
+    Attributes
+    ----------
+    path, kernel, struct : str
+        The kernel's file, its name, and the struct that it is handed.
+    """
+
+    path: ClassVar[str]
+    kernel: ClassVar[str]
+    struct: ClassVar[str]
+
+    @abstractmethod
+    def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        """Why the kernel cannot compute such a problem on any device; None if it can."""
+
+    @abstractmethod
+    def config_refusal(self, problem: Conv2dProblem, config: C, facts: DeviceFacts) -> Reason | None:
+        """Why a config cannot be; None if it can."""
+
+    @abstractmethod
+    def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[C]:
+        """Configs worth a look, the fastest by a model of cycles first."""
+
+    @abstractmethod
+    def smallest(self, problem: Conv2dProblem) -> C:
+        """Give the config with the smallest tiles: a problem that it cannot take has no config."""
+
+    @abstractmethod
+    def any_way(self, config: C) -> C:
+        """Give the config that takes arrays of any alignment."""
+
+    @abstractmethod
+    def threads(self, config: C) -> int:
+        """Of a block."""
+
+    @abstractmethod
+    def shared_bytes(self, problem: Conv2dProblem, config: C) -> int:
+        """Shared memory of a block."""
+
+    @abstractmethod
+    def of_group(self, problem: Conv2dProblem) -> int:
+        """Channels of a group in rows that are written to the workspace."""
+
+    @abstractmethod
+    def numbers(self, problem: Conv2dProblem, config: C) -> dict[str, Any]:
+        """Constants of this kernel alone."""
+
+    @abstractmethod
+    def instruction(self, problem: Conv2dProblem) -> str:
+        """The type of factors in PTX."""
+
+    @abstractmethod
+    def maps(self, problem: Conv2dProblem, seen: Conv2dProblem, config: C) -> Maps:
+        """Give the maps of the struct."""
+
+    @abstractmethod
+    def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
+        """What prepares the weights."""
+
+    def fields(self) -> dict[str, Any]:
+        """Further fields of the struct."""
+        return {}
+
+    def put(self, args: Any, buffers: Buffers) -> None:
+        """Fill them."""
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        if (reason := device_refusal(facts) or self.problem_refusal(problem)) is not None:
+            return reason
+        return None if self.ordered(problem, facts) else self.config_refusal(problem, self.smallest(problem), facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[C]:
+        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
+        return self.ordered(problem, facts)
+
+    def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := self.config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        # What the kernel sees: rows in a workspace have what stands outside within.
+        seen = seen_by(problem, config, self.of_group(problem))
+        rows = PixelRows(problem, seen, runtime) if config.turned else None
+        shape, shared = Tiling.of(problem, config), self.shared_bytes(problem, config)
+        maps = self.maps(problem, seen, config)
+        struct = _struct_of(ElementTypes.of(problem), self.struct, tuple(maps), tuple(self.fields().items()))
+        prelude = constants(
+            PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
+            BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
+            OUT_NEAR=problem.out_layout == "NHWC", SHARED_BYTES=shared, **self.numbers(problem, config),
+        )  # fmt: skip
+        lines = (*conv_constants(seen), *prelude, *wgmma_lines(config.columns, self.instruction(problem)))
+        kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
+        grid = (min(shape.tiles, runtime.facts.cores),)
+        info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, early=True)
+        used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            if rows is not None:
+                buffers = {**buffers, "x": rows.array(buffers)}
+            arrays = {**buffers["w"].tensors, "x": buffers["x"], "out": buffers["out"]}
+            for name, (make, which) in used.items():
+                array = arrays[which]
+                lies = make(address(array), tuple(array.strides))
+                if lies is None or lies.refusal() is not None:
+                    return None
+                args.put_map(name, lies, cast(WithMaps, runtime).tensor_map(lies))
+            fill(args.conv, seen, buffers)
+            args.tiling, args.together = shape, together(problem, buffers["out"])
+            self.put(args, buffers)
+            return args
+
+        any_way = self.any_way(config)
+        otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
+        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        return Plan(
+            self, problem, config, runtime, steps=[launch] if rows is None else [rows.launch, launch],
+            prepare=self.preparation(problem, runtime), workspace_bytes=0 if rows is None else rows.nbytes,
+        )  # fmt: skip
+
+
+def wgmma_lines(columns: int, kind: str) -> tuple[str, ...]:
+    """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
+
+    Examples
+    --------
+    >>> wgmma_lines(8, "f16")[2:4]
+    ('#define SUM_NAMES "%0, %1, %2, %3"', '#define SUMS_OF(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])')
+    """
+    sums, deep = columns // 2, 8 if kind == "tf32" else 16
+    names, operands = ", ".join(f"%{i}" for i in range(sums)), ", ".join(f'"+f"(d[{i}])' for i in range(sums))
+    return (
+        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{deep}.f32.{kind}.{kind}"',
+        f'#define MAJORS "{"" if kind == "tf32" else ", 0, 0"}"',
+        f'#define SUM_NAMES "{names}"',
+        f"#define SUMS_OF(d) {operands}",
+        *(f'#define {name}_NAME "%{sums + i}"' for i, name in enumerate(("A", "B", "ADDS"))),
+    )
+
+
+def device_refusal(facts: DeviceFacts) -> Reason | None:
+    """Why a device has no wgmma; None if it has."""
+    if facts.backend == "emulator":
+        return Reason("the emulator has no tensor cores that read shared memory (wgmma)")
+    if Architecture.parse(facts.architecture).number != ARCHITECTURE:
+        return Reason(
+            "{name} is {architecture}; the instruction wgmma is of sm_90 alone",
+            name=facts.name, architecture=facts.architecture,
+        )  # fmt: skip
+    return None
+
+
+def group_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Why groups have too few channels; None if they have enough."""
+    if problem.groups > 1 and problem.c_per_group < FEWEST_CHANNELS:
+        return Reason(
+            "a product takes 16 channels, and a group has {count}: fewer than {least} would waste most of it",
+            count=problem.c_per_group, least=FEWEST_CHANNELS,
+        )  # fmt: skip
+    return None
+
+
+def together(problem: Conv2dProblem, out: Any) -> int:
+    """How many neighbouring outputs a thread may store by one instruction: 4, 2 or 1, at most 8 bytes."""
+    near = 3 if problem.out_layout == "NHWC" else problem.out_layout.index("W")
+    count = problem.k_per_group if problem.out_layout == "NHWC" else problem.q
+    others = [step for axis, step in enumerate(out.strides) if axis != near]
+    for many in (4, 2):
+        nbytes = many * out.itemsize
+        aligned = nbytes <= 8 and address(out) % nbytes == 0 and all(step % nbytes == 0 for step in others)
+        if aligned and count % many == 0 and out.strides[near] == out.itemsize:
+            return many
+    return 1
+
+
+class Tiling(ctypes.Structure):
+    """struct Tiling of wgmma_tiles.cuh."""
+
+    _fields_ = [("tiles", ctypes.c_int), *((name, Divisor) for name in ("tiles_k", "across", "down", "P", "Q"))]
+
+    @classmethod
+    def of(cls, problem: Conv2dProblem, config: TilesConfig) -> Tiling:
+        """Those of a problem in a config."""
+        tiles, *counts = tiling(problem, config)
+        return cls(tiles, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
+
+
+@lru_cache(maxsize=64)
+def _struct_of(types: ElementTypes, name: str, maps: tuple[str, ...], fields: tuple[tuple[str, Any], ...]) -> Any:
+    fixed = {"tiling": Tiling, "together": ctypes.c_int}
+    own: Mapping[str, Any] = {"conv": conv_struct(types), **dict.fromkeys(maps, MapField), **fixed, **dict(fields)}
+    return struct_with_maps(name, own.items())
