@@ -75,7 +75,10 @@ PARTS: dict[str, dict[str, Part]] = {
         "blocks": Part("2048,8192", methods="direct_*", all_configs=True),
         "boxes": Part(methods="direct_boxes", all_configs=True),
         "gemm": Part("512,1024,2048,4096,8192", methods="gemm_*,cublas", all_configs=True, heavy=True),
-        "layers-b32": Part(methods="implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True),
+        "layers-b32": Part(
+            methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
+        ),
+        "dense": Part(methods="implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d"),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),
