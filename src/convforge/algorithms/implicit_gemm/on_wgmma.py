@@ -151,7 +151,8 @@ class OnTensorCores(DeviceConvolution[C]):
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             OUT_NEAR=problem.out_layout == "NHWC", SHARED_BYTES=shared, **self.numbers(problem, config),
         )  # fmt: skip
-        lines = (*conv_constants(seen), *prelude, *wgmma_lines(config.columns, self.instruction(problem)))
+        own = (*prelude, f"#define KERNEL {self.kernel}")
+        lines = (*conv_constants(seen), *own, *wgmma_lines(config.columns, self.instruction(problem)))
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
         grid = (min(shape.tiles, runtime.facts.cores),)
         info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, early=True)

@@ -140,7 +140,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
     A product differs from that of the float32 numbers by up to 2^-10 of it.
     """
 
-    name = "implicit_gemm_tf32"
+    name = kernel = "implicit_gemm_tf32"
     summary = "implicit GEMM of float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     since = "implicit_gemm_wgmma"
     precision = "tf32"
