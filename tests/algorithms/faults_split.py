@@ -14,9 +14,10 @@ from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
 # Ragged in every way: 13 x 11 outputs of tiles 8 wide, two slices of channels, two tiles of filters.
 PATCHES = Run(
     "implicit_gemm_split", "n2c72h13w12_k70r3s2_p1_d1x2_f32_nhwc_+scale:channel+bias+residual+relu",
-    SplitConfig(True, True, True, 1, 64, False, 2, 3, False, 2),
+    SplitConfig(True, True, True, 1, 64, False, 2, 3),
 )  # fmt: skip
-PIXELS = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3, False, 2))
+PIXELS = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3))
+BY_PIXELS = replace(PATCHES, config=SplitConfig(True, True, False, 1, 64, False, 2, 3, by_pixels=True))
 GROUPS = replace(PATCHES, problem="n2c80h13w11_k80r3s3_p1_g2_f32_nhwc")
 # Kinds of split_inputs.py.
 CHANNEL, PIXEL, UNSEEN, FAR = (
@@ -26,12 +27,12 @@ CHANNEL, PIXEL, UNSEEN, FAR = (
 
 SPLIT_FAULTS = [
     *of_file("implicit_gemm/split.cu", PATCHES,
-        ("the first slice of channels twice", "(PATCH ? stage : stage / TAPS) * ROW_CHANNELS", "0"),
-        ("the first half of a slice twice", "stage.c + half * ROW_CHANNELS / 2", "stage.c"),
+        ("the first slice of channels twice", "at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS", "at.c"),
+        ("the first half of a slice twice", "first_c + half * RAW_CHANNELS", "first_c"),
         ("no padding above", "h = at.p * STRIDE_H - conv.top;", "h = at.p * STRIDE_H;"),
         ("no padding on the left", "w = at.q * STRIDE_W - conv.left, h", "w = at.q * STRIDE_W, h"),
         ("the first picture for all", "args.pixels, c, w, h, at.n, there);", "args.pixels, c, w, h, 0, there);"),
-        ("halves of a stage in plain order", "PIECES / 2 * part + piece);", "PIECES / 2 * part + i);"),
+        ("halves of a stage in plain order", "2 * part + (i ^ upper))", "2 * part + i)"),
         ("raw pixels in plain order", "(piece ^ pixel % PIECES) * 16", "piece * 16"),
         ("no low halves of pixels", "make_uint4(l[0], l[1], l[2], l[3])", "make_uint4(0, 0, 0, 0)"),
         ("low times high left out", "multiply(cross, a_high + at, b_low + at, tap",
@@ -43,9 +44,11 @@ SPLIT_FAULTS = [
         ("the scale of the stage before", "downs = bars.down[pixels.stage], down = downs[0]",
          "downs = bars.down[pixels.stage], down = 1"),
         ("the next filter's scale", "? args.scales[k] : 1", "? args.scales[k ^ 1] : 1", replace(PATCHES, kind="wide")),
-        ("the upper rows of pixels twice", "FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH", "0", PIXELS),
-        ("the first tap's pixels for all", "stage.tap % S * DILATION_W,\n", "0,\n", PIXELS),
-        ("the first group's channels for all", "c = at.c + stage.c + half", "c = stage.c + half", GROUPS),
+        ("the upper rows of pixels twice", " : share * 8 * PIXEL_PITCH;", " : 0;", PIXELS),
+        ("one warpgroup's pixels for both", "share * BLOCK_N / 8 * PIXEL_PITCH", "0", BY_PIXELS),
+        ("results of one warpgroup's pixels for both", "BY_PIXELS ? BLOCK_N * share : 0", "0", BY_PIXELS),
+        ("the first tap's pixels for all", "at.n, tap % S * DILATION_W", "at.n, 0", PIXELS),
+        ("the first group's channels for all", "first_c = at.c + (PATCH", "first_c = (PATCH", GROUPS),
         ("computed plainly from the first group's channels", "plainly(args.conv, k, at.c, out)",
          "plainly(args.conv, k, 0, out)", replace(GROUPS, kind="small channels")),
         ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", UNSEEN),

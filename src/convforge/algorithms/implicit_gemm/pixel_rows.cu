@@ -34,13 +34,21 @@ __device__ inline Source source_of(const PixelRows &args, int n, int pixel) {
     return {conv.x + (there ? place(conv.x_strides, n, 0, h, w) : 0), seen, there};
 }
 
-__device__ inline x_t number_of(const PixelRows &args, const Source &source, int c) {
-    const int group = c / WHOLE_GROUP, in_group = c - group * WHOLE_GROUP;
-    x_t value{};
-    if (c >= CHANNELS || in_group >= C_GROUP) return value;
-    if (source.inside) value = source.first[(group * C_GROUP + in_group) * static_cast<index_t>(args.conv.x_strides.c)];
-    else if (BORDER == CONSTANT && source.seen) value = stored<x_t>::of(args.conv.outside);
-    return value;
+// Of a pixel's channels every STEP-th from c on, handed one by one to put(which, value).
+template <int STEP, class Put>
+__device__ __forceinline__ void bring(const PixelRows &args, const Source &source, int c, const Put &put) {
+    const index_t stride = args.conv.x_strides.c;
+    const x_t outside = BORDER == CONSTANT && source.seen ? stored<x_t>::of(args.conv.outside) : x_t{};
+    const x_t *from = source.first + (GROUPS == 1 ? c * stride : 0);
+#pragma unroll
+    for (int i = 0; i < SIDE / STEP; i++, c += STEP) {
+        const int group = GROUPS == 1 ? 0 : c / WHOLE_GROUP, in_group = c - group * WHOLE_GROUP;
+        if (GROUPS > 1) from = source.first + (group * C_GROUP + in_group) * stride;
+        x_t value{};
+        if (c < CHANNELS && in_group < C_GROUP) value = source.inside ? *from : outside;
+        if (GROUPS == 1) from += STEP * stride;
+        put(i * STEP, value);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * LINES) pixel_rows(const __grid_constant__ PixelRows args) {
@@ -50,26 +58,22 @@ extern "C" __global__ void __launch_bounds__(32 * LINES) pixel_rows(const __grid
     wait_for_earlier();
     if (CHANNELS_NEAR) {
 #pragma unroll
-        for (int i = 0; i < SIDE; i += LINES) {
-            const Source source = source_of(args, n, first + i + line);
-#pragma unroll
-            for (int j = 0; j < SIDE; j += 32) square[i + line][j + lane] = number_of(args, source, c0 + j + lane);
-        }
+        for (int i = 0; i < SIDE; i += LINES)
+            bring<32>(args, source_of(args, n, first + line + i), c0 + lane,
+                      [&](int c, x_t value) { square[line + i][lane + c] = value; });
     } else {
 #pragma unroll
-        for (int i = 0; i < SIDE; i += 32) {
-            const Source source = source_of(args, n, first + i + lane);
-#pragma unroll
-            for (int j = 0; j < SIDE; j += LINES) square[i + lane][j + line] = number_of(args, source, c0 + j + line);
-        }
+        for (int i = 0; i < SIDE; i += 32)
+            bring<LINES>(args, source_of(args, n, first + lane + i), c0 + line,
+                         [&](int c, x_t value) { square[lane + i][line + c] = value; });
     }
     __syncthreads();
-    const int pixels = args.height * args.width;
-    for (int i = line; i < SIDE && first + i < pixels; i += LINES) {
-        x_t *to = args.rows + (static_cast<long long>(n) * pixels + first + i) * PITCH + c0;
+    const int pixels = args.height * args.width, c = lane * WORD;
+    x_t *to = args.rows + (static_cast<long long>(n) * pixels + first + line) * PITCH + c0 + c;
 #pragma unroll
-        for (int j = lane * WORD; j < SIDE; j += 32 * WORD)
-            if (c0 + j < PITCH)
-                *reinterpret_cast<unsigned *>(to + j) = *reinterpret_cast<const unsigned *>(&square[i][j]);
-    }
+    for (int i = 0; i < SIDE; i += LINES, to += LINES * PITCH)
+#pragma unroll
+        for (int j = 0; j < SIDE; j += 32 * WORD)
+            if (first + line + i < pixels && c0 + c + j < PITCH)
+                *reinterpret_cast<unsigned *>(to + j) = *reinterpret_cast<const unsigned *>(&square[line + i][c + j]);
 }

@@ -3,11 +3,11 @@
 // Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters
 // come as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
 //
-// Threads   four warpgroups of 128: one brings and splits pixels, two multiply, a thread of another asks for filters.
+// Threads   four warpgroups of 128: one splits pixels, two multiply, two threads of another ask for pixels and filters.
 //           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  raw pixels come by the accelerator, 32 channels of 128 bytes at a time. Threads find the largest of a stage,
-//           make its scale, write the halves.
+// Producer  pixels come by the accelerator as floats, rows of 32 channels. Threads find the largest of a stage, make its
+//           scale, and write the halves where the floats were.
 // Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each
 //           stage high * low + low * high into others. Those products run on while the sums of the first are added.
 // Finish    sums go through the epilogue to out, by threads: neighbours of a warp have 8 neighbours of a row.
@@ -29,8 +29,7 @@ constexpr int PIECES = ROW_BYTES / 16;  // of a row
 constexpr int CONSUMER_REGISTERS = BLOCK_N > 112 ? 224 : BLOCK_N > 96 ? 216 : BLOCK_N > 64 ? 200 : 192;
 constexpr int ASKING_REGISTERS = 24;
 constexpr int SPLITTER_REGISTERS = (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
-constexpr int AT_ONCE = SPLITTER_REGISTERS > 56 ? 4 : 2;  // pieces that a thread splits side by side
-constexpr int RAW_BYTES = 2 * PIXEL_BYTES;              // 32 channels after 32
+constexpr int RAW_CHANNELS = 32;  // of a row of floats
 
 struct Split {
     Conv conv;
@@ -42,15 +41,13 @@ struct Split {
 };
 
 struct Memory {
-    alignas(1024) unsigned char raw[RAW_STAGES][RAW_BYTES];
     alignas(1024) unsigned char pixels[PIXEL_STAGES][2 * PIXEL_BYTES];
     alignas(1024) unsigned char filters[FILTER_STAGES][FILTER_BYTES];
 };
 static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long raw_there[RAW_STAGES];
-    unsigned long long pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
+    unsigned long long raw_there[PIXEL_STAGES], pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
     unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
     float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
@@ -62,33 +59,26 @@ __device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(S
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
-// Producer: the stages of all tiles of a block, counted on.
-struct Stage {
-    Place at;
-    int c, tap;
-};
-
-__device__ inline Stage stage_of(const Split &args, int i) {
-    const int tile = blockIdx.x + i / STAGES_OF_TILE * gridDim.x, stage = i % STAGES_OF_TILE;
-    return {place_of(args.tiling, tile), (PATCH ? stage : stage / TAPS) * ROW_CHANNELS, PATCH ? 0 : stage % TAPS};
-}
-
-// One thread asks for a stage's pixels, 32 channels after 32.
-__device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &bars, int i, int count, int thread) {
+// Producer. A thread asks for pixels, 32 channels after 32, ahead in their ring.
+__device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
-    if (thread != 0 || i >= count) return;
-    unsigned char *to = memory->raw[i % RAW_STAGES];
-    unsigned long long *there = &bars.raw_there[i % RAW_STAGES];
-    const Stage stage = stage_of(args, i);
-    const Place &at = stage.at;
-    const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
-    expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
+    Ring<PIXEL_STAGES> ring{0, 1};
+    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
+        const Place at = place_of(args.tiling, tile);
+        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+        for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
+            unsigned long long *there = &bars.raw_there[ring.stage];
+            const int tap = PATCH ? 0 : i % TAPS, first_c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            await_bytes(&bars.pixels_read[ring.stage], ring.parity);
+            expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int c = at.c + stage.c + half * ROW_CHANNELS / 2;
-        if (PATCH) copy_box(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, there);
-        else copy_pixels(to + half * PIXEL_BYTES, args.pixels, c, w, h, at.n, stage.tap % S * DILATION_W,
-                         stage.tap / S * DILATION_H, there);
+            for (int half = 0; half < 2; half++) {
+                unsigned char *to = memory->pixels[ring.stage] + half * PIXEL_BYTES;
+                const int c = first_c + half * RAW_CHANNELS;
+                if (PATCH) copy_box(to, args.pixels, c, w, h, at.n, there);
+                else copy_pixels(to, args.pixels, c, w, h, at.n, tap % S * DILATION_W, tap / S * DILATION_H, there);
+            }
+        }
     }
 }
 
@@ -130,67 +120,70 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
     return {float_of(__reduce_max_sync(0xffffffffu, bits_of(all))), least};
 }
 
-// The halves of a stage. Gives whether each pixel that is not all zeros has a number that keeps all its bits. Two
-// threads have a pixel, with 32 channels each; the second takes them in another order, so that both meet other banks.
-__device__ inline bool split_raw(const unsigned char *raw, unsigned char *high, float up, int first_c, int thread) {
+// The halves of a stage, which take the place of its floats: a row of high halves that of the first 32 channels, a row
+// of low ones that of the others. Gives whether each pixel that is not all zeros has a number that keeps all its bits.
+// Four lanes have a pixel, with 16 channels each; they write when all four have read. They take their pieces in orders by which eight lanes meet all banks.
+__device__ inline bool split_raw(unsigned char *stage, float up, int first_c, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
-    const int part = thread % 2;
+    const int part = thread % 4, upper = part / 2;
     bool keep = true;
-    for (int pixel = thread / 2; pixel < (PIXEL_ROWS + 15) / 16 * 16; pixel += SPLITTERS / 2) {
-        unsigned some = 0, full = 0;
-        if (pixel < PIXEL_ROWS) {
-#pragma unroll AT_ONCE
-            for (int i = 0; i < PIECES / 2; i++) {
-                const int piece = i ^ 2 * part;
-                const unsigned char *from = raw + part * PIXEL_BYTES;
-                const float4 a = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece));
-                const float4 b = *reinterpret_cast<const float4 *>(from + piece_at(pixel, 2 * piece + 1));
-                float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    for (int pixel = thread / 4; pixel < (PIXEL_ROWS + 7) / 8 * 8; pixel += SPLITTERS / 4) {
+        const bool there = pixel < PIXEL_ROWS;
+        unsigned some = 0, full = 0, high[8], low[8];
 #pragma unroll
-                for (int j = 0; j < 8; j++) v[j] = of_group(v[j], first_c + 32 * part + 8 * piece + j);
-                unsigned h[4], l[4];
+        for (int i = 0; i < 4; i++) {
+            const int piece = 4 * (part % 2) + (i ^ 2 * upper);
+            const unsigned char *from = stage + upper * PIXEL_BYTES + piece_at(pixel, piece);
+            const float4 a = there ? *reinterpret_cast<const float4 *>(from) : float4{};
+            float v[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    split_pair(v[2 * j] * up, v[2 * j + 1] * up, h[j], l[j]);
-                    some |= bits_of(v[2 * j]) | bits_of(v[2 * j + 1]);
-                    full |= h[j];
-                }
-                unsigned char *to = high + piece_at(pixel, PIECES / 2 * part + piece);
-                *reinterpret_cast<uint4 *>(to) = make_uint4(h[0], h[1], h[2], h[3]);
-                *reinterpret_cast<uint4 *>(to + PIXEL_BYTES) = make_uint4(l[0], l[1], l[2], l[3]);
+            for (int j = 0; j < 4; j++) v[j] = of_group(v[j], first_c + RAW_CHANNELS * upper + 4 * piece + j);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                split_pair(v[2 * j] * up, v[2 * j + 1] * up, high[2 * i + j], low[2 * i + j]);
+                some |= bits_of(v[2 * j]) | bits_of(v[2 * j + 1]);
+                full |= high[2 * i + j];
             }
         }
         // The exponents are or-ed: that is at least the largest of them, and less than twice that.
         full = (full | full >> 16) & EXPONENTS & 0x7fffu;
-        some |= __shfl_xor_sync(0xffffffffu, some, 1);
-        full |= __shfl_xor_sync(0xffffffffu, full, 1);
+#pragma unroll
+        for (int lanes = 1; lanes < 4; lanes *= 2) {
+            some |= __shfl_xor_sync(0xffffffffu, some, lanes);
+            full |= __shfl_xor_sync(0xffffffffu, full, lanes);
+        }
         keep = keep && (full >= FULL || some << 1 == 0);
+        __syncwarp();
+        if (!there) continue;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            unsigned char *to = stage + piece_at(pixel, 2 * part + (i ^ upper));
+            const unsigned *h = high + 4 * i, *l = low + 4 * i;
+            *reinterpret_cast<uint4 *>(to) = make_uint4(h[0], h[1], h[2], h[3]);
+            *reinterpret_cast<uint4 *>(to + PIXEL_BYTES) = make_uint4(l[0], l[1], l[2], l[3]);
+        }
     }
     return keep;
 }
 
-__device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers &bars, int thread) {
-    const int tiles = args.tiling.tiles, first = blockIdx.x;
-    const int count = (first < tiles ? (tiles - 1 - first) / static_cast<int>(gridDim.x) + 1 : 0) * STAGES_OF_TILE;
-    for (int i = 0; i < RAW_STAGES; i++) bring_raw(args, memory, bars, i, count, thread);
-    Ring<RAW_STAGES> from;
-    Ring<PIXEL_STAGES> to{0, 1};
-    for (int i = 0; i < count; i++, from.next(), to.next()) {
-        await_bytes(&bars.raw_there[from.stage], from.parity);
-        const unsigned char *raw = memory->raw[from.stage];
-        const int first_c = MEETS_OTHERS ? stage_of(args, i).c : 0;
-        const Largest largest = largest_of_raw(raw, bars, first_c, thread);
-        const Scale scale = scale_of(largest.all, SHIFT);
-        const bool channels = largest.least * scale.up >= IN_FULL;
-        await_bytes(&bars.pixels_read[to.stage], to.parity);
-        const bool rows = split_raw(raw, memory->pixels[to.stage], scale.up, first_c, thread);
-        const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
-        if (thread % 32 == 0) bars.down[to.stage][thread / 32] = keep ? scale.down : 0;
-        copies_may_overwrite();
-        __syncwarp();
-        arrive_when(&bars.pixels_there[to.stage], thread % 32 == 0);
-        splitters_meet();
-        bring_raw(args, memory, bars, i + RAW_STAGES, count, thread);
+__device__ inline void split_pixels(const Split &args, Memory *memory, Barriers &bars, int thread) {
+    Ring<PIXEL_STAGES> ring;
+    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
+        for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
+            unsigned char *stage = memory->pixels[ring.stage];
+            const int first_c = (PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            await_bytes(&bars.raw_there[ring.stage], ring.parity);
+            const Largest largest = largest_of_raw(stage, bars, first_c, thread);
+            const Scale scale = scale_of(largest.all, SHIFT);
+            const bool channels = largest.least * scale.up >= IN_FULL;
+            const bool rows = split_raw(stage, scale.up, first_c, thread);
+            const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
+            if (thread % 32 == 0) bars.down[ring.stage][thread / 32] = keep ? scale.down : 0;
+            copies_may_overwrite();
+            __syncwarp();
+            arrive_when(&bars.pixels_there[ring.stage], thread % 32 == 0);
+            splitters_meet();
+        }
     }
 }
 
@@ -228,7 +221,8 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
 
 __device__ inline void finish_tile(const Split &args, const Place &at, float (&sums)[SUMS], int share, bool plain) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
-    const int row = 64 * share + 16 * warp + lane / 4, column = lane % 4 * 2;
+    const int row = (BY_PIXELS ? 0 : 64 * share) + 16 * warp + lane / 4;
+    const int column = (BY_PIXELS ? BLOCK_N * share : 0) + lane % 4 * 2;
     float downs[FILTERS_ON_M ? 2 : SUMS / 2];
 #pragma unroll
     for (int i = 0; i < (FILTERS_ON_M ? 2 : SUMS / 2); i++) {
@@ -248,7 +242,9 @@ __device__ inline void finish_tile(const Split &args, const Place &at, float (&s
 __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
     constexpr int OF_PART = 2, PARTS = (PRODUCTS + 1) / OF_PART, PIECE = PRODUCT_BYTES / 16;
     const bool asks = threadIdx.x % WARPGROUP == 0;
-    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
+    const int filters_in = FILTERS_ON_M && !BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
+    const int pixels_in = FILTERS_ON_M ? (BY_PIXELS ? share * BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
     Ring<PIXEL_STAGES> pixels;
     Ring<FILTER_STAGES> filters;
     int turn = 0;
@@ -279,8 +275,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
                 if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
                 const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
-                const unsigned char *filter = memory->filters[stage] + (FILTERS_ON_M ? share * 8 * EIGHT_ROWS : 0);
-                const int pixels_in = FILTERS_ON_M ? 0 : share * 8 * PIXEL_PITCH;
+                const unsigned char *filter = memory->filters[stage] + filters_in;
                 const auto x_high = matrix_at(pixel + pixels_in, PIXEL_PITCH);
                 const auto x_low = matrix_at(pixel + PIXEL_BYTES + pixels_in, PIXEL_PITCH);
                 const auto w_high = matrix_at(filter, EIGHT_ROWS);
@@ -332,8 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < RAW_STAGES; i++) init_barrier(&bars.raw_there[i], 1);
         for (int i = 0; i < PIXEL_STAGES; i++) {
+            init_barrier(&bars.raw_there[i], 1);
             init_barrier(&bars.pixels_there[i], SPLITTERS / 32);
             init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
         }
@@ -348,16 +343,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     }
     __syncthreads();
     wait_for_earlier();
+    const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {
         give_registers<ASKING_REGISTERS>();
-        if (threadIdx.x % WARPGROUP == 0)
+        if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+        if (thread == 32) bring_raw(args, memory, bars);
     } else if (warpgroup == 0) {
         give_registers<SPLITTER_REGISTERS>();
-        const int thread = threadIdx.x - (WARPGROUP - SPLITTERS);
-        if (thread >= 0) bring_pixels(args, memory, bars, thread);
-        else if (threadIdx.x == 0)
+        const int splitter = thread - (WARPGROUP - SPLITTERS);
+        if (splitter >= 0) split_pixels(args, memory, bars, splitter);
+        else if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+        else if (thread == 1) bring_raw(args, memory, bars);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

@@ -120,8 +120,8 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
         """See :class:`OnTensorCores`."""
         held = filters_held(problem, config, ROW_CHANNELS)
-        return {"NUMBER_BYTES": 2, "HALVES": 2, "FILTER_STAGES": held, "RAW_STAGES": config.raw_stages,
-                "FILTER_CHANNELS": problem.c_per_group}  # fmt: skip
+        return {"NUMBER_BYTES": 2, "HALVES": 2, "FILTER_STAGES": held,
+                "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group}  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:
         """See :class:`OnTensorCores`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
@@ -32,10 +32,10 @@ PRODUCTS, ROW_CHANNELS = 3, 64
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
 
-# Raw pixels, split pixels, filters: the first that fit.
-PATCH_STAGES = ((2, 2, 6), (2, 2, 4), (2, 2, 3), (1, 2, 6), (1, 2, 4), (1, 2, 3), (1, 2, 2), (1, 1, 6), (1, 1, 3))
-STAGES = ((4, 4, 4), (3, 3, 3), (2, 3, 3), (2, 2, 4), (2, 2, 3), (2, 2, 2), (1, 2, 2))
-RESIDENT_STAGES = ((2, 2), (1, 2))
+# Stages of pixels and filters, the first that fit.
+PATCH_STAGES = ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
+STAGES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2))
+RESIDENT_STAGES = (3, 2)
 
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
@@ -43,17 +43,16 @@ SPLIT_BYTES = 2048
 # The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
 # multiprocessor.
 # Tensor cores: multiply-adds in a cycle, and bytes that they read from shared memory in a cycle.
-PRODUCTS_A_CYCLE, READ_A_CYCLE = 1800, 79
+PRODUCTS_A_CYCLE, READ_A_CYCLE = 2100, 83
 # Adding a step's sums to floats: cycles of a step, and of each column.
-ADD_CYCLES, ADD_COLUMN = 115, 1.4
+ADD_CYCLES, ADD_COLUMN = 13, 2.2
 # Splitting: cycles of a stage, and of each pixel.
-STAGE_CYCLES, SPLIT_CYCLES = 1860, 15
-# Finishing: cycles of a tile, and of each column; cycles of a launch.
-FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 480, 16, 5400
-# With one stage alone in a ring, this share of the shorter of both works cannot run beside the other.
-SHALLOW = 0.2
-# Columns of a product up to which a warpgroup of its own asks for filters, and 128 threads split instead of 96.
-MOST_ALONE = 112
+STAGE_CYCLES, SPLIT_CYCLES = 1130, 17
+# Finishing a tile: cycles of each column; cycles of a launch.
+OUTPUT_CYCLES, START_CYCLES = 26, 3300
+# Columns of a product up to which two threads of a warpgroup of its own ask, and 128 threads split. Beyond, two threads
+# of one warp ask, and 96 split, which takes longer by this factor.
+MOST_ALONE, TOGETHER = 112, 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,16 @@ class SplitConfig(TilesConfig):
 
     Attributes
     ----------
-    raw_stages : int
-        Of the ring of pixels that are still floats.
+    by_pixels : bool
+        The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
     """
 
-    raw_stages: int = 2
+    by_pixels: bool = False
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Pixels and filters of a tile."""
+        return (2 * self.columns, 64) if self.by_pixels else TilesConfig.block.fget(self)  # type: ignore[attr-defined]
 
 
 def padded_channels(problem: Conv2dProblem) -> int:
@@ -95,7 +99,7 @@ def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
     stage = -(-rows * ROW_BYTES // 1024) * 1024
     held = filters_held(problem, config, ROW_CHANNELS) * 2 * filters * ROW_BYTES
-    return (config.raw_stages + config.pixel_stages) * 2 * stage + held + 1024
+    return config.pixel_stages * 2 * stage + held + 1024
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
@@ -109,26 +113,26 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
     stages = steps // (problem.r * problem.s) if config.patch else steps
     pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
-    at_once = (128 if config.columns <= MOST_ALONE else 96) // 2
-    in_turns = -(-pixels // at_once) * at_once
-    split = stages * (in_turns * SPLIT_CYCLES + STAGE_CYCLES)
+    split = stages * (pixels * SPLIT_CYCLES + STAGE_CYCLES) * (1 if config.columns <= MOST_ALONE else TOGETHER)
     tile = max(products, split)
-    if min(config.pixel_stages, config.raw_stages) < 2:
-        tile += SHALLOW * min(products, split)
-    finish = FINISH_CYCLES + OUTPUT_CYCLES * config.columns
+    if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
+        tile = products + split
+    finish = OUTPUT_CYCLES * config.columns
     return most * (tile + (0 if config.ping_pong else finish)) + finish + START_CYCLES
 
 
 def smallest(problem: Conv2dProblem) -> SplitConfig:
     """Give the config with the smallest tiles: a problem that it cannot take has no config."""
     turned = must_turn(problem)
-    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, raw_stages=1)
+    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned)
 
 
 def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
     """Why a config cannot be; None if it can."""
     if config.rows != 1 or not 8 <= config.columns <= COLUMNS[-1] or config.columns % 16:
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
+    if config.by_pixels and (config.ping_pong or not config.filters_on_m):
+        return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
     if not config.turned and must_turn(problem):
@@ -141,18 +145,21 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
     steps = steps_of(problem, ROW_CHANNELS)
-    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), COLUMNS):
+    ways = ((True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, False, True))
+    for patch, (on_m, ping, by_pixels), columns in product((True, False), ways, COLUMNS):
         if patch and problem.r * problem.s == 1:
             continue
-        base = SplitConfig(patch, on_m, ping, 1, columns)
+        if by_pixels and columns > MOST_ALONE:
+            continue
+        base = SplitConfig(patch, on_m, ping, 1, columns, turned=must_turn(problem), by_pixels=by_pixels)
         pixels, filters = base.block
         if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
         if filters >= problem.k and problem.groups == 1 and steps <= MOST_RESIDENT:
-            rings = [*((True, *ring, 2) for ring in RESIDENT_STAGES), *rings]
-        for resident, raw, split, held in rings:
-            config = SplitConfig(patch, on_m, ping, 1, columns, resident, split, held, must_turn(problem), raw)
+            rings = [*((True, ring, 2) for ring in RESIDENT_STAGES[: 1 if patch else 2]), *rings]
+        for resident, ring, held in rings:
+            config = replace(base, resident=resident, pixel_stages=ring, filter_stages=held)
             if config_refusal(problem, config, facts) is None:
                 yield config
                 break

@@ -109,7 +109,8 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         """See :class:`OnTensorCores`."""
         held = filters_held(problem, config, row_channels(problem))
         size = itemsize(problem.x_dtype)
-        return {"NUMBER_BYTES": size, "HALVES": 1, "FILTER_STAGES": held, "SCATTERED": config.scattered}
+        return {"NUMBER_BYTES": size, "HALVES": 1, "FILTER_STAGES": held, "SCATTERED": config.scattered,
+                "BY_PIXELS": False}  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:
         """See :class:`OnTensorCores`."""

@@ -2,10 +2,11 @@
 // tap and a row of 128 bytes of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after
 // tile. A tile's filters are all of one group.
 //
-// The host says: PATCH, FILTERS_ON_M, PING_PONG, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; NUMBER_BYTES, of a number
+// The host says: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; NUMBER_BYTES, of a number
 // that is multiplied; HALVES, the arrays that filters are made of.
 // FILTERS_ON_M   filters are the operand of 64 rows a product and pixels that of BLOCK_N; else the other way round.
-// PING_PONG      the two warpgroups take turns with a tile each; else they share every tile.
+// PING_PONG      the two warpgroups take turns with a tile each; else they share every tile, each with half of the rows
+//                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters.
 // PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
 //                halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
@@ -32,8 +33,9 @@ constexpr int PRODUCT_BYTES = 32, LONGEST = SLICES > 1 ? ROW_BYTES : C_GROUP * N
 constexpr int PRODUCTS = (LONGEST + PRODUCT_BYTES - 1) / PRODUCT_BYTES;
 
 constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
-constexpr int BLOCK_M = 64 * ROWS_64 * GROUPS_OF_TILE;
-constexpr int BLOCK_PIXELS = FILTERS_ON_M ? BLOCK_N : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
+static_assert(!BY_PIXELS || (FILTERS_ON_M && !PING_PONG), "pixels are shared where they are columns");
+constexpr int BLOCK_M = 64 * ROWS_64 * (BY_PIXELS ? 1 : GROUPS_OF_TILE), COLUMNS = BLOCK_N * (BY_PIXELS ? 2 : 1);
+constexpr int BLOCK_PIXELS = FILTERS_ON_M ? COLUMNS : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
 
 constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
 constexpr int PATCH_W = TILE_W + (S - 1) * DILATION_W, PATCH_H = TILE_H + (R - 1) * DILATION_H;
