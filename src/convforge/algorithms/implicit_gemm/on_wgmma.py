@@ -65,11 +65,14 @@ class OnTensorCores(DeviceConvolution[C]):
     ----------
     path, kernel, struct : str
         The kernel's file, its name, and the struct that it is handed.
+    names : tuple of str
+        Lines that give the file's kernel another name.
     """
 
     path: ClassVar[str]
     kernel: ClassVar[str]
     struct: ClassVar[str]
+    names: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
@@ -151,8 +154,7 @@ class OnTensorCores(DeviceConvolution[C]):
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             OUT_NEAR=problem.out_layout == "NHWC", SHARED_BYTES=shared, **self.numbers(problem, config),
         )  # fmt: skip
-        own = (*prelude, f"#define KERNEL {self.kernel}")
-        lines = (*conv_constants(seen), *own, *wgmma_lines(config.columns, self.instruction(problem)))
+        lines = (*conv_constants(seen), *prelude, *self.names, *wgmma_lines(config.columns, self.instruction(problem)))
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
         grid = (min(shape.tiles, runtime.facts.cores),)
         info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, early=True)

@@ -21,7 +21,7 @@
 // Needs     zeros at the border; rows of channels, addresses and strides of 16 bytes. pixel_rows.cu makes such pixels
 //           of others. Groups: whole products of channels.
 // Limit     tensor cores; where K is small, memory.
-// KERNEL    implicit_gemm_wgmma, or implicit_gemm_tf32 where numbers are floats.
+// implicit_gemm_tf32 is this kernel on floats: the host gives it that name.
 #include "wgmma_tiles.cuh"
 
 constexpr int OUT_BYTES = SCATTERED ? 1024 : 64 * ROWS_64 * BLOCK_N * 2;  // of a warpgroup
@@ -216,7 +216,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
     if (asks && !SCATTERED) stores_are_done();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ Wgmma args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(const __grid_constant__ Wgmma args) {
     BOX_SHARED(unsigned char, shared);
     Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
     __shared__ Barriers bars;

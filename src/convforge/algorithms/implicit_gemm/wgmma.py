@@ -142,6 +142,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
     """
 
     name = kernel = "implicit_gemm_tf32"
+    names = ("#define implicit_gemm_wgmma implicit_gemm_tf32",)
     summary = "implicit GEMM of float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     since = "implicit_gemm_wgmma"
     precision = "tf32"
