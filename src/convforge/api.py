@@ -355,7 +355,7 @@ def gemm(
     Parameters
     ----------
     a : array of shape (M, K)
-        float32 or float64, any strides.
+        float32, float64, float16 or bfloat16 (summed in float32), any strides.
     b : array of shape (K, N)
         a's dtype.
     algorithm, config, device, out
