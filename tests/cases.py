@@ -254,6 +254,9 @@ GEMM = [
     Case("m4n0k3_f32"),
     Case("m4n5k0_f32"),
     Case("m130n600k140_f32", FLOATS, every_config=True),
+    Case("m17n33k29_f16", FLOATS),
+    Case("m72n136k40_f16", FLOATS),
+    Case("m72n136k200_ta_tb_bf16", FLOATS, every_config=True),
 ]
 
 POOL = [

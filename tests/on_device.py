@@ -14,13 +14,13 @@ from tests.judged import allowed, judge_of
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.check import Inputs, Judge, check_plan
-from convforge.problem import Conv2dProblem, Pool2dProblem, parse_problem
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import is_integer, itemsize
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
 # Methods that the emulator refuses, as it has not what they are made of.
-GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split")
+GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split", "gemm_wgmma")
 
 
 def in_the_other_layout(text: str) -> str | None:
@@ -38,6 +38,8 @@ def takes(algorithm: Any, text: str) -> bool:
     problem = parse_problem(text)
     if problem.operation != algorithm.operation:
         return False
+    if isinstance(problem, GemmProblem):
+        return _takes_product(algorithm, problem)
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         if algorithm.name == "depthwise_rows":
             return _has_whole_rows(problem)
@@ -75,6 +77,16 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("separable", "fft", "fft_fused"):
         return not is_integer(problem.acc_dtype)
     return True
+
+
+def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
+    """Whether a step of the ladder takes 16 bits, which on tensor cores come in rows of whole 16 bytes."""
+    narrow = itemsize(problem.dtype) == 2
+    if algorithm.name != "gemm_wgmma":
+        return not narrow or algorithm.name in ("gemm_naive", "gemm_shared")
+    rows = [operand.shape[-1] for operand in (*problem.operands, *problem.results)]
+    whole = problem.outputs * problem.k > 0 and all(row % 8 == 0 for row in rows)
+    return algorithm.backend == "cuda" and narrow and whole
 
 
 def _has_whole_rows(problem: Conv2dProblem) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
-from convforge.arrays import dtype_name, flat, home_of
+from convforge.arrays import dtype_name, flat, home_of, lies_transposed
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
@@ -355,7 +355,7 @@ def gemm(
     Parameters
     ----------
     a : array of shape (M, K)
-        float32 or float64, any strides.
+        float32, float64, float16 or bfloat16 (summed in float32), any strides.
     b : array of shape (K, N)
         a's dtype.
     algorithm, config, device, out
@@ -386,8 +386,15 @@ def gemm(
         raise ValueError(f"a has {left.shape[1]} columns and b has {right.shape[0]} rows; they must be equal")
     if left.dtype != right.dtype:
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
-    problem = GemmProblem(m=left.shape[0], n=right.shape[1], k=left.shape[1], dtype=dtype_name(left))
-    stream = home.stream()
+    (m, k), n, stream = left.shape, right.shape[1], home.stream()
+    # A transposed view of a GPU's 16-bit matrix is the stored matrix, transposed: tensor cores read it where it lies.
+    as_stored = stream is not None and left.itemsize == 2
+    transpose_a, transpose_b = (as_stored and lies_transposed(seen) for seen in (left, right))
+    left = left.transpose(1, 0) if transpose_a else left
+    right = right.transpose(1, 0) if transpose_b else right
+    problem = GemmProblem(
+        m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left)
+    )  # fmt: skip
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):

@@ -55,6 +55,18 @@ def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
     return f"cast it to one of {', '.join(dtypes)}"
 
 
+def lies_transposed(matrix: Any) -> bool:
+    """Whether the elements of a column lie side by side, and those of a row do not.
+
+    Examples
+    --------
+    >>> stored = np.zeros((8, 16), np.float16)
+    >>> lies_transposed(stored.T), lies_transposed(stored), lies_transposed(stored[:, ::2])
+    (True, False, False)
+    """
+    return 1 not in matrix.shape and matrix.strides[0] == matrix.itemsize != matrix.strides[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Where the arrays of a call live.

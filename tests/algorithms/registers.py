@@ -120,6 +120,10 @@ OWN = {
             "n32c224h28w28_k224r3s3_p1_g4_bf16_nhwc", "n2c12h9w7_k40r3s3_p1_reflect_f16-f16-f32-f32_nhwc",
         ),
     ),
+    "gemm_wgmma": (
+        ("m4096n4096k4096_tb_f16", "m4096n4096k4096_bf16"),
+        ("m4096n4096k4096_ta_f16", "m256n256k256_ta_tb_bf16", "m8192n64k8192_f16"),
+    ),
     "implicit_gemm_tf32": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",),
         ("n32c128h28w28_k128r3s3_p1_f32_nchw_math-tf32", "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu_math-tf32"),
@@ -210,7 +214,7 @@ FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80,
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90,
+    "pixel_rows": 90, "gemm_wgmma": 90,
 }  # fmt: skip
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:

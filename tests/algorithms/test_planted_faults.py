@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.faults import FAULTS
+from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.faults_split import FILTER_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import ROWS_FAULTS, WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
@@ -147,7 +148,7 @@ def test_every_kernel_has_a_fault() -> None:
     intrinsics = {f"include/device/{name}.cuh" for name in ("device", "bulk", "settled", "tensor_copies")}
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
-    planted = [*FAULTS, *WGMMA_FAULTS, *ROWS_FAULTS, *SPLIT_FAULTS, *FILTER_FAULTS]
+    planted = [*FAULTS, *GEMM_WGMMA_FAULTS, *WGMMA_FAULTS, *ROWS_FAULTS, *SPLIT_FAULTS, *FILTER_FAULTS]
     assert files | headers == {fault.file for fault in planted}
     ours = {(a.operation, a.name) for a in ON_DEVICE}
     assert ours == {(parse_problem(fault.run.problem).operation, fault.run.method) for fault in planted}

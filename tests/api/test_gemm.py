@@ -9,18 +9,19 @@ import pytest
 from tests.api.definition import whole
 
 from convforge import algorithms, gemm
+from convforge.problem.types import numpy_dtype
 
 GEMMS = ["auto", *(a.name for a in algorithms() if a.operation == "gemm" and a.ours and a.backend == "cpu")]
 
 
 @pytest.mark.parametrize("name", GEMMS)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (5, 7, 3), (65, 3, 130), (3, 129, 2), (0, 4, 3), (4, 0, 3), (4, 3, 0)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_gemm(name: str, m: int, n: int, k: int, dtype: str) -> None:
-    a, b = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype)
+    a, b = (whole(*shape).astype(numpy_dtype(dtype)) for shape in ((m, k), (k, n)))
     result = gemm(a, b, algorithm=name)
     assert result.dtype == dtype
-    np.testing.assert_array_equal(result, a.astype(np.float64) @ b.astype(np.float64))
+    np.testing.assert_array_equal(result, (a.astype(np.float64) @ b.astype(np.float64)).astype(dtype))
 
 
 @pytest.mark.parametrize("name", GEMMS)
@@ -53,8 +54,8 @@ def test_gemm_of_views(name: str) -> None:
         (np.ones((2, 3)), np.ones((2, 3)), {}, ValueError, ("3 columns", "2 rows")),
         (np.ones((2, 3)), np.ones((3, 2), np.float32), {}, ValueError, ("float64", "float32", "cast")),
         (np.ones(3), np.ones((3, 2)), {}, ValueError, ("a has 1 axes",)),
-        (np.ones((2, 3), np.int32), np.ones((3, 2), np.int32), {}, ValueError, ("int32", "float32 or float64")),
-        (np.ones((2, 3), np.float16), np.ones((3, 2), np.float16), {}, ValueError, ("float16", "float32 or float64")),
+        (np.ones((2, 3), np.int32), np.ones((3, 2), np.int32), {}, ValueError, ("int32", "float64, float16")),
+        (np.ones((2, 3), np.float16), np.ones((3, 2)), {}, ValueError, ("float16", "float64", "cast")),
         *(
             (np.ones((2, 3), kind), np.ones((3, 2), kind), {}, TypeError, (f"a has dtype {kind}", "float32, float64"))
             for kind in ("uint32", "int64", "bool", "complex64")

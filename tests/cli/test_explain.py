@@ -234,7 +234,7 @@ def test_a_narrow_terminal_leaves_nothing_out(done: Callable[..., Ran], monkeypa
         (("n1c3h64w64_k8r3s3_st0",), ("stride=(0, 0)", "at least 1")),
         (("n1c3h64w64_k8r3s3_g2",), ("groups", "3")),
         (("n1c3h4w4_k8r5s5",), ("height of 5", "padding")),
-        (("m8n8k8_f16",), ("float16", "float32 or float64")),
+        (("m8n8k8_i16",), ("int16", "float32, float64")),
         (("m8n8k8", "--workspace-limit", "lots"), ("'lots' is no size", "64MB")),
         (("m8n8k8", "--workspace-limit", "-1"), ("'-1' is no size",)),
         (("m8n8k8", "--device", "gpu"), ("'gpu'", "'cpu'")),

@@ -238,7 +238,7 @@ def test_a_wrong_product_is_given_no_time(
         ((8, 8, 8, "--block", "8x8,wide"), ("--block 'wide'",)),
         ((8, 8, 8, "--methods", "gemm_bias"), ("'gemm_bias'", "did you mean 'gemm_blas'", "gemm_loops")),
         ((8, 8, 8, "--methods", "im2col"), ("'im2col'", "gemm_blocked")),
-        ((8, 8, 8, "--dtype", "float16"), ("float16", "float32 or float64")),
+        ((8, 8, 8, "--dtype", "int16"), ("int16", "float32, float64")),
         ((8, 8, 8, "--dtype", "single"), ("single",)),
         ((8, 8, 8, "--budget", "soon"), ("--budget 'soon'", "60s")),
         ((8, 8, 8, "--budget", "0s"), ("--budget '0s'",)),

@@ -41,6 +41,8 @@ def text_for(algorithm: Any) -> str:
         return HALVES
     if algorithm.name == "implicit_gemm_wgmma":
         return LAYER
+    if algorithm.name == "gemm_wgmma":
+        return "m136n72k96_bf16"
     if algorithm.name in ("implicit_gemm_tf32", "implicit_gemm_split"):
         return LAYER.replace("f16", "f32")
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"

@@ -12,7 +12,7 @@ NAMES = frozenset((
     "NHWC", "NPP", "TF", "RTX", "GTX", "NumPy", "PyTorch", "OpenCV", "SciPy", "CuPy", "cuDNN", "cuBLAS", "oneDNN",
     "A", "B", "C", "F", "K", "M", "N", "GEMM", "SVD", "TMA",
     "Python", "JavaScript", "Winograd", "Kendall", "ReLU", "CUDA", "NVIDIA",
-    "convforge", "ncu", "wgmma", "x", "w",
+    "convforge", "ncu", "matmul", "wgmma", "x", "w",
 ))  # fmt: skip
 _CODE = re.compile(r"<code>.*?</code>|<[^>]*>|pip install \S+|\bgit\b|\w+=")
 _FIELD = re.compile(r"\{[^{}]*\}|%\([a-z_]+\)[sd]")

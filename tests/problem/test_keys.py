@@ -83,7 +83,7 @@ def test_other_problems_are_read_back(data):
             k=data.draw(st.integers(0, 99)),
             transpose_a=data.draw(st.booleans()),
             transpose_b=data.draw(st.booleans()),
-            dtype=data.draw(st.sampled_from(["float32", "float64"])),
+            dtype=data.draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
             precision=data.draw(st.sampled_from(sorted(PRECISIONS))),
         )
     )
@@ -142,7 +142,7 @@ BAD_TEXTS = {
     "n1c1h8w8_k1r3s3_+dance": "'dance' in epilogue '+dance' is unknown",
     "n1c1h2w8_k1r3s3": "the filter's height of 3 pixels",
     "max_n1c1h8w8_r2s2_u4": "token 'u4'",
-    "m4n4k4_u8": "the matrix product takes float32 or float64",
+    "m4n4k4_u8": "the matrix product takes float32, float64",
     "m4n4k4_tc": "token 'tc'",
     "relu4_f32_f32": "after relu4096 comes one element type",
 }
@@ -189,6 +189,8 @@ def test_tuning_keys_forget_the_exact_size_and_compile_keys_all_of_it(problem):
 def test_keys_of_other_operations():
     assert tuning_key(parse_problem("m100n200k300_tb_f32")) == "m128n256k512_tb_f32"
     assert compile_key(parse_problem("m100n200k300_tb_f32")) == "gemm_tb_f32"
+    assert tuning_key(parse_problem("m100n200k304_tb_bf16")) == "m128n256k512_tb_bf16"
+    assert compile_key(parse_problem("m100n204k302_f16")) == "gemm_f16_v4"
     assert tuning_key(parse_problem("max_n3c5h100w99_r3s3_st2_p1_f32_nchw")) == "max_n4c5h128w128_r3s3_st2_p1_f32_nchw"
     assert compile_key(parse_problem("max_n3c5h100w99_r3s3_st2_p1_f32_nchw_ceil")) == "max_r3s3_st2_p1_f32_nchw"
     assert tuning_key(parse_problem("relu1000_f16")) == "relu1024_f16"

@@ -22,6 +22,7 @@ from convforge.algorithms.fft import Fft, fused
 from convforge.algorithms.fft import device as fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm import device as gemm
+from convforge.algorithms.gemm.wgmma import GemmWgmma
 from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
@@ -67,6 +68,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
+    GemmWgmma,
     *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma, ImplicitGemmTf32, ImplicitGemmSplit),
     *(pool.MaxPool, elementwise.Relu),
 )

@@ -120,8 +120,10 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
 
 
 def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """The same of a product of matrices of float32, A (M, K) and B (K, N), views too: two arrays (M, N)."""
-    a_there, b_there = _upload(a, runtime), _upload(b, runtime)
+    """The same of a product of matrices of float32 or 16 bits, A (M, K) and B (K, N), views too: two arrays (M, N)."""
+    a_there, b_there = (
+        _upload(matrix if matrix.itemsize == 4 else matrix.astype(np.float32), runtime) for matrix in (a, b)
+    )
     sums = [runtime.empty((problem.m, problem.n), np.float64) for _ in range(2)]
     args = _Product(
         *(_address(array) for array in (a_there, b_there, *sums)),

@@ -22,7 +22,7 @@ def gemm(
         str, typer.Option(help="Tiles of C for the rungs that have such, rows x columns, as in 32x32,64x64.")
     ] = "",
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, float64, float16 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s.")] = "60s",
     out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),

@@ -1,4 +1,4 @@
-"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in float32, float64 and TF32.
+"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in 16 bits to float64, and TF32.
 
 cuBLAS reads matrices column by column, as Fortran does; here they lie row by row. Nothing need be transposed for that.
 A row-major matrix read column by column is its transpose, so what cuBLAS must leave in C's memory is::
@@ -40,7 +40,14 @@ WORKSPACE_BYTES = 32 << 20
 MATH = {"default": 0, "pedantic": 2, "tf32": 3}
 OPERATION = {"N": 0, "T": 1}
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
-_CALLS = {"float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2"}
+_CALLS = {
+    "float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2", "float16": "cublasGemmEx", "bfloat16": "cublasGemmEx",
+}  # fmt: skip
+
+# Of cublasGemmEx: cudaDataType, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT, and
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, with which sums stay float32 to the end.
+TYPES = {"float16": 2, "bfloat16": 14}
+COMPUTE_FLOAT, DEFAULT_METHOD, WIDE_SUMS = 68, -1, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +138,10 @@ class CublasConfig(Config):
 
 
 class Cublas(Algorithm[GemmProblem, CublasConfig]):
-    """``cublasSgemm`` and ``cublasDgemm``, into the caller's array, with the caller's workspace."""
+    """``cublasSgemm``, ``cublasDgemm`` and ``cublasGemmEx``, into the caller's array, with the caller's workspace."""
 
     name = "cublas"
-    summary = "cuBLAS, float32 and float64 as they are"
+    summary = "cuBLAS, each type as it is"
     operation = "gemm"
     backend = "cuda"
     ours = False
@@ -209,7 +216,11 @@ class _Handle:
         self._set_math = signature(library, "cublasSetMathMode", c_void_p, c_int)
         sizes = [c_void_p, c_int, c_int, c_int, c_int, c_int]
         matrices = [c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p, c_int]
-        self._gemm = {dtype: signature(library, name, *sizes, *matrices) for dtype, name in _CALLS.items()}
+        typed = [c_void_p, *[c_void_p, c_int, c_int] * 2, c_void_p, c_void_p, c_int, c_int]
+        self._gemm = {
+            dtype: signature(library, name, *sizes, *([*typed, c_int, c_int] if dtype in TYPES else matrices))
+            for dtype, name in _CALLS.items()
+        }
         self._check("cublasCreate", signature(library, "cublasCreate_v2", c_void_p)(ctypes.byref(self._handle)))
 
     def gemm(self, problem: GemmProblem, math: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
@@ -218,7 +229,7 @@ class _Handle:
         call = column_major(
             problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
         )
-        number = _NUMBERS[problem.dtype]
+        number, kind = _NUMBERS.get(problem.dtype, ctypes.c_float), TYPES.get(problem.dtype)
         one, zero = number(1), number(0)
         matrices = {"a": address(a), "b": address(b)}
         with self._lock:
@@ -226,11 +237,12 @@ class _Handle:
             # it would have to allocate while a graph is captured.
             self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
-            self._check("cublasSetMathMode", self._set_math(self._handle, math))
+            self._check("cublasSetMathMode", self._set_math(self._handle, math if kind is None else math | WIDE_SUMS))
+            named, last = ([], []) if kind is None else ([kind], [COMPUTE_FLOAT, DEFAULT_METHOD])
             status = self._gemm[problem.dtype](
                 self._handle, OPERATION[call.op_first], OPERATION[call.op_second], call.m, call.n, call.k,
-                ctypes.byref(one), matrices[call.first], call.ld_first, matrices[call.second], call.ld_second,
-                ctypes.byref(zero), address(out), call.ld_out,
+                ctypes.byref(one), matrices[call.first], *named, call.ld_first, matrices[call.second], *named,
+                call.ld_second, ctypes.byref(zero), address(out), *named, call.ld_out, *last,
             )  # fmt: skip
             self._check(_CALLS[problem.dtype], status)
 

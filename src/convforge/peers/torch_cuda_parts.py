@@ -80,6 +80,8 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("PyTorch is asked for products that sum at least one number")
+        if problem.dtype == "bfloat16":
+            return Reason("matmul of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype)
         return missing_cuda()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:

@@ -18,7 +18,7 @@ from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan, version
 from convforge.peers.torch import missing, ready, tensor
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, itemsize
 
 
 class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
@@ -111,6 +111,9 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
+        if itemsize(problem.dtype) == 2:
+            return Reason("matmul of PyTorch on the CPU is compared in float32 and float64, not in {dtype}",
+                          dtype=problem.dtype)  # fmt: skip
         return missing()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convforge.problem.protocol import Operand, ProblemBase
-from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, output_dtype
+from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, numpy_dtype, output_dtype
 
 # Element types of matrices.
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class GemmProblem(ProblemBase):
     transpose_a, transpose_b : bool
         A is stored as (K, M), B as (N, K).
     dtype : str
-        NumPy name of the element type of A, B and C: float32 or float64.
+        NumPy name of the element type of A, B and C, one of :data:`DTYPES`; 16-bit types are summed in float32.
     precision : str
         The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
 
@@ -50,7 +50,8 @@ class GemmProblem(ProblemBase):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: a matrix has 0 or more rows and columns")
         if self.dtype not in DTYPES and self.dtype not in FP8:
-            raise ValueError(f"dtype={self.dtype}: the matrix product takes float32 or float64; cast the matrices")
+            raise ValueError(f"dtype={self.dtype}: the matrix product takes {', '.join(DTYPES)}; cast the matrices")
+        numpy_dtype(self.dtype)  # from here on NumPy knows it by name
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         self._derive_all()

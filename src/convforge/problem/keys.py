@@ -210,6 +210,16 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
     return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
 
 
+def _gemm_seen(problem: GemmProblem) -> list[str]:
+    """Vectors that rows of 16-bit matrices divide into, where they are narrower than 16 bytes: see `_conv2d_seen`."""
+    size = itemsize(problem.dtype)
+    if size != 2:
+        return []
+    rows = (*(operand.shape[-1] for operand in problem.operands), problem.n)
+    vector = math.gcd(*(row * size for row in rows), VECTOR_BYTES)
+    return [] if vector == VECTOR_BYTES else [f"v{vector}"]
+
+
 def _conv2d_size(problem: Conv2dProblem, scaled: Callable[[int], int]) -> str:
     side = _exact if is_small_plane(problem) else scaled
     picture = f"n{scaled(problem.n)}c{problem.c}h{side(problem.h)}w{side(problem.w)}"
@@ -252,7 +262,7 @@ class _Form(NamedTuple):
 _FORMS: dict[str, _Form] = {
     "conv2d": _Form(_conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_seen),
     "max_pool2d": _Form(_pool2d_size, lambda problem: f"max_r{problem.r}s{problem.s}", _pool2d_tokens, _wide),
-    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, lambda _: []),
+    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, _gemm_seen),
     "relu": _Form(
         lambda problem, scaled: f"relu{scaled(problem.size)}",
         lambda _: "relu",

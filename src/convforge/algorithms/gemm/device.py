@@ -19,6 +19,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
+from convforge.problem.types import itemsize
 
 C = TypeVar("C", bound=Config)
 
@@ -31,14 +32,21 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     operation = "gemm"
     path: ClassVar[str]
+    # Whether a plain product may be of 16-bit types: each number is made a float when it is loaded.
+    takes_16_bits: ClassVar[bool] = False
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
+        if itemsize(problem.dtype) == 2 and not self.takes_16_bits:
+            return Reason(
+                "its tiles are of float32 or float64, not {dtype}; gemm_naive and gemm_shared take it",
+                dtype=problem.dtype,
+            )
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
         """See :class:`Algorithm`."""
-        return self.choices(problem.m, problem.n, problem.k, 1, np.dtype(problem.dtype).itemsize, facts)
+        return self.choices(problem.m, problem.n, problem.k, 1, itemsize(problem.dtype), facts)
 
     @abstractmethod
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[C]:
@@ -108,6 +116,7 @@ class GemmNaive(GemmStep[BlockConfig]):
     cost = MethodCost(0.09, 0.4, 1024, 1)
     look = Mark("brown", "square")
     preference = Preference(Rank.THIRD, FASTEST)
+    takes_16_bits = True
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
         """See :class:`GemmStep`."""
@@ -142,6 +151,7 @@ class GemmShared(GemmStep[SquareConfig]):
     path = "algorithms/gemm/shared.cu"
     cost = MethodCost(0.10, 0.4, 1024, 1)
     look = Mark("purple", "triangle-up")
+    takes_16_bits = True
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
         """See :class:`GemmStep`."""

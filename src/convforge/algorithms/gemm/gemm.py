@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
+from convforge.algorithms.include.widened import takes_16_bits
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
@@ -28,6 +29,7 @@ def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
     return (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
 
 
+@takes_16_bits
 class GemmLoops(Algorithm[GemmProblem, Config]):
     """The textbook's three loops."""
 
@@ -74,6 +76,7 @@ class BlockedConfig(Config):
     tile_k: int = 128
 
 
+@takes_16_bits
 class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     """Blocks of B in the cache, vectors along the rows, every core."""
 
@@ -113,6 +116,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
         return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=operand_b)
 
 
+@takes_16_bits
 class GemmBlas(Algorithm[GemmProblem, Config]):
     """The BLAS that NumPy was built with (OpenBLAS in its wheels)."""
 

@@ -3,7 +3,7 @@
 // First step of the ladder.
 // Threads   block of BLOCK_N x BLOCK_M threads, 32 to 1024; thread (x, y) takes row blockIdx's m + y and column n + x,
 //           so a warp reads neighbours of B and one element of A, which goes to all its threads at once.
-// Any       M, N, K: threads outside of C return. Any strides of A, B and C.
+// Any       M, N, K: threads outside of C return. Any strides of A, B and C; numbers of 16 bits are summed in float.
 // Limit     two loads for each multiply-add. A block reads each element of A BLOCK_N times and each of B BLOCK_M times:
 //           L1 answers most, and its bandwidth is the limit.
 #include "gemm.cuh"
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive(const
     const math_t *a_row = at(a, m, 0), *b_column = at(b, n, 0);
     acc_t sum = 0;
     for (int k = 0; k < args.K; k++) {
-        sum = multiply_add(*a_row, *b_column, sum);
+        sum = multiply_add(as<acc_t>(*a_row), as<acc_t>(*b_column), sum);
         a_row += a.deep;
         b_column += b.deep;
     }

@@ -19,7 +19,7 @@ from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, WIDE, itemsize
+from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, itemsize
 
 # A grid has at most this many blocks along x.
 MOST_TILES = 2**31 - 1
@@ -149,7 +149,8 @@ class Product:
         own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
-            prelude = ElementTypes(out=dtype, acc=dtype).prelude()
+            acc = accumulation_dtype(dtype, dtype)
+            prelude = ElementTypes(out=dtype, math=dtype, acc=acc).prelude()
         else:
             wide = convolution.needs_wide_index
             self.struct = _gemm_struct(ElementTypes.of(convolution), wide)

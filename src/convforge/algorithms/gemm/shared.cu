@@ -6,7 +6,7 @@
 //           neighbouring threads take neighbours in memory, along K or across it as the operand lies.
 // Tiles     BLOCK = BLOCK_M = BLOCK_N = 8, 16, 24 or 32. Rows are one element longer, as a transposed operand is
 //           written column by column: in rows of 32 these would all lie in one bank.
-// Any       M, N, K: what lies outside of A and B is 0. Global reads fall to 1 / BLOCK of gemm_naive's.
+// Any       M, N, K: what lies outside of A and B is 0. Numbers of 16 bits are floats in the tiles. Global reads fall to 1 / BLOCK of gemm_naive's.
 // Limit     two loads from shared memory for each multiply-add: its bandwidth.
 #include "gemm.cuh"
 
@@ -15,8 +15,8 @@ static_assert(BLOCK_M == BLOCK_N, "the threads of a square tile load a square ti
 static_assert(BLOCK * BLOCK >= 32 && BLOCK * BLOCK <= 1024, "a block has 32 to 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __grid_constant__ Gemm args) {
-    __shared__ math_t a_tile[BLOCK][BLOCK + 1];  // [m][k]
-    __shared__ math_t b_tile[BLOCK][BLOCK + 1];  // [k][n]
+    __shared__ acc_t a_tile[BLOCK][BLOCK + 1];  // [m][k]
+    __shared__ acc_t b_tile[BLOCK][BLOCK + 1];  // [k][n]
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int x = threadIdx.x, y = threadIdx.y;
@@ -25,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __
     for (int k0 = 0; k0 < args.K; k0 += BLOCK) {
         const bool a_there = tile.m + a_m < args.M && k0 + a_k < args.K;
         const bool b_there = tile.n + b_n < args.N && k0 + b_k < args.K;
-        a_tile[a_m][a_k] = a_there ? *at(a, tile.m + a_m, k0 + a_k) : 0;
-        b_tile[b_k][b_n] = b_there ? *at(b, tile.n + b_n, k0 + b_k) : 0;
+        a_tile[a_m][a_k] = a_there ? as<acc_t>(*at(a, tile.m + a_m, k0 + a_k)) : 0;
+        b_tile[b_k][b_n] = b_there ? as<acc_t>(*at(b, tile.n + b_n, k0 + b_k)) : 0;
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BLOCK; k++) sum = multiply_add(a_tile[y][k], b_tile[k][x], sum);

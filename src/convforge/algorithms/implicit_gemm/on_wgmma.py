@@ -185,8 +185,10 @@ class OnTensorCores(DeviceConvolution[C]):
         )  # fmt: skip
 
 
-def wgmma_lines(columns: int, kind: str) -> tuple[str, ...]:
+def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
     """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
+
+    A and B are K-major, or MN-major where they lie `across`, which they may for types of 16 bits alone.
 
     Examples
     --------
@@ -197,7 +199,7 @@ def wgmma_lines(columns: int, kind: str) -> tuple[str, ...]:
     names, operands = ", ".join(f"%{i}" for i in range(sums)), ", ".join(f'"+f"(d[{i}])' for i in range(sums))
     return (
         f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{deep}.f32.{kind}.{kind}"',
-        f'#define MAJORS "{"" if kind == "tf32" else ", 0, 0"}"',
+        f'#define MAJORS "{"" if kind == "tf32" else f", {across[0]:d}, {across[1]:d}"}"',
         f'#define SUM_NAMES "{names}"',
         f"#define SUMS_OF(d) {operands}",
         *(f'#define {name}_NAME "%{sums + i}"' for i, name in enumerate(("A", "B", "ADDS"))),

@@ -1,7 +1,7 @@
-"""bfloat16 on the CPU: a method computes in float32 on copies of the arrays, and its results are rounded once.
+"""16-bit floats on the CPU: a method computes in float32 on copies of the arrays, and its results are rounded once.
 
-Numba knows no bfloat16, so that kernels cannot read it. float32 holds every number of it, and products are summed in
-float32 in either case.
+Numba knows no bfloat16, and BLAS no 16-bit floats, so that kernels cannot read them. float32 holds every number of
+both, and products are summed in float32 in either case.
 """
 
 from __future__ import annotations
@@ -21,25 +21,35 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import numpy_dtype, to_float
+from convforge.problem.types import to_float
 
 A = TypeVar("A", bound=type[Algorithm[Any, Any]])
 
 NARROW = "bfloat16"
+SIXTEEN_BITS = (NARROW, "float16")
 
 
 def takes_bfloat16(method: A) -> A:
     """Make a CPU method, which is decorated with this, take problems in bfloat16 as it takes those in float32."""
+    return _taking(method, (NARROW,))
+
+
+def takes_16_bits(method: A) -> A:
+    """Make a CPU method take problems in bfloat16 and float16 as it takes those in float32."""
+    return _taking(method, SIXTEEN_BITS)
+
+
+def _taking(method: A, narrow: tuple[str, ...]) -> A:
     refuses, configs, plan = method.refuses, method.configs, method.plan
 
     def refuses_widened(self: Any, problem: Any, facts: DeviceFacts) -> Reason | None:
-        return refuses(self, widened(problem), facts)
+        return refuses(self, widened(problem, narrow), facts)
 
     def configs_widened(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Any]:
-        return configs(self, widened(problem), facts)
+        return configs(self, widened(problem, narrow), facts)
 
     def plan_widened(self: Any, problem: Any, config: Any, runtime: Runtime) -> Plan:
-        wide = widened(problem)
+        wide = widened(problem, narrow)
         made = plan(self, wide, config, runtime)
         return made if wide is problem else _around(made, problem, config)
 
@@ -50,8 +60,8 @@ def takes_bfloat16(method: A) -> A:
     return method
 
 
-def widened(problem: Any) -> Any:
-    """The same problem with float32 in bfloat16's place; an output is of the type that the epilogue works in.
+def widened(problem: Any, narrow: tuple[str, ...] = (NARROW,)) -> Any:
+    """The same problem with float32 in place of narrow types; an output is of the type that the epilogue works in.
 
     Examples
     --------
@@ -59,14 +69,14 @@ def widened(problem: Any) -> Any:
     >>> str(widened(parse_problem("n1c1h4w4_k1r3s3_bf16_nchw")))
     'n1c1h4w4_k1r3s3_st1_p0_f32_nchw'
     """
-    changes = {field.name: "float32" for field in dataclasses.fields(problem) if getattr(problem, field.name) == NARROW}
+    changes = {field.name: "float32" for field in dataclasses.fields(problem) if getattr(problem, field.name) in narrow}
     if "out_dtype" in changes and isinstance(problem, Conv2dProblem):
         changes["out_dtype"] = values_dtype(problem).name
     return dataclasses.replace(problem, **changes) if changes else problem
 
 
 def _around(plan: Plan, problem: Any, config: Config) -> Plan:
-    """A plan of the problem in bfloat16 around the plan of the wider one."""
+    """A plan of the problem in a narrow type around the plan of the wider one."""
     own = {operand.name: operand for operand in (*problem.operands, *problem.results)}
     wide = {operand.name: operand for operand in (*plan.problem.operands, *plan.problem.results)}
     copied = [name for name in own if own[name].dtype != wide[name].dtype and name != plan.weights]
@@ -116,7 +126,7 @@ def _around(plan: Plan, problem: Any, config: Config) -> Plan:
 
 def _convert(source: Any, target: Any, begin: int, end: int) -> None:
     """Work item = one element of flat arrays, or one of the first axis."""
-    if target.dtype == numpy_dtype(NARROW):
+    if target.dtype.itemsize < source.dtype.itemsize:
         target[begin:end] = to_float(source[begin:end], target.dtype)
     else:
         target[begin:end] = source[begin:end]

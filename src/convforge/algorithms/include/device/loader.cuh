@@ -66,7 +66,7 @@ __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &fr
         if (!share.has(dx, dk)) continue;
         const bool there = whole || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
         const long long step = static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep;
-        tile[share.k + dk][share.x + dx] = there ? first[step] : 0;
+        tile[share.k + dk][share.x + dx] = there ? first[step] : math_t{};
     }
 }
 
@@ -94,7 +94,7 @@ struct MatrixPart {
             for (int j = 0; j < VECTOR; j++) {
                 const int x = x0 + share.x + dx + (DEEP ? 0 : j), k = k0 + share.k + dk + (DEEP ? j : 0);
                 const long long step = static_cast<long long>(j) * (DEEP ? from.deep : from.along);
-                parts[i].at[j] = x < length && k < depth ? place[step] : 0;
+                parts[i].at[j] = x < length && k < depth ? place[step] : math_t{};
             }
         }
     }

@@ -48,7 +48,7 @@ __device__ inline out_t *start(const Store &store, int, Column n) {
     return store.data + static_cast<long long>(n) * store.column;
 }
 __device__ inline long long row_step(const Store &store) { return store.row; }
-__device__ inline out_t value(const Store &, int, int, Column, acc_t sum) { return sum; }
+__device__ inline out_t value(const Store &, int, int, Column, acc_t sum) { return stored<out_t>::of(sum); }
 #endif
 
 // Store the sum of row m and column n.

@@ -9,7 +9,8 @@
 //                                           its first, and on through the windows of the map
 // store_box(map, from, x, y[, z, v]);       ask for a box of shared memory to be stored; what lies outside is left out
 // stores_are_asked();                       those asked for since are one group
-// stores_have_read();                       until all groups are read: their shared memory may be written to again
+// stores_have_read<1>();                    until all groups but the last one are read: their shared memory may be
+//                                           written to again; 0, all, where no number is given
 // stores_are_done();                        until they are in memory
 #pragma once
 #include "bulk.cuh"
@@ -51,7 +52,10 @@ __device__ inline void store_box(const Map &map, const void *from, int x, int y,
                  : "memory");
 }
 __device__ inline void stores_are_asked() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ inline void stores_have_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+template <int PENDING = 0>
+__device__ inline void stores_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
 __device__ inline void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // A place in a ring of COUNT stages, and the parity of the phase that its barriers are in.

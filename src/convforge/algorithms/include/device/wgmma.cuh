@@ -4,6 +4,9 @@
 // matrix_at(place, pitch);           a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes,
 //                                    64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a swizzle
 //                                    of 128 lays them; `pitch` bytes from 8 rows to the next 8. + 2: the next 16
+// matrix_across(place, pitch);       the same of an MN-major matrix: its rows of 128 bytes lie along M or N, and follow
+//                                    each other along K; `pitch` bytes from 64 numbers of M or N to the next 64.
+//                                    + 128: the next 16 of K
 // products_begin();                  before the first product after registers of sums were touched
 // multiply(sums, a, b, adds);        sums = a b, or where it `adds` sums + a b
 // products_are_asked();              those asked for since are one group
@@ -12,7 +15,7 @@
 // With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
 //
 // The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
-// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, that both have rows of K.
+// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, which of A and B are MN-major.
 #pragma once
 #include "device.cuh"
 
@@ -22,6 +25,13 @@ __device__ inline unsigned long long matrix_at(const void *place, int pitch) {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62, LEADING = 1ull << 16;  // of which K-major rows make no use
     const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
     return at | LEADING | static_cast<unsigned long long>(pitch >> 4) << 32 | SWIZZLE_128;
+}
+// PTX ISA, wgmma, strides: with a swizzle of 128 bytes an MN-major atom is 64 numbers of M or N by 8 of K, 1024 bytes.
+// The leading offset leads to the next atom along M or N, the stride offset to the next one along K.
+__device__ inline unsigned long long matrix_across(const void *place, int pitch) {
+    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, STRIDE = 1024ull >> 4 << 32;
+    const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
+    return at | static_cast<unsigned long long>(pitch >> 4) << 16 | STRIDE | SWIZZLE_128;
 }
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {

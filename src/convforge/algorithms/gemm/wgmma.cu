@@ -1,0 +1,196 @@
+// gemm_wgmma: a matrix product of 16-bit numbers on Hopper's tensor cores; one warpgroup loads tiles, two multiply them.
+//
+// Since gemm_warp_tiled: the tensor cores multiply, straight from shared memory. The TMA loads tiles in the order that
+// they read, and stores the results; threads only ask, wait and round. Sums are floats.
+//
+// Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, one for A and one for B; and two
+//           that multiply. Registers go from the one to the others.
+// Tiles     BLOCK_M x BLOCK_N of C, in steps of 64 along K. The grid is persistent: a block takes tile after tile, in
+//           groups of GROUP rows of tiles, so that tiles computed at the same time share rows of A and columns of B
+//           in L2.
+// Layout    a row of 128 bytes, swizzled. K-major: 64 numbers along K of a row of A or a column of B. MN-major
+//           (A_ACROSS, B_ACROSS): 64 numbers along M or N, 64 such rows along K, one box after the other. The tensor
+//           cores read both: neither operand is transposed first.
+// Producer  each thread waits until a stage of the ring is free, then asks for its operand's part of it: one box, or
+//           BLOCK / 64 boxes where M or N is ragged. One barrier a stage counts the bytes of both.
+// Consumer  together, each with half of a tile's rows; or in turn (PING_PONG), each with a tile of its own: one stores
+//           while the other multiplies. A stage is free when the products after it have been asked for.
+// Store     64 x 64 results at a time: rounded, put into one of two boxes of shared memory by stmatrix, stored by TMA.
+// Any       M, N, K: the TMA loads zeros beyond the ends and stores nothing there. Needs rows, addresses and strides
+//           that are multiples of 16 bytes.
+// Limit     tensor cores; with small tiles, L2.
+#include "tensor_copies.cuh"
+#include "types.cuh"
+#include "wgmma.cuh"
+
+constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUMERS);
+constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;              // warpgroups that share a tile
+constexpr int ROWS_64 = BLOCK_M / (64 * GROUPS_OF_TILE);       // products of 64 rows of a warpgroup
+constexpr int STEP_K = 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
+constexpr int PRODUCTS = STEP_K / 16;                          // of 16 along K, in a step
+static_assert(ROWS_64 >= 1 && BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
+static_assert(BLOCK_N % 64 == 0 && BLOCK_N <= 256, "results are stored 64 columns at a time");
+
+struct Wgmma {
+    Map a, b, c;
+    int tiles_m, tiles_n, steps;
+    int boxes_a, boxes_b;  // copies that load an operand's part of a stage
+};
+
+struct Memory {
+    alignas(1024) unsigned char results[CONSUMERS][2][BOX_BYTES];
+    alignas(1024) unsigned char a[STAGES][BLOCK_M * ROW_BYTES];
+    alignas(1024) unsigned char b[STAGES][BLOCK_N * ROW_BYTES];
+};
+static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+
+struct Barriers {
+    unsigned long long loaded[STAGES], read[STAGES];
+    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
+};
+
+// The first row and column of a tile. Tiles go down GROUP rows of tiles, then to the next column of these.
+struct Place {
+    int m, n;
+};
+__device__ inline Place place_of(const Wgmma &args, int tile) {
+    const int group = tile / (GROUP * args.tiles_n), first = group * GROUP;
+    const int rows = min(args.tiles_m - first, GROUP), in_group = tile - first * args.tiles_n;
+    return {(first + in_group % rows) * BLOCK_M, in_group / rows * BLOCK_N};
+}
+
+// Producer: one thread loads one operand, IS_A or B.
+template <bool IS_A>
+__device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
+    constexpr bool ACROSS = IS_A ? A_ACROSS : B_ACROSS;
+    constexpr int BYTES = (IS_A ? BLOCK_M : BLOCK_N) * ROW_BYTES;
+    const Map &map = IS_A ? args.a : args.b;
+    const int boxes = IS_A ? args.boxes_a : args.boxes_b;
+    Ring<STAGES> ring{0, 1};
+    for (int tile = blockIdx.x; tile < args.tiles_m * args.tiles_n; tile += gridDim.x) {
+        const Place at = place_of(args, tile);
+        const int x = IS_A ? at.m : at.n;
+        for (int step = 0; step < args.steps; step++, ring.next()) {
+            unsigned long long *loaded = &bars.loaded[ring.stage];
+            unsigned char *to = IS_A ? memory->a[ring.stage] : memory->b[ring.stage];
+            await_bytes(&bars.read[ring.stage], ring.parity);
+            expect_bytes(loaded, BYTES);
+            if (!ACROSS) copy_box(to, map, step * STEP_K, x, 0, loaded);
+            else if (boxes == 1) copy_box(to, map, 0, step * STEP_K, x / 64, loaded);  // the map has 64 by 64 of M or N
+            else
+                for (int i = 0; i < boxes; i++)
+                    copy_box(to + i * BOX_BYTES, map, x + 64 * i, step * STEP_K, 0, loaded);
+        }
+    }
+}
+
+// Consumer: the products of a step, added to the sums where there are any yet.
+__device__ __forceinline__ void multiply_step(float (&sums)[ROWS_64][SUMS], const unsigned char *a,
+                                              const unsigned char *b, int share, bool adds) {
+    constexpr int NEXT_A = A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
+    const auto of_b = B_ACROSS ? matrix_across(b, BOX_BYTES) : matrix_at(b, 8 * ROW_BYTES);
+#pragma unroll
+    for (int i = 0; i < PRODUCTS; i++)
+#pragma unroll
+        for (int t = 0; t < ROWS_64; t++) {
+            // 64 rows of A are as many bytes either way: 64 rows of a K-major part, or one MN-major box.
+            const unsigned char *rows = a + (share * ROWS_64 + t) * BOX_BYTES;
+            const auto of_a = A_ACROSS ? matrix_across(rows, BOX_BYTES) : matrix_at(rows, 8 * ROW_BYTES);
+            multiply(sums[t], of_a + NEXT_A * i, of_b + NEXT_B * i, adds || i > 0);
+        }
+}
+
+// 64 x 64 results, rounded, to a box of shared memory whose rows of 128 bytes are swizzled.
+__device__ inline void round_results(const float (&sums)[SUMS], int first, unsigned char *box) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        unsigned v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int e = 4 * (first / 8 + j + i / 2) + 2 * (i % 2);
+            v[i] = narrow_pair<out_t>(sums[e], sums[e + 1]);
+        }
+        store_matrices<false>(box + row * ROW_BYTES + ((j + lane / 16) ^ row % 8) * 16, v);
+    }
+}
+
+__device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
+    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    Ring<STAGES> ring;
+    int turn = 0;
+    unsigned parity = warpgroup ^ 1;
+    for (int tile = blockIdx.x; tile < args.tiles_m * args.tiles_n; tile += gridDim.x, turn ^= 1) {
+        if (PING_PONG && turn != warpgroup) {
+            ring.skip(args.steps);
+            continue;
+        }
+        float sums[ROWS_64][SUMS];
+        if (PING_PONG) {
+            await_bytes(&bars.turn[warpgroup], parity);
+            parity ^= 1;
+        }
+        int before = -1;  // a stage that products under way may still read
+        for (int step = 0; step < args.steps; step++, ring.next()) {
+            await_bytes(&bars.loaded[ring.stage], ring.parity);
+            products_begin();
+            multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
+            products_are_asked();
+            await_products<1>();
+            arrive_when(&bars.read[max(before, 0)], asks && before >= 0);
+            before = ring.stage;
+        }
+        await_products<0>();
+        arrive_when(&bars.read[before], asks);
+        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+
+        const Place at = place_of(args, tile);
+#pragma unroll
+        for (int t = 0; t < ROWS_64; t++)
+#pragma unroll
+            for (int first = 0; first < BLOCK_N; first += 64) {
+                unsigned char *box = memory->results[warpgroup][(t * (BLOCK_N / 64) + first / 64) % 2];
+                if (asks) stores_have_read<1>();  // the box before may still be on its way
+                warpgroup_meets(warpgroup);
+                round_results(sums[t], first, box);
+                copies_may_overwrite();
+                warpgroup_meets(warpgroup);
+                if (asks) {
+                    store_box(args.c, box, at.n + first, at.m + 64 * (share * ROWS_64 + t));
+                    stores_are_asked();
+                }
+            }
+        // The next tile begins with the first box again: it must not be the one asked for last.
+        if (asks && ROWS_64 * (BLOCK_N / 64) % 2) stores_have_read();
+    }
+    if (asks) stores_are_done();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid_constant__ Wgmma args) {
+    BOX_SHARED(unsigned char, shared);
+    Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
+    __shared__ Barriers bars;
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            init_barrier(&bars.loaded[i], 2);  // the threads that load A and B
+            init_barrier(&bars.read[i], GROUPS_OF_TILE);
+        }
+        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
+        barriers_are_there();
+        prefetch_map(args.a);
+        prefetch_map(args.b);
+        prefetch_map(args.c);
+    }
+    __syncthreads();
+    wait_for_earlier();
+    if (warpgroup == 0) {
+        give_registers<40>();
+        if (threadIdx.x == 0) load_operand<true>(args, memory, bars);
+        if (threadIdx.x == 32) load_operand<false>(args, memory, bars);
+    } else {
+        take_registers<232>();
+        multiply_tiles(args, memory, bars, warpgroup - 1);
+    }
+}

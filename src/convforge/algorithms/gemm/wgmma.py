@@ -1,0 +1,291 @@
+"""Host side of wgmma.cu: the matrix product of 16-bit types on Hopper's tensor cores."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import Any, cast
+
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
+from convforge.algorithms.gemm.device import GemmShared
+from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.implicit_gemm.on_wgmma import (
+    MAPS_KEPT,
+    TENSOR_PRODUCTS,
+    WithMaps,
+    device_refusal,
+    wgmma_lines,
+)
+from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.element_types import ElementTypes
+from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.maps import ALIGNMENT, TiledMap
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.structs import MapField, struct_with_maps
+from convforge.backends.structs import WithMaps as StructWithMaps
+from convforge.errors import Reason
+from convforge.problem import GemmProblem
+
+# NumPy's name of a type -> that of PTX.
+TYPES = {"float16": "f16", "bfloat16": "bf16"}
+
+# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a box; threads of a block.
+SIZE, ROW, THREADS = 2, 64, 384
+# Sums of a thread, as many as its registers hold; columns of a product.
+MOST_SUMS, MOST_COLUMNS = 192, 256
+# Shared memory beside tiles: alignment, barriers.
+EXTRA_BYTES = 1024 + 512
+
+# Rows and columns of a tile, and whether the warpgroups take turns, in the order of what they promise where M and N are
+# large.
+TILES = (
+    (128, 256, False), (256, 128, False), (256, 192, False), (128, 192, True), (128, 192, False), (128, 128, True),
+    (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
+)  # fmt: skip
+FEWEST_STAGES, MOST_STAGES = 2, 8
+
+# The model that orders the configs, in clock cycles of an SM: that of implicit_gemm_wgmma (wgmma_tiles.py).
+PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, STEP_CYCLES = 2100, 106, 60, 16
+FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
+DEEP, SHALLOW = 4, 0.083
+
+
+@dataclass(frozen=True, slots=True)
+class GemmWgmmaConfig(Config):
+    """Tiles of :class:`GemmWgmma`.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+        The part of C that a block computes at a time.
+    ping_pong : bool
+        The two warpgroups take turns with a tile each; else they share every tile.
+    stages : int
+        Steps of 64 along K that are in shared memory at once.
+    group : int
+        Rows of tiles that are computed together, so that they share columns of B in L2.
+    """
+
+    block_m: int = 128
+    block_n: int = 256
+    ping_pong: bool = False
+    stages: int = 4
+    group: int = 16
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile that a warpgroup multiplies."""
+        return self.block_m if self.ping_pong else self.block_m // 2
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: struct Memory of wgmma.cu, and what aligns it."""
+        return (4 * ROW + self.stages * (self.block_m + self.block_n)) * ROW * SIZE + 1024
+
+
+class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
+    """The matrix product of 16-bit types on Hopper's tensor cores, whose tiles the TMA loads and stores.
+
+    Matrices whose rows are no multiples of 16 bytes, or whose elements lie otherwise than the problem says, go to
+    gemm_shared, which is compiled when it is first needed.
+    """
+
+    name = "gemm_wgmma"
+    summary = "16-bit types on the tensor cores of Hopper, which read the tiles that its TMA loads; sm_90"
+    operation = "gemm"
+    since = "gemm_warp_tiled"
+    cost = MethodCost(1.0, 0.8, 16384, 2)
+    look = Mark("teal", "star")
+
+    def work_for(self, problem: GemmProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return Work(problem.flops / TENSOR_PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.dtype not in TYPES:
+            return None
+        return Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        if (reason := device_refusal(facts)) is not None:
+            return reason
+        if problem.dtype not in TYPES:
+            return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
+                          dtype=problem.dtype)  # fmt: skip
+        if not problem.outputs * problem.k:
+            return Reason("it multiplies matrices that have at least one element")
+        stored = (*problem.operands, *problem.results)
+        for name, axes in ((operand.name.upper(), operand.shape) for operand in stored):
+            if axes[-1] * SIZE % ALIGNMENT:
+                return Reason(
+                    "the TMA loads and stores rows of multiples of {bytes} bytes; {name} has rows of {count} elements",
+                    bytes=ALIGNMENT, name=name, count=axes[-1],
+                )  # fmt: skip
+        if max(problem.sides) >= 2**31 - 256 or -(-problem.m // 64) * -(-problem.n // 64) >= 2**30:
+            return Reason("the matrices have more tiles than a launch counts")
+        return None
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmWgmmaConfig]:
+        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
+        found = []
+        for block_m, block_n, ping_pong in TILES:
+            if (block_m >= 2 * max(problem.m, 64)) or (block_n >= 2 * max(problem.n, 64)):
+                continue
+            group = max(1, round(math.sqrt(facts.cores * block_n / block_m)))
+            config = GemmWgmmaConfig(block_m, block_n, ping_pong, MOST_STAGES, group)
+            while config.stages > FEWEST_STAGES and config.shared_bytes + EXTRA_BYTES - 1024 > facts.block_shared_bytes:
+                config = replace(config, stages=config.stages - 1)
+            found.append(config)
+        return sorted(found, key=lambda config: modelled_cycles(problem, config, facts))
+
+    def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        a_across, b_across = problem.transpose_a, not problem.transpose_b
+        tiles = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+        prelude = constants(
+            BLOCK_M=config.block_m, BLOCK_N=config.block_n, PING_PONG=config.ping_pong, STAGES=config.stages,
+            GROUP=config.group, A_ACROSS=a_across, B_ACROSS=b_across, SHARED_BYTES=config.shared_bytes,
+        )  # fmt: skip
+        types = ElementTypes(out=problem.dtype, acc="float32").prelude()
+        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        struct = _struct()
+        kernel = runtime.compile(
+            KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
+        )
+        grid = (min(math.prod(tiles), runtime.facts.cores),)
+        info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, early=True)
+        kept = lru_cache(maxsize=MAPS_KEPT)
+        maps = {
+            "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
+            "b": kept(partial(matrix_map, block=config.block_n, across=b_across)),
+            "c": kept(results_map),
+        }
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            arrays = {"a": buffers["a"], "b": buffers["b"].tensors["b"], "c": buffers["c"]}
+            for name, array in arrays.items():
+                seen = maps[name](address(array), tuple(array.shape), tuple(array.strides))
+                if seen is None:
+                    return None
+                args.put_map(name, seen, cast(WithMaps, runtime).tensor_map(seen))
+            args.tiles_m, args.tiles_n = tiles
+            args.steps = -(-problem.k // ROW)
+            args.boxes_a = copies_of(problem.m, config.block_m, a_across)
+            args.boxes_b = copies_of(problem.n, config.block_n, b_across)
+            return args
+
+        def otherwise() -> Plan:
+            step = GemmShared(self.backend)
+            return step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
+
+        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise))
+        prepare = Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=prepare)
+
+
+def config_refusal(config: GemmWgmmaConfig, facts: DeviceFacts) -> Reason | None:
+    """Why a config cannot be; None if it can."""
+    if config.rows < ROW or config.rows % ROW or config.block_m % config.rows:
+        return Reason("a warpgroup multiplies 64 rows at a time; it has {rows} of them", rows=config.rows)
+    if config.block_n % ROW or not ROW <= config.block_n <= MOST_COLUMNS:
+        return Reason("results are stored 64 columns at a time, at most {most}; block_n={columns} is none of these",
+                      columns=config.block_n, most=MOST_COLUMNS)  # fmt: skip
+    if config.block_m > MOST_COLUMNS:
+        return Reason("a copy brings at most {most} rows", most=MOST_COLUMNS)
+    if config.rows * config.block_n // 128 > MOST_SUMS:
+        return Reason("{rows} x {columns} sums of a warpgroup are more than its registers hold",
+                      rows=config.rows, columns=config.block_n)  # fmt: skip
+    if config.stages < FEWEST_STAGES or config.group < 1:
+        return Reason("a stage is free one step after its products: at least two are needed")
+    if (together := config.shared_bytes + EXTRA_BYTES - 1024) > facts.block_shared_bytes:
+        return Reason("tiles take {together} bytes of shared memory; a block has {room}",
+                      together=together, room=facts.block_shared_bytes)  # fmt: skip
+    return None
+
+
+def modelled_cycles(problem: GemmProblem, config: GemmWgmmaConfig, facts: DeviceFacts) -> float:
+    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its loads."""
+    outputs = config.block_m * config.block_n
+    most = -(-(-(-problem.m // config.block_m) * -(-problem.n // config.block_n)) // facts.cores)
+    steps = -(-problem.k // ROW)
+    read = (64 + config.block_n) * ROW * SIZE
+    each = max(64 * config.block_n * ROW / PRODUCTS_A_CYCLE, read / READ_A_CYCLE) + STEP_CYCLES
+    loads = (config.block_m + config.block_n) * ROW * SIZE / LOADED_A_CYCLE
+    tile = steps * max(config.block_m / 64 * each, loads) * (1 + SHALLOW * max(0, DEEP - config.stages))
+    finish = FINISH_CYCLES + OUTPUT_CYCLES * outputs / 128 / (1 if config.ping_pong else 2)
+    if config.ping_pong:  # a tile is stored while the next one is multiplied
+        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + START_CYCLES
+    return most * (tile + finish) + START_CYCLES
+
+
+def copies_of(length: int, block: int, across: bool) -> int:
+    """Copies that load an operand's part of a stage: one, but for an MN-major one whose length is ragged."""
+    return block // ROW if across and length % ROW else 1
+
+
+def matrix_map(
+    at: int, shape: tuple[int, ...], strides: tuple[int, ...], *, block: int, across: bool
+) -> TiledMap | None:
+    """A stored matrix in boxes of rows of 64 numbers; None where the TMA cannot load it.
+
+    A K-major one in boxes of `block` rows. An MN-major one in boxes of 64 by 64, of which as many follow each other as
+    there are in `block`: as a third axis, where whole boxes make the matrix.
+
+    Examples
+    --------
+    >>> matrix_map(1 << 20, (100, 72), (144, 2), block=128, across=False).box
+    (64, 128, 1)
+    >>> matrix_map(1 << 20, (100, 128), (256, 2), block=256, across=True).sizes
+    (64, 100, 2)
+    """
+    lies = _rows(shape, strides)
+    if lies is None:
+        return None
+    (count, length), pitch = shape, lies
+    if not across:
+        sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, block, 1)
+    elif length % ROW:
+        sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, ROW, 1)
+    else:
+        sizes, steps, box = (ROW, count, length // ROW), (pitch, ROW * SIZE), (ROW, ROW, block // ROW)
+    seen = TiledMap(at, "u16", sizes, steps, box, swizzle=ROW * SIZE)
+    return None if seen.refusal() else seen
+
+
+def results_map(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> TiledMap | None:
+    """C in boxes of 64 by 64; None where the TMA cannot store it."""
+    pitch = _rows(shape, strides)
+    if pitch is None:
+        return None
+    seen = TiledMap(at, "u16", (shape[1], shape[0]), (pitch,), (ROW, ROW), swizzle=ROW * SIZE)
+    return None if seen.refusal() else seen
+
+
+def _rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """Bytes from one row to the next; None where a row's elements do not lie side by side, or rows overlap."""
+    if shape[1] > 1 and strides[1] != SIZE:
+        return None
+    if shape[0] == 1:
+        return shape[1] * SIZE
+    return strides[0] if strides[0] >= shape[1] * SIZE else None
+
+
+@cache
+def _struct() -> type[StructWithMaps]:
+    """struct Wgmma of wgmma.cu."""
+    counts = ("tiles_m", "tiles_n", "steps", "boxes_a", "boxes_b")
+    return struct_with_maps(
+        "Wgmma", [*((name, MapField) for name in "abc"), *((name, ctypes.c_int) for name in counts)]
+    )

@@ -1,0 +1,86 @@
+"""gemm_wgmma on Hopper: every config in all four transposes, arrays with gaps, equal bits, NaN, faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
+from tests.algorithms.planted import Fault
+from tests.gpu.planted import check_that_it_is_noticed
+from tests.gpu.present import gpu, need_gpu
+from tests.judged import judge_of
+
+import convforge
+from convforge.algorithms import find
+from convforge.algorithms.gemm.wgmma import GemmWgmmaConfig
+from convforge.check import check_nan_spread, check_plan, make_inputs
+from convforge.problem import parse_problem
+
+need_gpu()
+METHOD: Any = find("gemm", "cuda", "gemm_wgmma")
+pytestmark = pytest.mark.skipif(
+    METHOD.refuses(parse_problem("m64n64k64_f16"), gpu().facts) is not None,
+    reason="needs a GPU of compute capability 9.0",
+)
+
+# One tile and less; ragged in every way; whole boxes; many steps; several tiles for each SM.
+SIZES = ("m8n8k8", "m200n328k136", "m512n192k320", "m72n64k2056", "m2048n2312k72")
+TRANSPOSES = ("", "_ta", "_tb", "_ta_tb")
+PROBLEMS = [f"{size}{way}_{kind}" for size in SIZES for way in TRANSPOSES for kind in ("f16", "bf16")]
+
+
+def configs(text: str) -> list[GemmWgmmaConfig]:
+    """Those of the problem, and those of a large one: tiles may be larger than the matrices."""
+    large = parse_problem("m8192n8192k8192_f16")
+    return list(dict.fromkeys([*METHOD.configs(parse_problem(text), gpu().facts), *METHOD.configs(large, gpu().facts)]))
+
+
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_config_is_right(text: str, kind: str) -> None:
+    for config in configs(text) if "f16" in text and "bf16" not in text else configs(text)[:2]:
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, gpu()), judge_of(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
+@pytest.mark.parametrize("text", ["m200n328k136_f16", "m512n192k320_ta_tb_bf16"])
+def test_every_config_gives_the_same_bits(text: str) -> None:
+    problem: Any = parse_problem(text)
+    inputs = make_inputs(problem, "normal")
+    found = []
+    for config in configs(text):
+        plan = METHOD.plan(problem, config, gpu())
+        out = gpu().upload(np.zeros(problem.out_shape, problem.dtype))
+        plan(plan.buffers(gpu().upload(inputs.x), plan.prepare(gpu().upload(inputs.w)), {}, out))
+        found.append(np.asarray(gpu().download(out)).view(np.uint16))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("ahead", [8, 3])
+def test_parts_of_larger_matrices_and_views(ahead: int) -> None:
+    """Gaps of whole 16 bytes, which the TMA goes round; others, and transposed views, go to another step."""
+    torch = pytest.importorskip("torch")
+    wide_a, wide_b = (torch.randint(-4, 5, (300, 300), device="cuda").half() for _ in range(2))
+    a, b = wide_a[:200, ahead : ahead + 136], wide_b[:136, ahead : ahead + 152]
+    expected = (a.double() @ b.double()).half()
+    for left, right in ((a, b), (a.contiguous(), b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
+        for _ in range(3):
+            torch.testing.assert_close(convforge.gemm(left, right, algorithm="gemm_wgmma"), expected, rtol=0, atol=0)
+
+
+def test_a_nan_reaches_the_results_that_see_it() -> None:
+    for text in ("m200n328k136_f16", "m200n328k136_ta_tb_bf16"):
+        for config in configs(text)[::4]:
+            for kind in ("nan", "inf"):
+                verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)
+                assert verdict.ok, f"{text} {config}: {verdict.message}"
+
+
+@pytest.mark.parametrize("fault", GEMM_WGMMA_FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    run = fault.run
+    check_that_it_is_noticed(METHOD, fault, judge_of(run.problem, run.kind), tmp_path)
