@@ -63,7 +63,7 @@ __device__ inline Place place_of(const Wgmma &args, int tile) {
 template <bool IS_A>
 __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
     constexpr bool ACROSS = IS_A ? A_ACROSS : B_ACROSS;
-    constexpr int BYTES = (IS_A ? BLOCK_M : BLOCK_N) * ROW_BYTES;
+    constexpr int BLOCK = IS_A ? BLOCK_M : BLOCK_N, BYTES = BLOCK * ROW_BYTES;
     const Map &map = IS_A ? args.a : args.b;
     const int boxes = IS_A ? args.boxes_a : args.boxes_b;
     Ring<STAGES> ring{0, 1};
@@ -76,7 +76,8 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
             await_bytes(&bars.read[ring.stage], ring.parity);
             expect_bytes(loaded, BYTES);
             if (!ACROSS) copy_box(to, map, step * STEP_K, x, 0, loaded);
-            else if (boxes == 1) copy_box(to, map, 0, step * STEP_K, x / 64, loaded);  // the map has 64 by 64 of M or N
+            else if (BLOCK > 64 && boxes == 1)  // the map has 64 by 64 of M or N
+                copy_box(to, map, 0, step * STEP_K, x / 64, loaded);
             else
                 for (int i = 0; i < boxes; i++)
                     copy_box(to + i * BOX_BYTES, map, x + 64 * i, step * STEP_K, 0, loaded);

@@ -241,7 +241,7 @@ def matrix_map(
     """A stored matrix in boxes of rows of 64 numbers; None where the TMA cannot load it.
 
     A K-major one in boxes of `block` rows. An MN-major one in boxes of 64 by 64, of which as many follow each other as
-    there are in `block`: as a third axis, where whole boxes make the matrix.
+    there are in `block`: as a third axis, where there are several and whole boxes make the matrix.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def matrix_map(
     (count, length), pitch = shape, lies
     if not across:
         sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, block, 1)
-    elif length % ROW:
+    elif length % ROW or block == ROW:
         sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, ROW, 1)
     else:
         sizes, steps, box = (ROW, count, length // ROW), (pitch, ROW * SIZE), (ROW, ROW, block // ROW)
