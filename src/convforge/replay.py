@@ -301,6 +301,7 @@ def ready_for(
         if (preparation := plan.preparation) is None:
             return None
         own = {"given": buffers[plan.weights]}
+        preparation = preparation.of(own["given"])
         for name, (sizes, dtype) in preparation.pieces.items():
             own[name] = stand_ins.taken(sizes, dtype)
         filled = _filled(preparation.steps, own)

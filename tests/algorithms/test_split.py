@@ -19,14 +19,15 @@ from tests.backends.emulated import needs_emulator
 from convforge.algorithms.implicit_gemm.split import SplitFilters
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
-from convforge.backends.runtime import LaunchInfo
+from convforge.backends.runtime import LaunchInfo, upload_weights
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.problem.conv2d import FILTER_LAYOUTS
 
 pytestmark = needs_emulator
 
 TEXTS = ("n1c70h9w9_k5r3s2_p1_f32_nhwc", "n1c12h9w9_k3r3s3_p1_flip_f32_nchw")
 # A filter too large to be held in shared memory.
-LARGE = "n1c1000h9w9_k2r3s3_p1_f32_nhwc"
+LARGE = "n1c6000h3w3_k2r3s3_p1_f32_nhwc"
 
 TOP, SHIFT = 14, 7
 # Kinds whose filters cannot be split, or not all of them.
@@ -49,18 +50,18 @@ def expected(w: NDArray[Any], flip: bool) -> tuple[NDArray[Any], NDArray[Any], N
     return plain, np.stack([high, low]), np.where(plainly, 0, np.ldexp(1.0, exponent - TOP + SHIFT))
 
 
-def prepared(problem: Conv2dProblem, w: NDArray[Any], runtime: Any) -> Any:
-    made = SplitFilters(problem, runtime)(runtime.upload(w))
+def prepared(problem: Conv2dProblem, w: NDArray[Any], runtime: Any, layout: str = "KCRS") -> Any:
+    made = SplitFilters(problem, runtime)(upload_weights(runtime, w, layout))
     return {name: np.asarray(runtime.download(array)) for name, array in made.tensors.items()} | {"note": made.note}
 
 
-def what_is_wrong(text: str, kind: str, runtime: Any) -> str | None:
+def what_is_wrong(text: str, kind: str, runtime: Any, layout: str = "KCRS") -> str | None:
     problem: Any = parse_problem(text)
     w: Any = split_inputs(problem, kind).w
     w[0] = -np.abs(w[0])
     with np.errstate(all="ignore"):
         plain, halves, scales = expected(w, problem.mode == "convolution")
-    made = prepared(problem, w, runtime)
+    made = prepared(problem, w, runtime, layout)
     c = problem.c
     if not np.array_equal(made["w"].transpose(0, 2, 3, 1), plain):
         return "floats"
@@ -77,7 +78,8 @@ def what_is_wrong(text: str, kind: str, runtime: Any) -> str | None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_filters_are_split(text: str, kind: str) -> None:
-    assert what_is_wrong(text, kind, EmulatorRuntime()) is None
+    for layout in FILTER_LAYOUTS:
+        assert what_is_wrong(text, kind, EmulatorRuntime(), layout) is None
     made = prepared(parse_problem(text), split_inputs(parse_problem(text), kind).w, EmulatorRuntime())  # type: ignore[arg-type]
     assert (made["scales"] == 0).any() == (kind in PLAIN_FILTERS)
     assert (made["note"] is not None) == (kind in PLAIN_FILTERS)

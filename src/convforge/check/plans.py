@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan, PreparedFilter
-from convforge.backends.runtime import Runtime
+from convforge.backends.runtime import Runtime, upload_weights
 from convforge.check.bits import PIECE, filled, same
 from convforge.check.inputs import Inputs, make_inputs, output_dtype
 from convforge.check.rooms import Rooms
@@ -147,7 +147,8 @@ class _Bench:
 
     def upload(self, inputs: Inputs) -> Inputs:
         """The same inputs on the device, in copies."""
-        return upload_inputs(self.runtime, inputs)
+        weights = self.plan.problem.weights
+        return upload_inputs(self.runtime, inputs, weights.layout if weights else "")
 
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
         """Which of the inputs differ from what was uploaded."""
@@ -203,10 +204,9 @@ class _Bench:
         return "writes outside its output" if self._gap_written else None
 
 
-def upload_inputs(runtime: Runtime, inputs: Inputs) -> Inputs:
-    """Copies of a call's inputs on a device."""
-
-    w = None if inputs.w is None else runtime.upload(inputs.w)
+def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
+    """Copies of a call's inputs on a device; `layout` is that of the weights."""
+    w = None if inputs.w is None else upload_weights(runtime, inputs.w, layout)
     operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 

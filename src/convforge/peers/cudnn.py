@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan, PreparedFilter
-from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan
+from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, version
+from convforge.peers.cudnn_filter import CudnnFilter
 from convforge.peers.short_list import Excluded, LibraryFault, ShortList, short_list
 from convforge.problem import Conv2dProblem
 
@@ -105,14 +106,7 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
 
         plan_name = Reason("plan {name}", name=f"{number}: {name}")
         note = Reason.joined([plan_name, found.words] if found else [plan_name])
-        packer = None
-        if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
-            packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
-
-        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
-            packed = w if packer is None else packer(w, stream).tensors["w"]
-            return PreparedFilter({"w": packed}, packed.nbytes, note)
-
+        prepare = CudnnFilter(problem, runtime, note)
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=f"{number}: {name}",
                         workspace_bytes=workspace_bytes)  # fmt: skip
         plan.takes_gaps = False

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
-from convforge.algorithms.include.conv import WeightPacker
+from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan
+from convforge.peers.cudnn_filter import CudnnFilter
 from convforge.peers.cudnn_library import (
     FUNCTIONS,
     CudnnStatus,
@@ -110,14 +110,7 @@ class CudnnLegacy(Algorithm[Conv2dProblem, LegacyConfig]):
 
         own = Reason.quoted(name)
         note = Reason.joined([own, found.words] if found else [own])
-        packer = None
-        if problem.x_layout == "NHWC":  # where cuDNN wants the filter's channels last too
-            packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
-
-        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
-            packed = w if packer is None else packer(w, stream).tensors["w"]
-            return PreparedFilter({"w": packed}, packed.nbytes, note)
-
+        prepare = CudnnFilter(problem, runtime, note)
         plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=name,
                         workspace_bytes=convolution.workspace_bytes(name))  # fmt: skip
         plan.takes_gaps = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.runtime import Runtime
+from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Problem
 from convforge.problem.types import is_integer
 
@@ -113,9 +113,10 @@ class Ring:
         self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
         self.slots: list[Slot] = []
         operands = [{name: runtime.upload(array) for name, array in chosen.operands.items()} for chosen in sets]
+        layout = problem.weights.layout if problem.weights else ""
         for i in range(self.size.slots):
             chosen = sets[i % len(sets)]
-            w = None if chosen.w is None else runtime.upload(chosen.w)
+            w = None if chosen.w is None else upload_weights(runtime, chosen.w, layout)
             out = runtime.empty(shape, dtype)
             self.slots.append(Slot(runtime.upload(chosen.x), w, out, operands[i % len(sets)], i % len(sets)))
         self._own = [slot.out for slot in self.slots]

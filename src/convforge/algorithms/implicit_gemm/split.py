@@ -41,6 +41,9 @@ FEWEST_PRODUCTS = 32
 # With fewer channels or filters "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
 FEWEST = 32
 
+# Bytes of a filter up to which split_filters holds it in shared memory; threads of its blocks, all together.
+MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
+
 
 class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
@@ -130,9 +133,10 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def maps(self, problem: Conv2dProblem, seen: Conv2dProblem, config: SplitConfig) -> Maps:
         """See :class:`OnTensorCores`."""
         channels = padded_channels(problem)
+        steps = 2 * channels, 2 * channels * problem.r * problem.s
 
         def halves(at: int, strides: tuple[int, ...]) -> AnyMap:
-            return rows_map(problem, config, at, "u16", channels, 2 * channels, ROW_CHANNELS, halves=2)
+            return rows_map(problem, config, at, "u16", channels, steps, ROW_CHANNELS, halves=2)
 
         return {"pixels": (partial(pixels_map, seen, config, element="u32"), "x"), "filters": (halves, "halves")}
 
@@ -168,12 +172,16 @@ class SplitFilters(Preparation):
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
         k, c, r, s = problem.w_shape
-        channels = padded_channels(problem)
-        prelude = constants(C=c, R=r, S=s, CHANNELS=channels)
+        channels, held = padded_channels(problem), c * (r * s | 1) * 4
+        if held > MOST_HELD:
+            held = 0
+        # A block a filter: of few filters, each block has more threads.
+        threads = max(256, min(1024, FILTER_THREADS // k // 256 * 256))
+        prelude = constants(C=c, R=r, S=s, CHANNELS=channels, THREADS=threads, IS_HELD=held > 0)
         source = KernelSource(
             "algorithms/implicit_gemm/split_filters.cu", "split_filters", prelude, _SplitFilters, "SplitFilters"
         )
-        info = LaunchInfo("split_filters", (k,), (256,), early=True)
+        info = LaunchInfo("split_filters", (k,), (threads,), held, early=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:

@@ -1,8 +1,10 @@
 // split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), and as floats; channels side by
 // side.
 //
-// Threads   a block a filter. Its warps take the taps in turn, lanes neighbouring channels.
-// Shared    the filter as it is given, where it fits, so that it is read from memory once.
+// Threads   a block a filter. It reads what lies side by side in w, taps of a channel or channels of a tap; then its warps
+//           take the taps in turn, lanes neighbouring channels.
+// Shared    the filter, where it fits (IS_HELD), so that it is read from memory once. A channel's taps are an odd number
+//           of places apart, so that neighbouring channels meet different banks.
 // Layout    halves[half][k][tap][c], c up to CHANNELS, a multiple of 8, of which those beyond C are zeros;
 //           plain[k][tap][c]; scales[k], what a sum of products with this filter is multiplied by at last.
 // Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all
@@ -12,8 +14,7 @@
 #include "device.cuh"
 #include "split.cuh"
 
-constexpr int WARPS = 8, THREADS = 32 * WARPS;
-constexpr bool IS_HELD = C * R * S <= 8192;  // the filter is read once, to shared memory
+constexpr int WARPS = THREADS / 32, TAPS = R * S, PITCH = TAPS | 1;
 
 struct SplitFilters {
     const float *w;
@@ -25,16 +26,15 @@ struct SplitFilters {
     int K, flip;
 };
 
-// As the filter lies in memory: a channel's taps side by side.
-__device__ inline float given(const SplitFilters &args, int i) {
-    const int c = i / (R * S), r = i / S % R, s = i % S;
+__device__ inline float given(const SplitFilters &args, int c, int tap) {
+    const int r = tap / S, s = tap % S;
     return args.w[blockIdx.x * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
 }
 
 __device__ inline float weight(const SplitFilters &args, const float *held, int c, int tap) {
     if (c >= C) return 0;
-    const int i = c * R * S + (args.flip ? R * S - 1 - tap : tap);
-    return IS_HELD ? held[i] : given(args, i);
+    if (args.flip) tap = TAPS - 1 - tap;
+    return IS_HELD ? held[c * PITCH + tap] : given(args, c, tap);
 }
 
 // A line of numbers whose largest is this: what the least line of all is found by.
@@ -44,13 +44,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = blockIdx.x;
     wait_for_earlier();
-    __shared__ float held[IS_HELD ? C * R * S : 1];
+    DYNAMIC_SHARED(float, held);
     if (IS_HELD) {
-        for (int i = threadIdx.x; i < C * R * S; i += THREADS) held[i] = given(args, i);
+        const bool near = args.strides[1] == 1;  // channels lie side by side
+#pragma unroll 8
+        for (int i = threadIdx.x; i < C * TAPS; i += THREADS) {
+            const int c = near ? i % C : i / TAPS, tap = near ? i / C : i % TAPS;
+            held[c * PITCH + tap] = given(args, c, tap);
+        }
         __syncthreads();
     }
     float largest = 0, least = unless_zero(0);  // of all numbers; of the largest of each line
-    for (int tap = warp; tap < R * S; tap += WARPS) {
+    for (int tap = warp; tap < TAPS; tap += WARPS) {
         float most = 0;
         for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, held, c, tap));
         for (int lanes = 16; lanes > 0; lanes /= 2) most = largest_of(most, __shfl_xor_sync(0xffffffffu, most, lanes));
@@ -59,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     }
     for (int c = threadIdx.x; c < C; c += THREADS) {
         float most = 0;
-        for (int tap = 0; tap < R * S; tap++) most = largest_of(most, weight(args, held, c, tap));
+        for (int tap = 0; tap < TAPS; tap++) most = largest_of(most, weight(args, held, c, tap));
         least = fminf(least, unless_zero(most));
     }
     for (int lanes = 16; lanes > 0; lanes /= 2) least = fminf(least, __shfl_xor_sync(0xffffffffu, least, lanes));
@@ -73,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     const bool plain = cannot_split(largest) || least * scale.up < IN_FULL;
     if (threadIdx.x == 0) args.scales[k] = plain ? 0 : scale.down;
     if (threadIdx.x == 0 && k == 0) *args.redone = 0;
-    for (int tap = warp; tap < R * S; tap += WARPS) {
-        const long long row = static_cast<long long>(k) * R * S + tap, rows = static_cast<long long>(args.K) * R * S;
+    for (int tap = warp; tap < TAPS; tap += WARPS) {
+        const long long row = static_cast<long long>(k) * TAPS + tap, rows = static_cast<long long>(args.K) * TAPS;
         for (int c = 2 * lane; c < CHANNELS; c += 64) {
             const float a = weight(args, held, c, tap), b = weight(args, held, c + 1, tap);
             unsigned high, low;

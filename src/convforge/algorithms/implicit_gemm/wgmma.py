@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from convforge.algorithms.contract import Buffers, PreparedFilter
+from convforge.algorithms.contract import Buffers, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     WgmmaConfig,
     config_refusal,
     element_of,
+    filter_steps,
     filters_held,
     fitting,
     modelled_cycles,
@@ -25,10 +26,10 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     smallest,
     whole_groups,
 )
-from convforge.algorithms.include.conv import WeightPacker
+from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import AnyMap
+from convforge.backends.maps import ALIGNMENT, AnyMap
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -120,10 +121,13 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         """See :class:`OnTensorCores`."""
         # The accelerator rounds floats to TF32; else numbers are copied as they are.
         element = "tf32" if problem.x_dtype == "float32" else element_of(problem.x_dtype)
-        channels, pitch = problem.c_per_group, row_pitch(problem, problem.c_per_group)
+        channels = problem.c_per_group
 
-        def filters(at: int, strides: tuple[int, ...]) -> AnyMap:
-            return rows_map(problem, config, at, element, channels, pitch, row_channels(problem))
+        def filters(at: int, strides: tuple[int, ...]) -> AnyMap | None:
+            steps = filter_steps(problem, strides)
+            return None if steps is None else rows_map(
+                problem, config, at, element, channels, steps, row_channels(problem)
+            )  # fmt: skip
 
         return {
             "pixels": (partial(pixels_map, seen, config, element=element), "x"), "filters": (filters, "w"),
@@ -157,7 +161,13 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
 
 
 class FilterRows(WeightPacker):
-    """The weights with the channels of a tap side by side, which is how rows of an operand come."""
+    """The weights with the channels of a tap side by side, which is how rows of an operand come.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        Takes the weights where they lie, if they lie so: those of 1x1, and of models in channels_last.
+    """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
         size = itemsize(problem.w_dtype)
@@ -169,3 +179,18 @@ class FilterRows(WeightPacker):
             return PreparedFilter({"w": made.tensors["w"].transpose(0, 3, 1, 2)}, made.nbytes)
 
         self.finish = finish
+        self.borrow = _WhereTheyLie(self, problem, runtime)
+
+
+class _WhereTheyLie(Preparation):
+    """Nothing is prepared where the accelerator can bring the weights as they lie; else they are packed."""
+
+    def __init__(self, packed: Preparation, problem: Conv2dProblem, runtime: Runtime) -> None:
+        super().__init__(runtime, {}, (), lambda buffers, stream: PreparedFilter({"w": buffers["given"]}, 0))
+        self._packed, self._problem = packed, problem
+
+    def of(self, given: Any) -> Preparation:
+        """See :class:`Preparation`."""
+        flipped = self._problem.mode == "convolution" and self._problem.r * self._problem.s > 1
+        lies = address(given) % ALIGNMENT == 0 and filter_steps(self._problem, tuple(given.strides)) is not None
+        return self if lies and not flipped else self._packed

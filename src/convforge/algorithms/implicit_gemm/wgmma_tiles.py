@@ -347,14 +347,44 @@ def im2col_map(
     return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, ROW_BYTES)
 
 
+def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Bytes from one tap's channels to the next tap's, and from one filter to the next.
+
+    None where the accelerator cannot bring them: a tap's channels do not lie side by side, or begin at no multiple of
+    16 bytes.
+
+    Parameters
+    ----------
+    strides : tuple of int
+        Bytes, of the weights as (K, C, R, S).
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c64h8w8_k32r3s3_f16")
+    >>> filter_steps(problem, (1152, 2, 384, 128)), filter_steps(problem, (1152, 18, 6, 2))
+    ((128, 1152), None)
+    """
+    (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
+    of_k, of_c, of_r, of_s = strides
+    if (c > 1 and of_c != size) or (r > 1 and s > 1 and of_r != s * of_s):
+        return None
+    row = row_pitch(problem, c)
+    of_tap = of_s if s > 1 else of_r if r > 1 else row
+    of_filter = of_k if k > 1 else r * s * of_tap
+    if of_tap < row or of_filter < r * s * of_tap or of_filter >= 2**31 or of_tap % ALIGNMENT or of_filter % ALIGNMENT:
+        return None
+    return of_tap, of_filter
+
+
 def rows_map(
-    problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, pitch: int, together: int,
-    halves: int = 1,
+    problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, steps: tuple[int, int],
+    together: int, halves: int = 1,
 ) -> TiledMap:  # fmt: skip
-    """Filters whose rows of so many channels lie `pitch` bytes apart, in boxes of channels `together`."""
-    taps = problem.r * problem.s
-    sizes, box = (channels, taps, problem.k, halves), (together, 1, config.block[1], halves)
-    return TiledMap(at, element, sizes, (pitch, pitch * taps, pitch * taps * problem.k), box, swizzle=ROW_BYTES)
+    """Filters in rows of so many channels, in boxes of channels `together`; `steps` are those of filter_steps."""
+    of_tap, of_filter = steps
+    sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, config.block[1], halves)
+    return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=ROW_BYTES)
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:

@@ -17,6 +17,9 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
 
+# Channels of a filter that a block of pack_weights brings where they become neighbours: CHANNELS of weights.cu.
+PART_CHANNELS = 256
+
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
 MOST_BLOCKS = 65535
 
@@ -203,11 +206,14 @@ class WeightPacker(Preparation):
         dtype = dtype or problem.acc_dtype
         types = ElementTypes(w=problem.w_dtype, acc=dtype).prelude()
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", (*types, *constants(NEAR_K=order[-1] == "K")),
+            "algorithms/include/weights.cu", "pack_weights", (*types, *constants(NEAR=ord(order[-1]))),
             _Weights, "Weights",
         )  # fmt: skip
-        squares = -(-problem.k // 32) * -(-problem.taps // 32)
-        info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
+        if order[-1] == "C":
+            blocks = problem.k * -(-problem.c_per_group // PART_CHANNELS) * -(-problem.r * problem.s // 32)
+        else:
+            blocks = -(-problem.k // 32) * -(-problem.taps // 32)
+        info = LaunchInfo("pack_weights", (blocks,), (32, 8), early=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:
