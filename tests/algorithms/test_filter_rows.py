@@ -25,7 +25,8 @@ pytestmark = needs_emulator
 
 # More channels than a block's; more taps than a run's; channels of a group that are no whole vectors; turned.
 TEXTS = (
-    "n1c300h9w9_k3r3s3_f16_nhwc", "n1c8h9w9_k5r7s6_f16_nhwc", "n1c21h9w9_k4r3s2_bf16_nhwc",
+    "n1c300h9w9_k3r3s3_f16_nhwc", "n1c8h9w9_k5r7s6_f16_nhwc", "n1c9h50w50_k2r49s49_f16_nhwc",
+    "n1c21h9w9_k4r3s2_bf16_nhwc",
     "n1c24h9w9_k4r3s3_g2_f16_nhwc", "n1c12h9w9_k5r1s1_f32_nhwc_math-tf32", "n1c24h9w9_k5r3s3_flip_f16_nhwc",
 )  # fmt: skip
 
@@ -81,14 +82,18 @@ def test_weights_of_odd_addresses_are_packed() -> None:
 
 
 PACKING = Run("implicit_gemm_wgmma", TEXTS[0], WgmmaConfig())
-PACKING_FAULTS = [*of_file("include/weights.cu", PACKING,
-    ("the first channels for all", "c0 = blockIdx.x % parts * CHANNELS", "c0 = 0"),
-    ("the first taps for all", "run = blockIdx.x / parts % runs", "run = 0"),
-    ("the first filter for all", "k = blockIdx.x / parts / runs;", "k = 0;"),
-    ("a tap too few", "length = min(SIDE, taps - tap0)", "length = min(SIDE, taps - tap0) - 1"),
-    ("written before all have come", f"    {SYNC}\n#pragma", "#pragma"),
-    ("taps of a convolution as they are", "    if (flip) {", "    if (false) {"),
-)]  # fmt: skip
+PACKING_FAULTS = [
+    *of_file("include/channels_near.cu", PACKING,
+        ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
+        ("the first filter for all", "k = blockIdx.x / args.parts, c0", "k = 0, c0"),
+        ("the last vector left out", "i < whole; i += threads", "i < whole - 1; i += threads"),
+        ("what is no whole vector left out", "i < all; i += threads", "i < whole; i += threads"),
+        ("written before all have come", f"        {SYNC}\n    }}", "    }"),
+        ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
+        ("height for width", "seen / args.S * args.strides[2]", "seen / args.R * args.strides[2]"),
+        ("a tap's channels as if whole", "tap * args.pitch + c", "tap * args.C + c"),
+    ),
+]  # fmt: skip
 
 
 class Faulty(EmulatorRuntime):
@@ -115,7 +120,7 @@ def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
         runtime = Faulty(order=order).plant(fault, tmp_path)
         for text in TEXTS:
             try:
-                if what_is_wrong(text, runtime, "KCRS") is not None:
+                if any(what_is_wrong(text, runtime, layout) is not None for layout in FILTER_LAYOUTS):
                     return
             except EmulatorError:
                 return

@@ -118,6 +118,31 @@ def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
         torch.testing.assert_close(found, dense, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[2], PROBLEMS[3], OTHERS[3], OTHERS[0], OTHERS[14]])
+def test_weights_are_taken_however_they_lie(text: str) -> None:
+    """Channels side by side, which no kernel packs; taps side by side; parts of larger arrays; turned filters."""
+    torch = pytest.importorskip("torch")
+    problem: Any = parse_problem(text)
+    kind = getattr(torch, problem.x_dtype)
+    x = torch.randn(problem.x_shape, device="cuda").to(kind)
+    k, c, r, s = problem.w_shape
+    options = {"layout": problem.x_layout, "stride": problem.stride, "dilation": problem.dilation,
+               "padding": (problem.padding[:2], problem.padding[2:]), "groups": problem.groups,
+               "precision": problem.precision, "algorithm": method(text).name}  # fmt: skip
+    wide = torch.randn((k + 1, r, s, c + 16), device="cuda").to(kind)
+    for ahead in (0, 8, 3):
+        w = wide[:k, :, :, ahead : ahead + c].permute(0, 3, 1, 2)
+        for mode in ("cross-correlation", "convolution"):
+            expected = convforge.conv2d(x, w.contiguous(), mode=mode, **options)
+            for taps in (w, w.contiguous(memory_format=torch.channels_last)):
+                for _ in range(3):
+                    torch.testing.assert_close(
+                        convforge.conv2d(x, taps, mode=mode, **options), expected, rtol=0, atol=0
+                    )
+            doubled = convforge.conv2d(x, taps.mul_(2), mode=mode, **options)
+            torch.testing.assert_close(doubled, 2 * expected, rtol=0, atol=0)
+
+
 def test_a_nan_reaches_the_outputs_that_see_it() -> None:
     for text in (*PROBLEMS[:5], *OTHERS[:8], *OTHERS[-6:-4]):
         for config in configs(text)[::5]:

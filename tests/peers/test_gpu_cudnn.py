@@ -37,9 +37,9 @@ def test_a_cudnn_without_the_old_interface_says_so(monkeypatch: Any) -> None:
 def played_cudnn(monkeypatch: Any) -> Iterator[Any]:
     """A function that installs a cuDNN."""
 
-    class Packer:  # what weights.cu does
-        def __init__(self, problem: Any, runtime: Any, order: str, dtype: str) -> None:
-            assert (problem.mode, order) == ("cross-correlation", "KRSC")
+    class Packer:  # what channels_near.cu does
+        def __init__(self, problem: Any, runtime: Any) -> None:
+            assert problem.mode == "cross-correlation"
             self.runtime = runtime
 
         def __call__(self, w: DeviceArray, stream: Any = None) -> Any:
@@ -56,7 +56,7 @@ def played_cudnn(monkeypatch: Any) -> Iterator[Any]:
         open_library(monkeypatch, "cudnn", library)
         return library
 
-    monkeypatch.setattr(cudnn_filter, "WeightPacker", Packer)
+    monkeypatch.setattr(cudnn_filter, "ChannelsNear", Packer)
     yield install
     forget()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convforge.algorithms.contract import PreparedFilter
-from convforge.algorithms.include.conv import WeightPacker
+from convforge.algorithms.include.channels_near import ChannelsNear
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -24,7 +24,7 @@ class CudnnFilter:
         self._note = note
         self._packer = None
         if problem.x_layout == "NHWC":
-            self._packer = WeightPacker(problem.replace(mode="cross-correlation"), runtime, "KRSC", problem.w_dtype)
+            self._packer = ChannelsNear(problem.replace(mode="cross-correlation"), runtime)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """The filter in cuDNN's order."""

@@ -26,7 +26,8 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     smallest,
     whole_groups,
 )
-from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.include.channels_near import ChannelsNear
+from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import ALIGNMENT, AnyMap
@@ -160,7 +161,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
         return Preference(Rank.TENSOR_CORES, "many channels, and TF32 is allowed: tensor cores")
 
 
-class FilterRows(WeightPacker):
+class FilterRows(ChannelsNear):
     """The weights with the channels of a tap side by side, which is how rows of an operand come.
 
     Attributes
@@ -171,7 +172,7 @@ class FilterRows(WeightPacker):
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
         size = itemsize(problem.w_dtype)
-        super().__init__(problem, runtime, "KRSC", problem.w_dtype, row_pitch(problem, 1) // size)
+        super().__init__(problem, runtime, row_pitch(problem, 1) // size)
         packed = self.finish
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:

@@ -17,9 +17,6 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
 
-# Channels of a filter that a block of pack_weights brings where they become neighbours: CHANNELS of weights.cu.
-PART_CHANNELS = 256
-
 # A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
 MOST_BLOCKS = 65535
 
@@ -191,29 +188,21 @@ class WeightPacker(Preparation):
         The axes K, C, R, S of the packed filter, slowest first.
     dtype : str
         Its element type; by default the type of the sums.
-    whole : int
-        The fastest axis begins at multiples of so many elements; what lies between is left as it is.
     """
 
-    def __init__(
-        self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "", whole: int = 1
-    ) -> None:
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:
         sizes = dict(zip("KCRS", problem.w_shape, strict=True))
-        sizes[order[-1]] = -(-sizes[order[-1]] // whole) * whole
         shape = tuple(sizes[axis] for axis in order)
         steps = {axis: int(np.prod(shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
         packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
         dtype = dtype or problem.acc_dtype
         types = ElementTypes(w=problem.w_dtype, acc=dtype).prelude()
         source = KernelSource(
-            "algorithms/include/weights.cu", "pack_weights", (*types, *constants(NEAR=ord(order[-1]))),
+            "algorithms/include/weights.cu", "pack_weights", (*types, *constants(NEAR_K=order[-1] == "K")),
             _Weights, "Weights",
         )  # fmt: skip
-        if order[-1] == "C":
-            blocks = problem.k * -(-problem.c_per_group // PART_CHANNELS) * -(-problem.r * problem.s // 32)
-        else:
-            blocks = -(-problem.k // 32) * -(-problem.taps // 32)
-        info = LaunchInfo("pack_weights", (blocks,), (32, 8), early=True)
+        squares = -(-problem.k // 32) * -(-problem.taps // 32)
+        info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:

@@ -3,15 +3,13 @@
 //
 // Seen as a matrix of K rows and C_GROUP * R * S columns, which come as they lie in w.
 // Threads   32 x ROWS a block. It brings a square of 32 x 32 weights, neighbours of a row by neighbouring threads, and
-//           writes it the other way round where NEAR is K: the packed filter has outputs side by side. Where NEAR is C,
-//           it has channels side by side: a block brings a part of one filter, CHANNELS of them and up to 32 taps of
-//           each, and writes tap after tap.
-// Shared    the square or the part, whose rows have an odd length, so that a column of it meets no bank twice.
-// Limit     memory: both sides are whole lines.
+//           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
+// Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
+// Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
 #include "device.cuh"
 #include "types.cuh"
 
-constexpr int SIDE = 32, ROWS = 8, CHANNELS = 256;
+constexpr int SIDE = 32, ROWS = 8;
 
 struct Weights {
     const w_t *w;
@@ -32,47 +30,19 @@ __device__ inline long long weight_at(const Weights &args, const long long (&str
     return k * strides[0] + c * strides[1] + r * strides[2] + s * strides[3];
 }
 
-// The squares of a matrix.
-__device__ inline void pack_squares(const Weights &args) {
+extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
     __shared__ acc_t square[SIDE][SIDE + 1];
     const int columns = args.C_GROUP * args.R * args.S;
     const int across = (columns + SIDE - 1) / SIDE, x = threadIdx.x, y = threadIdx.y;
     const int k0 = blockIdx.x / across * SIDE, column0 = blockIdx.x % across * SIDE;
+    wait_for_earlier();
     for (int i = y; i < SIDE; i += ROWS)
         if (k0 + i < args.K && column0 + x < columns)
             square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));
     __syncthreads();
     for (int i = y; i < SIDE; i += ROWS) {
-        const int k = k0 + (NEAR == 'K' ? x : i), column = column0 + (NEAR == 'K' ? i : x);
+        const int k = k0 + (NEAR_K ? x : i), column = column0 + (NEAR_K ? i : x);
         if (k < args.K && column < columns)
             args.packed[weight_at(args, args.packed_strides, k, column, false)] = square[k - k0][column - column0];
     }
-}
-
-// The parts of a filter.
-__device__ inline void pack_channels(const Weights &args) {
-    __shared__ acc_t part[CHANNELS * (SIDE + 1)];
-    const int taps = args.R * args.S, parts = (args.C_GROUP + CHANNELS - 1) / CHANNELS, runs = (taps + SIDE - 1) / SIDE;
-    const int c0 = blockIdx.x % parts * CHANNELS, run = blockIdx.x / parts % runs, k = blockIdx.x / parts / runs;
-    const int channels = min(CHANNELS, args.C_GROUP - c0), tap0 = run * SIDE, length = min(SIDE, taps - tap0);
-    const int pitch = length | 1, thread = threadIdx.y * 32 + threadIdx.x;
-#pragma unroll 4
-    for (int i = thread; i < channels * length; i += 32 * ROWS) {
-        const int c = i / length, tap = i - c * length;
-        const int column = (c0 + c) * taps + tap0 + tap;
-        part[c * pitch + tap] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k, column, args.flip)]));
-    }
-    __syncthreads();
-#pragma unroll 4
-    for (int i = thread; i < CHANNELS * length; i += 32 * ROWS) {
-        const int tap = i / CHANNELS, c = i % CHANNELS;
-        const int column = (c0 + c) * taps + tap0 + tap;
-        if (c < channels) args.packed[weight_at(args, args.packed_strides, k, column, false)] = part[c * pitch + tap];
-    }
-}
-
-extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
-    wait_for_earlier();
-    if (NEAR == 'C') pack_channels(args);
-    else pack_squares(args);
 }

@@ -1,0 +1,46 @@
+// pack_channels: the filter with the channels of a tap side by side, turned where the problem is a convolution in the
+// mathematical sense. Numbers of NUMBER_BYTES are moved as they are.
+//
+// Threads   blockDim.x channels by blockDim.y taps a block, which moves a part of one filter: `channels` of them.
+// Shared    the part, where w has a channel's taps side by side (`dense`): it comes as one run of memory, 16 bytes a
+//           thread where `vectors` says that both ends allow it. Of any other w each thread reads what it writes.
+// Limit     memory: both sides are whole lines.
+#include "device.cuh"
+#include "vector.cuh"
+
+typedef Word<NUMBER_BYTES> Number;
+constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / NUMBER_BYTES;
+
+struct Packing {
+    const Number *w;
+    Number *packed;
+    long long strides[4];  // of w, in elements, in the order k, c, r, s
+    long long pitch;       // of packed, from tap to tap
+    int C, R, S, channels, parts, flip, dense, vectors;
+};
+
+extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
+    __shared__ __align__(16) unsigned char shared[PART_BYTES];
+    Number *part = reinterpret_cast<Number *>(shared);
+    const int threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+    const int k = blockIdx.x / args.parts, c0 = blockIdx.x % args.parts * args.channels, taps = args.R * args.S;
+    const int count = min(args.channels, args.C - c0);
+    const Number *from = args.w + k * args.strides[0] + c0 * args.strides[1];
+    wait_for_earlier();
+    if (args.dense) {
+        const int all = count * taps, whole = args.vectors ? all / IN_VECTOR : 0;
+#pragma unroll 4
+        for (int i = thread; i < whole; i += threads)
+            reinterpret_cast<Word<16> *>(part)[i] = reinterpret_cast<const Word<16> *>(from)[i];
+#pragma unroll 4
+        for (int i = whole * IN_VECTOR + thread; i < all; i += threads) part[i] = from[i];
+        __syncthreads();
+    }
+    Number *to = args.packed + static_cast<long long>(k) * taps * args.pitch + c0;
+    for (int tap = threadIdx.y; tap < taps; tap += blockDim.y) {
+        const int seen = args.flip ? taps - 1 - tap : tap;
+        const long long at = seen / args.S * args.strides[2] + seen % args.S * args.strides[3];
+        for (int c = threadIdx.x; c < count; c += blockDim.x)
+            to[tap * args.pitch + c] = args.dense ? part[c * taps + seen] : from[c * args.strides[1] + at];
+    }
+}
