@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
+from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, seen_by, tiling
 from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
 from convforge.algorithms.include.divide import Divisor, divisor
@@ -143,16 +144,20 @@ class OnTensorCores(DeviceConvolution[C]):
         """See :class:`Algorithm`."""
         if (reason := self.config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        # What the kernel sees: rows in a workspace have what stands outside within.
-        seen = seen_by(problem, config, self.of_group(problem))
+        # What the kernel sees: rows in a workspace have what stands outside within; shares of channels leave sums.
+        own = problem if config.split_k == 1 else problem_of_shares(problem)
+        seen = seen_by(own, config, self.of_group(problem))
         rows = PixelRows(problem, seen, runtime) if config.turned else None
+        nbytes = 0 if rows is None else rows.nbytes
+        shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
         shape, shared = Tiling.of(problem, config), self.shared_bytes(problem, config)
         maps = self.maps(problem, seen, config)
-        struct = _struct_of(ElementTypes.of(problem), self.struct, tuple(maps), tuple(self.fields().items()))
+        struct = _struct_of(ElementTypes.of(own), self.struct, tuple(maps), tuple(self.fields().items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
-            OUT_NEAR=problem.out_layout == "NHWC", SHARED_BYTES=shared, **self.numbers(problem, config),
+            SPLIT_K=config.split_k, OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
+            **self.numbers(problem, config),
         )  # fmt: skip
         lines = (*conv_constants(seen), *prelude, *self.names, *wgmma_lines(config.columns, self.instruction(problem)))
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
@@ -164,6 +169,8 @@ class OnTensorCores(DeviceConvolution[C]):
             args = struct()
             if rows is not None:
                 buffers = {**buffers, "x": rows.array(buffers)}
+            if shares is not None:
+                buffers = {**buffers, "out": shares.array(buffers)}
             arrays = {**buffers["w"].tensors, "x": buffers["x"], "out": buffers["out"]}
             for name, (make, which) in used.items():
                 array = arrays[which]
@@ -172,16 +179,18 @@ class OnTensorCores(DeviceConvolution[C]):
                     return None
                 args.put_map(name, lies, cast(WithMaps, runtime).tensor_map(lies))
             fill(args.conv, seen, buffers)
-            args.tiling, args.together = shape, together(problem, buffers["out"])
+            args.tiling, args.together = shape, together(own, buffers["out"])
             self.put(args, buffers)
             return args
 
         any_way = self.any_way(config)
         otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        before, behind = [] if rows is None else [rows.launch], [] if shares is None else [shares.launch]
         return Plan(
-            self, problem, config, runtime, steps=[launch] if rows is None else [rows.launch, launch],
-            prepare=self.preparation(problem, runtime), workspace_bytes=0 if rows is None else rows.nbytes,
+            self, problem, config, runtime, steps=[*before, launch, *behind],
+            prepare=self.preparation(problem, runtime),
+            workspace_bytes=nbytes + (0 if shares is None else shares.nbytes),
         )  # fmt: skip
 
 

@@ -188,18 +188,20 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
 }
 
 // Finish.
-__device__ inline float plainly(const Conv &conv, int k, int first_c, const Output &out) {
+__device__ inline float plainly(const Conv &conv, const Place &at, int k, const Output &out) {
+    const int first = at.share * SHARE_CHANNELS;  // of the filter's channels
+    const int channels = SPLIT_K == 1 ? FILTER_CHANNELS : min(FILTER_CHANNELS - first, SHARE_CHANNELS);
     float sum = 0;
 #pragma unroll 1
     for (int tap = 0; tap < TAPS; tap++) {
         const int h = inside(out.p * STRIDE_H - conv.top + tap / S * DILATION_H, conv.H);
         const int w = inside(out.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
         const bool there = h >= 0 && w >= 0;
-        const float *x = conv.x + (there ? place(conv.x_strides, out.n, first_c, h, w) : 0);
-        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS;
+        const float *x = conv.x + (there ? place(conv.x_strides, out.n, at.c, h, w) : 0);
+        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS + first;
         const index_t step = conv.x_strides.c;
 #pragma unroll 4
-        for (int c = 0; c < FILTER_CHANNELS; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
+        for (int c = 0; c < channels; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
     }
     return sum;
 }
@@ -215,7 +217,9 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
     for (int e = 0; e < SUMS; e++) {
         const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
         const Output out = output_of(args.conv, args.tiling, at, FILTERS_ON_M ? n : m);
-        if (out.there && k < at.end()) finish(args.conv, out.n, k, out.p, out.q, plainly(args.conv, k, at.c, out));
+        if (!out.there || k >= at.end()) continue;
+        const out_t value = finished(args.conv, out.n, k, out.p, out.q, plainly(args.conv, at, k, out));
+        results_of(args.conv, at)[place(args.conv.out_strides, out.n, k, out.p, out.q)] = value;
     }
 }
 

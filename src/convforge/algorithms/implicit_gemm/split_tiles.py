@@ -19,6 +19,9 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     patch_of,
     room_refusal,
     seen_by,
+    sharing_cycles,
+    split_refusal,
+    splits_worth_a_look,
     steps_of,
     tiling,
 )  # fmt: skip
@@ -105,7 +108,7 @@ def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
     most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem, ROW_CHANNELS)
+    steps = steps_of(problem, ROW_CHANNELS, config.split_k)
     read = (64 + config.columns) * ROW_BYTES
     multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
@@ -118,7 +121,8 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
         tile = products + split
     finish = OUTPUT_CYCLES * config.columns
-    return most * (tile + (0 if config.ping_pong else finish)) + finish + START_CYCLES
+    rest = START_CYCLES + sharing_cycles(problem, config)
+    return most * (tile + (0 if config.ping_pong else finish)) + finish + rest
 
 
 def smallest(problem: Conv2dProblem) -> SplitConfig:
@@ -133,6 +137,8 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
     if config.by_pixels and (config.ping_pong or not config.filters_on_m):
         return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
+    if (reason := split_refusal(problem, config, ROW_CHANNELS)) is not None:
+        return reason
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
     if not config.turned and must_turn(problem):
@@ -158,8 +164,9 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
         if filters >= problem.k and problem.groups == 1 and steps <= MOST_RESIDENT:
             rings = [*((True, ring, 2) for ring in RESIDENT_STAGES[: 1 if patch else 2]), *rings]
-        for resident, ring, held in rings:
-            config = replace(base, resident=resident, pixel_stages=ring, filter_stages=held)
-            if config_refusal(problem, config, facts) is None:
-                yield config
-                break
+        for many in (1, *splits_worth_a_look(problem, base, ROW_CHANNELS, facts)):
+            for resident, ring, held in rings:
+                config = replace(base, resident=resident, pixel_stages=ring, filter_stages=held, split_k=many)
+                if config_refusal(problem, config, facts) is None:
+                    yield config
+                    break

@@ -45,6 +45,8 @@ PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 5
 STEP_CYCLES, COPY_CYCLES = 16, 106
 # Finishing: cycles of a tile, and of each 128 outputs; cycles of a launch.
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
+# Adding up shares: cycles of the launch, and bytes that the device reads and writes in one.
+SHARING_CYCLES, SHARED_A_CYCLE = 3000, 2500
 # A ring of DEEP stages hides how long copies take. For each stage that is missing, a tile takes this share longer.
 DEEP, SHALLOW = 4, 0.083
 
@@ -75,6 +77,9 @@ class TilesConfig(Config):
     turned : bool
         Another kernel first writes the picture to a workspace in rows that the accelerator can bring. It takes any
         layout, border, number of channels and alignment.
+    split_k : int
+        The channels of a tile are shared out among so many tiles, whose sums another kernel adds up: where there are
+        fewer tiles than multiprocessors.
     """
 
     patch: bool = True
@@ -86,6 +91,7 @@ class TilesConfig(Config):
     pixel_stages: int = 4
     filter_stages: int = 4
     turned: bool = False
+    split_k: int = 1
 
     @property
     def block(self) -> tuple[int, int]:
@@ -162,9 +168,38 @@ def row_channels(problem: Conv2dProblem) -> int:
     return ROW_BYTES // itemsize(problem.x_dtype)
 
 
-def steps_of(problem: Conv2dProblem, channels: int) -> int:
+def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
     """Steps of a tile, of one tap and so many channels each."""
-    return problem.r * problem.s * -(-problem.c_per_group // channels)
+    return problem.r * problem.s * -(-slices_of(problem, channels) // split_k)
+
+
+def slices_of(problem: Conv2dProblem, channels: int) -> int:
+    """So many channels at a time: how often."""
+    return -(-problem.c_per_group // channels)
+
+
+def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
+    """Shares of channels with which tiles fill the multiprocessors, and with which they fill half of them."""
+    tiles, slices = tiling(problem, config)[0], slices_of(problem, channels)
+    if problem.groups > 1 or config.resident:
+        return []
+    most = [min(slices, facts.cores // (tiles * share)) for share in (1, 2)]
+    return [many for many in dict.fromkeys(-(-slices // -(-slices // max(1, few))) for few in most) if many > 1]
+
+
+def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) -> Reason | None:
+    """Why channels cannot be shared out so; None if they can."""
+    if config.split_k == 1:
+        return None
+    slices = slices_of(problem, channels)
+    if not 1 <= config.split_k <= slices or -(-slices // -(-slices // config.split_k)) != config.split_k:
+        return Reason(
+            "{slices} times {channels} channels cannot be shared out among {count} tiles",
+            slices=slices, channels=channels, count=config.split_k,
+        )  # fmt: skip
+    if problem.groups > 1 or config.resident or problem.outputs >= 2**31:
+        return Reason("channels are shared out where there is one group, filters do not stay, and outputs are few")
+    return None
 
 
 def filters_held(problem: Conv2dProblem, config: TilesConfig, channels: int) -> int:
@@ -191,7 +226,7 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
     """All tiles; those along the filters; of a picture, those along a row and down."""
     pixels, filters = config.block
-    tiles_k = -(-problem.k_per_group // filters) * problem.groups
+    tiles_k = -(-problem.k_per_group // filters) * problem.groups * config.split_k
     if config.patch:
         across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
         return problem.n * across * down * tiles_k, tiles_k, across, down
@@ -202,10 +237,10 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
     pixels, filters = config.block
     most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem, row_channels(problem))
+    steps = steps_of(problem, row_channels(problem), config.split_k)
     read = 64 * ROW_BYTES + config.columns * ROW_BYTES  # of a step, for 64 rows
     each = max(64 * config.columns * ROW_BYTES / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
-    if steps == problem.r * problem.s:  # a row has all channels, and what follows is not multiplied
+    if slices_of(problem, row_channels(problem)) == 1:  # a row has all channels, and what follows is not multiplied
         each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / ROW_BYTES
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
@@ -213,14 +248,22 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
     loaded, copied = stages * rows * ROW_BYTES, 0 if config.resident else steps
     loaded += copied * filters * ROW_BYTES
-    stored = pixels * filters * itemsize(problem.out_dtype)
+    stored = pixels * filters * (4 if config.split_k > 1 else itemsize(problem.out_dtype))
     tile = max(products, loaded / LOADED_A_CYCLE + copied * COPY_CYCLES, (loaded + stored) / MOVED_A_CYCLE)
     depth = config.pixel_stages if config.resident else min(config.pixel_stages, config.filter_stages)
     tile *= 1 + SHALLOW * max(0, DEEP - depth)
     finish = FINISH_CYCLES + OUTPUT_CYCLES * pixels * filters / 128 / (1 if config.ping_pong else 2)
+    rest = START_CYCLES + sharing_cycles(problem, config)
     if config.ping_pong:  # a tile is finished while the next one is multiplied
-        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + START_CYCLES
-    return most * (tile + finish) + START_CYCLES
+        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + rest
+    return most * (tile + finish) + rest
+
+
+def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
+    """Estimate the cycles in which the sums of all shares are added up."""
+    if config.split_k == 1:
+        return 0
+    return SHARING_CYCLES + problem.outputs * 4 * (config.split_k + 0.5) / SHARED_A_CYCLE
 
 
 def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
@@ -233,6 +276,10 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
     if not config.turned and must_turn(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
+    if config.split_k > 1 and not config.scattered:
+        return Reason("sums of a share are stored by threads")
+    if (reason := split_refusal(problem, config, row_channels(problem))) is not None:
+        return reason
     if config.rows * config.columns > MOST_COLUMNS:
         return Reason(
             "{rows} products of {columns} columns have more sums than a thread has registers",
@@ -294,11 +341,13 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
         if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
             rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
-        for ring in rings:
-            config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, **ways)
-            if config_refusal(problem, config, facts) is None:
-                yield config
-                break
+        splits = splits_worth_a_look(problem, base, row_channels(problem), facts)
+        for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
+            for ring in rings:
+                config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, **how)
+                if config_refusal(problem, config, facts) is None:
+                    yield config
+                    break
 
 
 def row_pitch(problem: Conv2dProblem, channels: int) -> int:

@@ -10,6 +10,8 @@
 // PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
 //                halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
+// SPLIT_K        a tile's channels are shared out among so many tiles, where there are few. Each stores sums of its share
+//                to an array of its own, and sum_shares.cu adds these up.
 //
 // place_of(tiling, tile);         where a tile begins
 // output_of(conv, tiling, place, pixel);
@@ -25,11 +27,14 @@
 #include "wgmma.cuh"
 
 constexpr int ROW_BYTES = 128, ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
-constexpr int TAPS = R * S, SLICES = (C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS, STEPS = TAPS * SLICES;
+constexpr int ALL_SLICES = (C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
+constexpr int TAPS = R * S, SLICES = (ALL_SLICES + SPLIT_K - 1) / SPLIT_K, STEPS = TAPS * SLICES;
+constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
+static_assert(SPLIT_K == 1 || GROUPS == 1, "a share's last channels would be those of the next group");
 constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
 constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
 // Products of a row, each of 32 bytes of it. Where one row has all channels of a group, what follows is not multiplied.
-constexpr int PRODUCT_BYTES = 32, LONGEST = SLICES > 1 ? ROW_BYTES : C_GROUP * NUMBER_BYTES;
+constexpr int PRODUCT_BYTES = 32, LONGEST = ALL_SLICES > 1 ? ROW_BYTES : C_GROUP * NUMBER_BYTES;
 constexpr int PRODUCTS = (LONGEST + PRODUCT_BYTES - 1) / PRODUCT_BYTES;
 
 constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
@@ -54,6 +59,7 @@ struct Tiling {
 
 struct Place {
     int k, c, first;  // filter; channel; pixel of all pictures, counted on
+    int share;        // of the channels
     int q, p, n;
     __device__ int end() const { return GROUPS == 1 ? K : c / C_GROUP * K_GROUP + K_GROUP; }  // of the group's filters
 };
@@ -66,18 +72,20 @@ __device__ inline void taken_apart(int number, const Divisor &rows, const Diviso
     p = row - n * rows.by;
 }
 
-// The first filter of tile number `i` along the filters, and the first channel of its group.
-__device__ inline void filters_of(int i, int &k, int &c) {
+// The first filter of tile number `i` along the filters, and the first channel: of its group, and its share.
+__device__ inline void filters_of(int i, int &k, int &c, int &share) {
     constexpr int OF_GROUP = (K_GROUP + BLOCK_FILTERS - 1) / BLOCK_FILTERS;
+    share = SPLIT_K == 1 ? 0 : i / OF_GROUP;
+    if (SPLIT_K > 1) i -= share * OF_GROUP;
     const int group = GROUPS == 1 ? 0 : i / OF_GROUP;
     k = group * K_GROUP + (i - group * OF_GROUP) * BLOCK_FILTERS;
-    c = group * C_GROUP;
+    c = group * C_GROUP + share * SHARE_CHANNELS;
 }
 
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
     const int t = quotient(tile, tiling.tiles_k);
-    Place at{0, 0, t * BLOCK_PIXELS};
-    filters_of(tile - t * tiling.tiles_k.by, at.k, at.c);
+    Place at{0, 0, t * BLOCK_PIXELS, 0};
+    filters_of(tile - t * tiling.tiles_k.by, at.k, at.c, at.share);
     if (PATCH) {
         taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
@@ -111,6 +119,12 @@ __device__ inline void forward(const Conv &conv, Output &out) {
     }
 }
 
+// Where a share's results begin.
+__device__ inline out_t *results_of(const Conv &conv, const Place &at) {
+    if (SPLIT_K == 1) return conv.out;
+    return conv.out + static_cast<long long>(at.share) * conv.N * conv.P * conv.Q * K;
+}
+
 template <class T, int COUNT>
 struct alignas(COUNT * sizeof(T)) Neighbours {
     T at[COUNT];
@@ -122,6 +136,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                                   int row, int column, int together) {
     const index_t of_k = conv.out_strides.c;
     const int end = at.end();
+    out_t *const results = results_of(conv, at);
     if constexpr (FILTERS_ON_M) {
         constexpr int AT_ONCE = !OUT_NEAR && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
         Output outs[AT_ONCE][2] = {{output_of(conv, tiling, at, column), output_of(conv, tiling, at, column + 1)}};
@@ -138,7 +153,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                 out_t *to[AT_ONCE];
 #pragma unroll
                 for (int r = 0; r < AT_ONCE; r++) {
-                    to[r] = conv.out + place(conv.out_strides, outs[r][0].n, k, outs[r][0].p, outs[r][0].q);
+                    to[r] = results + place(conv.out_strides, outs[r][0].n, k, outs[r][0].p, outs[r][0].q);
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         const Output &out = outs[r][i];
@@ -168,7 +183,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                     }
                     const Output &next = outs[r][1];
                     if (outs[r][0].there) *to[r] = pairs[r].at[0];
-                    if (next.there) conv.out[place(conv.out_strides, next.n, k, next.p, next.q)] = pairs[r].at[1];
+                    if (next.there) results[place(conv.out_strides, next.n, k, next.p, next.q)] = pairs[r].at[1];
                 }
             }
 #pragma unroll
@@ -178,7 +193,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const Output out = output_of(conv, tiling, at, row + 8 * half);
-            out_t *to = conv.out + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
+            out_t *to = results + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
 #pragma unroll
             for (int j = 0; j < SUMS / 4; j++) {
                 Neighbours<out_t, 2> pair{};
@@ -207,12 +222,13 @@ __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsig
                                      unsigned long long *there, unsigned long long *read) {
     Ring<FILTER_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
-        int k, c;
-        filters_of(tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by, k, c);
+        int k, c, share;
+        filters_of(tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by, k, c, share);
         for (int step = 0; step < STEPS; step++, ring.next()) {
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);
-            copy_box(filters[ring.stage], map, step / TAPS * ROW_CHANNELS, step % TAPS, k, 0, &there[ring.stage]);
+            copy_box(filters[ring.stage], map, share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, step % TAPS, k, 0,
+                     &there[ring.stage]);
         }
         if (RESIDENT) return;
     }
