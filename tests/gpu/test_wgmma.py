@@ -49,7 +49,12 @@ OTHERS = (
     "n2c33h9w9_k31r3s3_p1_reflect_f32_nchw_math-tf32", "n2c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",
     "n2c64h14w14_k64r3s3_p1_g4_f32_nchw_math-tf32", "n3c64h12w9_k64r1s1_f32_nhwc_math-tf32",
 )  # fmt: skip
-ALL = (*PROBLEMS, *OTHERS)
+# Few tiles, whose channels are shared out.
+FEW = (
+    "n1c320h9w7_k72r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu", "n1c520h7w7_k130r3s2_p1_bf16_nchw_+bias",
+    "n2c200h5w9_k65r1s1_f32_nhwc_+residual+silu_math-tf32", "n1c192h6w6_k96r3s3_st2_p1_f16-f16-f32-f32_nhwc-krsc-nchw",
+)  # fmt: skip
+ALL = (*PROBLEMS, *OTHERS, *FEW)
 
 
 def method(text: str) -> Any:
@@ -68,6 +73,7 @@ def configs(text: str) -> list[WgmmaConfig]:
 def test_every_config_is_right(text: str, kind: str) -> None:
     found = configs(text)
     assert len(found) >= 4
+    assert text not in FEW or {config.split_k > 1 for config in found} == {False, True}
     for config in found:
         verdict = check_plan(method(text).plan(parse_problem(text), config, gpu()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
@@ -89,13 +95,13 @@ def result(text: str, config: WgmmaConfig, pictures: slice = slice(None)) -> Any
 
 @pytest.mark.parametrize("text", ALL)
 def test_every_config_and_batch_gives_the_same_bits(text: str) -> None:
-    """Sums are taken slice after slice and tap after tap by all of them, so that a choice changes no number."""
-    first, *others = configs(text)
+    """Sums are taken slice after slice and tap after tap by all that share out no channels: a choice changes no number."""
+    first, *others = (config for config in configs(text) if config.split_k == 1)
     expected = result(text, first)
     for config in others:
         np.testing.assert_array_equal(result(text, config), expected, err_msg=str(config))
     alone = parse_problem(text).replace(n=1)  # type: ignore[union-attr]
-    for config in configs(str(alone))[:2]:
+    for config in [config for config in configs(str(alone)) if config.split_k == 1][:2]:
         np.testing.assert_array_equal(result(text, config, slice(0, 1)), expected[:1], err_msg=str(config))
 
 
