@@ -40,6 +40,7 @@ PROBLEMS = (
     "n2c64h14w14_k64r3s3_p1_g2_f32_nhwc", "n2c144h9w8_k100r3s3_p1_g2_st2_f32_nhwc_+bias",
     "n1c36h9w9_k40r3s3_p1_g2_f32_nchw",
     "n4c256h14w14_k256r3s3_p1_f32_nhwc", "n2c64h56w56_k256r1s1_f32_nchw_+residual+relu",
+    "n1c320h9w7_k72r3s3_p1_f32_nhwc_+scale:channel+bias+residual+relu", "n1c200h7w9_k65r3s2_p1_f32_nchw_+bias",
 )  # fmt: skip
 
 
@@ -70,7 +71,9 @@ SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["n2c72h13w12_k70r3s3_p1_f32_nhwc", "n2c72h13w12_k70r3s3_st2_p1_f32_nchw"])
+@pytest.mark.parametrize(
+    "text", ["n2c72h13w12_k70r3s3_p1_f32_nhwc", "n2c72h13w12_k70r3s3_st2_p1_f32_nchw", "n1c136h8w8_k70r3s3_p1_f32_nhwc"]
+)
 def test_inputs_that_halves_hold_badly(text: str, kind: str) -> None:
     """As good as sums of floats, whatever the range; and only where it must be by multiply-adds."""
     problem: Any = parse_problem(text)

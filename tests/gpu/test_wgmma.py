@@ -95,7 +95,7 @@ def result(text: str, config: WgmmaConfig, pictures: slice = slice(None)) -> Any
 
 @pytest.mark.parametrize("text", ALL)
 def test_every_config_and_batch_gives_the_same_bits(text: str) -> None:
-    """Sums are taken slice after slice and tap after tap by all that share out no channels: a choice changes no number."""
+    """Sums are taken slice after slice and tap after tap by tiles that have all channels: a choice changes nothing."""
     first, *others = (config for config in configs(text) if config.split_k == 1)
     expected = result(text, first)
     for config in others:
