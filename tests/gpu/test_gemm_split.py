@@ -82,7 +82,7 @@ def inputs_of(text: str, kind: str) -> Inputs:
         a[:, 1:] /= 2.0**40
         b[1:] *= 2.0**40
     elif kind == "many powers of two":
-        a, b = a * 2.0 ** np.arange(-20, a.shape[0] - 20).clip(max=20)[:, None], b
+        a *= 2.0 ** np.arange(-20, a.shape[0] - 20).clip(max=20)[:, None]
     elif kind == "denormals":
         a, b = a * 2.0**-130, b * 2.0**60
     elif kind == "zeros":
@@ -135,7 +135,6 @@ def test_parts_of_larger_matrices_and_views(name: str, ahead: int) -> None:
     torch = pytest.importorskip("torch")
     wide_a, wide_b = (torch.randint(-4, 5, (300, 300), device="cuda").float() for _ in range(2))
     a, b = wide_a[:200, ahead : ahead + 136], wide_b[:136, ahead : ahead + 151]
-    expected = a.double() @ b.double()
     around = torch.full((210, 320), 7.0, device="cuda")
     outs = (None, around[3:203, ahead : ahead + 151], around.T[9:160, 5:205].T, around[3:203, : 2 * 151 : 2])
     for left, right in (
