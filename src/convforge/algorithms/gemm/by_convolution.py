@@ -163,13 +163,27 @@ def results_of(c: Any) -> View:
     return View(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
 
 
+class _Split(ImplicitGemmSplit):
+    """The convolution whose kernel has the product's name, by which profilers tell them apart."""
+
+    kernel = "gemm_split"
+    names = ("#define implicit_gemm_split gemm_split",)
+
+
+class _Tf32(ImplicitGemmTf32):
+    """The same of TF32."""
+
+    kernel = "gemm_tf32"
+    names = ("#define implicit_gemm_wgmma gemm_tf32",)
+
+
 class GemmSplit(ByConvolution[SplitConfig]):
     """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplit`."""
 
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
     look = Mark("teal", "diamond")
-    convolution = ImplicitGemmSplit
+    convolution = _Split
     products = PRODUCTS
     why = "three products of 16 bits on tensor cores for one of float32"
 
@@ -181,7 +195,7 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
     look = Mark("teal", "cross")
-    convolution = ImplicitGemmTf32
+    convolution = _Tf32
     # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
     products = 2
     why = "TF32 is allowed: tensor cores"
