@@ -20,7 +20,9 @@ from convforge.problem.types import is_integer, itemsize
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
 # Methods that the emulator refuses, as it has not what they are made of.
-GPUS_ALONE = ("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split", "gemm_wgmma")
+GPUS_ALONE = (
+    "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split", "gemm_wgmma", "gemm_tf32", "gemm_split"
+)  # fmt: skip
 
 
 def in_the_other_layout(text: str) -> str | None:
@@ -80,13 +82,15 @@ def takes(algorithm: Any, text: str) -> bool:
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
-    """Whether a step of the ladder takes 16 bits, which on tensor cores come in rows of whole 16 bytes."""
-    narrow = itemsize(problem.dtype) == 2
+    """Whether a step of the ladder takes 16 bits, which on tensor cores come in rows of whole 16 bytes, or float32."""
+    narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
+    if algorithm.name in ("gemm_tf32", "gemm_split"):
+        enough = problem.k >= 32 or algorithm.name == "gemm_tf32"
+        return algorithm.backend == "cuda" and problem.dtype == "float32" and some and enough
     if algorithm.name != "gemm_wgmma":
         return not narrow or algorithm.name in ("gemm_naive", "gemm_shared")
     rows = [operand.shape[-1] for operand in (*problem.operands, *problem.results)]
-    whole = problem.outputs * problem.k > 0 and all(row % 8 == 0 for row in rows)
-    return algorithm.backend == "cuda" and narrow and whole
+    return algorithm.backend == "cuda" and narrow and some and all(row % 8 == 0 for row in rows)
 
 
 def _has_whole_rows(problem: Conv2dProblem) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.algorithms.contract import Config, PreparedFilter
-from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
+from convforge.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of, lies_transposed
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.peers import every_algorithm
@@ -345,6 +345,7 @@ def gemm(
     a: Array,
     b: Array,
     *,
+    precision: str = "strict",
     algorithm: str = "auto",
     config: AnyConfig = None,
     device: str | None = None,
@@ -358,8 +359,8 @@ def gemm(
         float32, float64, float16 or bfloat16 (summed in float32), any strides.
     b : array of shape (K, N)
         a's dtype.
-    algorithm, config, device, out
-        As in :func:`conv2d`.
+    precision, algorithm, config, device, out
+        As in :func:`conv2d`; of the precisions "tf32" allows another method than "strict".
 
     Returns
     -------
@@ -377,7 +378,7 @@ def gemm(
     >>> gemm(a, a.T, algorithm="gemm_blocked").tolist()
     [[5.0, 14.0], [14.0, 50.0]]
     """
-    result, key = _CALLS.again((a, b), ("gemm", algorithm, config, device), out)
+    result, key = _CALLS.again((a, b), ("gemm", precision, algorithm, config, device), out)
     if result is not None:
         return result
     home = home_of(a=a, b=b, out=out)
@@ -386,14 +387,15 @@ def gemm(
         raise ValueError(f"a has {left.shape[1]} columns and b has {right.shape[0]} rows; they must be equal")
     if left.dtype != right.dtype:
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
+    check_word(precision, "precision")
     (m, k), n, stream = left.shape, right.shape[1], home.stream()
-    # A transposed view of a GPU's 16-bit matrix is the stored matrix, transposed: tensor cores read it where it lies.
-    as_stored = stream is not None and left.itemsize == 2
+    # A transposed view of a GPU's matrix is the stored matrix, transposed: methods know from the problem how it lies.
+    as_stored = stream is not None and left.itemsize < 8
     transpose_a, transpose_b = (as_stored and lies_transposed(seen) for seen in (left, right))
     left = left.transpose(1, 0) if transpose_a else left
     right = right.transpose(1, 0) if transpose_b else right
     problem = GemmProblem(
-        m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left)
+        m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left), precision=precision
     )  # fmt: skip
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
     device = home.runs_on(device)

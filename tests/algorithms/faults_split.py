@@ -1,6 +1,7 @@
 """Planted faults of implicit_gemm_split, which a GPU must notice, as the emulator has no wgmma: see faults.py.
 
 None of them lets a block wait for ever. Those of its filters are noticed on the emulator, by what is made of them.
+gemm_split runs the same kernels.
 """
 
 from __future__ import annotations

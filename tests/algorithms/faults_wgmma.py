@@ -1,6 +1,7 @@
 """Planted faults of implicit_gemm_wgmma, which a GPU must notice, as the emulator has no wgmma: see faults.py.
 
 None of them lets a block wait for ever. Those of pixel_rows are noticed on the emulator, by the rows that it makes.
+gemm_tf32 runs the same kernels.
 """
 
 from __future__ import annotations

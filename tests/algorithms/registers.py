@@ -124,6 +124,8 @@ OWN = {
         ("m4096n4096k4096_tb_f16", "m4096n4096k4096_bf16"),
         ("m4096n4096k4096_ta_f16", "m256n256k256_ta_tb_bf16", "m8192n64k8192_f16"),
     ),
+    "gemm_split": (("m4096n4096k4096_f32",), ("m4096n4096k4096_ta_f32", "m1000n72k100_tb_f32", "m100000n64k64_f32")),
+    "gemm_tf32": (("m4096n4096k4096_f32_math-tf32",), ("m4096n4096k4096_ta_tb_f32_math-tf32",)),
     "implicit_gemm_tf32": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",),
         ("n32c128h28w28_k128r3s3_p1_f32_nchw_math-tf32", "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu_math-tf32"),
@@ -214,14 +216,17 @@ FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80,
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90, "gemm_wgmma": 90,
+    "pixel_rows": 90, "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
 # direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills up to 14 words
-# once a tile: 112 columns have 168 sums in a thread.
-SPILLS = {"gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",)}
+# once a tile: 112 columns have 168 sums in a thread. gemm_split is the same kernel.
+SPILLS = {
+    "gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",),
+    "gemm_split": ("sm_90",),
+}  # fmt: skip
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
 # need 64 bits, transposed operands; other windows.

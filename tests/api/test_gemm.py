@@ -48,6 +48,13 @@ def test_gemm_of_views(name: str) -> None:
     np.testing.assert_array_equal(gemm(other, other, algorithm=name, out=other), expected)
 
 
+def test_another_arithmetic_may_be_allowed() -> None:
+    """Strict methods are always allowed, and are all that the CPU has."""
+    a, b = whole(9, 14), whole(14, 11)
+    np.testing.assert_array_equal(gemm(a, b, precision="tf32"), gemm(a, b))
+    np.testing.assert_array_equal(gemm(a, b, precision="tf32", algorithm="gemm_blocked"), gemm(a, b))
+
+
 @pytest.mark.parametrize(
     "a, b, options, error, says",
     [
@@ -65,6 +72,8 @@ def test_gemm_of_views(name: str) -> None:
         (np.ones((2, 3)), np.ones((3, 2)), {"out": np.ones((3, 2))}, ValueError, ("(3, 2)", "(2, 2)")),
         (np.ones((2, 3)), np.ones((3, 2)), {"config": "tile=2"}, ValueError, ("auto", "by name")),
         (np.ones((2, 3)), np.ones((3, 2)), {"device": "gpu"}, ValueError, ("'gpu'",)),
+        (np.ones((2, 3)), np.ones((3, 2)), {"precision": "tf16"}, ValueError, ("'tf16'", "strict", "tf32")),
+        (np.ones((2, 3)), np.ones((3, 2)), {"precision": 32}, TypeError, ("precision=32", "string")),
     ],
 )  # fmt: skip
 def test_mistakes_in_gemm(a: Any, b: Any, options: dict[str, Any], error: Any, says: tuple[str, ...]) -> None:

@@ -185,6 +185,14 @@ def test_double_precision(run: Callable[..., Ran], stored: Callable[[], Run]) ->
         assert result.error.rms < 1e-14
 
 
+def test_another_arithmetic_is_allowed(run: Callable[..., Ran], stored: Callable[[], Run], tmp_path: Path) -> None:
+    words = ("--precision", "tf32", "--methods", "gemm_blas", "--save", tmp_path / "saved")
+    ran = run(20, 30, 40, *words)
+    assert ran.code == 0, ran.err
+    assert [r.problem for r in stored().results] == ["m20n30k40_f32_math-tf32"]
+    assert np.load(tmp_path / "saved" / "C.npy").shape == (20, 30)
+
+
 @pytest.mark.parametrize("sizes", [(0, 4, 3), (4, 0, 3), (4, 3, 0), (1, 1, 1)], ids=str)
 def test_empty_and_single_products(
     run: Callable[..., Ran], stored: Callable[[], Run], sizes: tuple[int, int, int]
@@ -240,6 +248,7 @@ def test_a_wrong_product_is_given_no_time(
         ((8, 8, 8, "--methods", "im2col"), ("'im2col'", "gemm_blocked")),
         ((8, 8, 8, "--dtype", "int16"), ("int16", "float32, float64")),
         ((8, 8, 8, "--dtype", "single"), ("single",)),
+        ((8, 8, 8, "--precision", "half"), ("'half'", "strict", "tf32")),
         ((8, 8, 8, "--budget", "soon"), ("--budget 'soon'", "60s")),
         ((8, 8, 8, "--budget", "0s"), ("--budget '0s'",)),
         ((8, 8, 8, "--device", "gpu"), ("'gpu'", "'cpu'")),

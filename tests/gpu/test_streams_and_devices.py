@@ -43,6 +43,8 @@ def text_for(algorithm: Any) -> str:
         return LAYER
     if algorithm.name == "gemm_wgmma":
         return "m136n72k96_bf16"
+    if algorithm.name in ("gemm_tf32", "gemm_split"):
+        return "m136n72k96_ta_f32"  # of several launches
     if algorithm.name in ("implicit_gemm_tf32", "implicit_gemm_split"):
         return LAYER.replace("f16", "f32")
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"

@@ -71,9 +71,9 @@ def test_what_is_derived_is_no_field_and_comes_back_with_every_copy(text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_only_convolutions_are_asked_for_by_their_arithmetic(text):
+def test_only_sums_of_products_are_asked_for_by_their_arithmetic(text):
     problem = parse_problem(text)
     asked = problem.allowing("tf32")
-    expected = "tf32" if problem.operation == "conv2d" else problem.precision
+    expected = "tf32" if problem.multiplies else problem.precision
     assert asked.precision == expected
     assert asked.allowing(problem.precision) == problem

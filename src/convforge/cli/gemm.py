@@ -23,6 +23,7 @@ def gemm(
     ] = "",
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
     dtype: Annotated[str, typer.Option(help="float32, float64, float16 or bfloat16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="Arithmetic that is allowed: strict, or tf32 of float32.")] = "strict",
     device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s.")] = "60s",
     out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
@@ -40,7 +41,7 @@ def gemm(
     tiles = _tiles(block)
     if save is not None and save.exists() and not save.is_dir():
         raise ValueError(f"--save {save} is a file; give a folder")
-    problem = GemmProblem(m=m, n=n, k=k, dtype=dtype)
+    problem = GemmProblem(m=m, n=n, k=k, dtype=dtype, precision=precision)
     runtime = runtime_of(device)
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     settings = Settings(methods=names, budget_s=seconds(budget))
@@ -123,7 +124,7 @@ def _save(problem: Any, device: str, folder: Path) -> None:
 
     inputs: Any = make_inputs(problem)
     folder.mkdir(parents=True, exist_ok=True)
-    c = product(inputs.x, inputs.w, device=device)
+    c = product(inputs.x, inputs.w, precision=problem.precision, device=device)
     for name, matrix in (("A", inputs.x), ("B", inputs.w), ("C", c)):
         np.save(folder / f"{name}.npy", matrix)
     typer.echo(f"wrote A.npy, B.npy and C.npy to {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -66,6 +67,10 @@ class GemmProblem(ProblemBase):
         )  # fmt: skip
 
     __setstate__ = ProblemBase.__setstate__
+
+    def allowing(self, precision: str) -> GemmProblem:
+        """The same problem with this arithmetic allowed."""
+        return dataclasses.replace(self, precision=precision)
 
     @property
     def sides(self) -> tuple[int, ...]:

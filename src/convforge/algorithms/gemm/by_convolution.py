@@ -1,0 +1,201 @@
+"""The matrix product as a convolution with filters of 1x1: the methods of that, under names of the ladder.
+
+C = A B is the result of M pixels of K channels and of N filters, which are the columns of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, Step
+from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, OnTensorCores, device_refusal
+from convforge.algorithms.implicit_gemm.split import FEWEST_PRODUCTS, ImplicitGemmSplit
+from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
+from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
+from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig
+from convforge.algorithms.include.conv import MOST_BLOCKS, address
+from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem, GemmProblem
+
+# With fewer rows or columns of C "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
+FEWEST = 64
+
+# Numbers along K that pixel_rows.cu writes, 64 for each block along y.
+MOST_K = 64 * MOST_BLOCKS
+
+C = TypeVar("C", bound=TilesConfig)
+
+
+class View(NamedTuple):
+    """A matrix as an array of four axes: all that a launch of a convolution reads of an array."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
+    """A product of float32 matrices by a convolution on Hopper's tensor cores.
+
+    Attributes
+    ----------
+    convolution : type
+        The method that computes.
+    products : int
+        Products of the tensor cores, of 16 bits, in the time of one of this method.
+    """
+
+    operation = "gemm"
+    since = "gemm_wgmma"
+    cost = MethodCost(1.0, 0.8, 16384, 2)
+    convolution: ClassVar[type[OnTensorCores[Any]]]
+    products: ClassVar[int]
+    why: ClassVar[str]
+
+    def __init__(self, backend: str = "cuda") -> None:
+        super().__init__(backend)
+        self._convolution = self.convolution(backend)
+
+    def work_for(self, problem: GemmProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or problem.k < FEWEST_PRODUCTS:
+            return None
+        return Preference(Rank.TENSOR_CORES, self.why)
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        if (reason := device_refusal(facts)) is not None:
+            return reason
+        if problem.dtype != "float32":
+            return Reason("it multiplies float32, not {dtype}", dtype=problem.dtype)
+        if not problem.outputs * problem.k:
+            return Reason("it multiplies matrices that have at least one element")
+        for name, most in (("m", MOST_COUNT), ("n", MOST_COUNT), ("k", MOST_K)):
+            if (count := getattr(problem, name)) > most:
+                return Reason("{name} is at most {most}, not {count}", name=name.upper(), most=most, count=count)
+        return self._convolution.refuses(convolution_of(problem), facts)
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
+        """See :class:`Algorithm`. The convolution's model of cycles puts the fastest first."""
+        return self._convolution.configs(convolution_of(problem), facts)
+
+    def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        return self._plan_by(self._convolution.plan(convolution_of(problem), config, runtime), problem)
+
+    def _plan_by(self, inner: Plan, problem: GemmProblem) -> Plan:
+        """The plan of a product whose launches are those of a convolution's plan, over the same memory."""
+        packed = inner.preparation
+        assert packed is not None
+
+        def arrays(buffers: Buffers) -> Buffers:
+            x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
+            return {**buffers, "x": x, "w": buffers["b"], "out": out}
+
+        def weights(buffers: Buffers) -> Buffers:
+            return {**buffers, "given": filters_of(buffers["given"], problem)}
+
+        def seeing(step: Step, view: Callable[[Buffers], Buffers]) -> Launch:
+            assert isinstance(step, Launch)
+            fill, make = step.fill, step.otherwise
+            otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
+            return replace(step, fill=lambda buffers: fill(view(buffers)), otherwise=otherwise)
+
+        runtime, steps = inner.runtime, [seeing(step, arrays) for step in inner.steps]
+        prepare = Preparation(runtime, packed.pieces, [seeing(step, weights) for step in packed.steps], packed.finish)
+        return Plan(
+            self, problem, inner.config, runtime, steps=steps, prepare=prepare, workspace_bytes=inner.workspace_bytes
+        )
+
+
+def convolution_of(problem: GemmProblem) -> Conv2dProblem:
+    """The convolution that is a matrix product: M pixels of K channels, and N filters.
+
+    The pixels are one row, h = 1 and w = M: a thread that goes from pixel to pixel then meets no end of a row, and maps
+    take up to 2^32 - 1 of them. A picture of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
+    config of it first writes rows to the workspace.
+
+    Examples
+    --------
+    >>> str(convolution_of(GemmProblem(m=200, n=72, k=96)))
+    'n1c96h1w200_k72r1s1_st1_p0_f32_nhwc'
+    """
+    layout = "NCHW" if problem.transpose_a else "NHWC"
+    return Conv2dProblem(
+        n=1, c=problem.k, h=1, w=problem.m, k=problem.n, r=1, s=1, x_dtype=problem.dtype, w_dtype=problem.dtype,
+        x_layout=layout, out_layout="NHWC", precision=problem.precision,
+    )  # fmt: skip
+
+
+def pixels_of(a: Any, problem: GemmProblem) -> View:
+    """A as a picture of one row, in the layout of :func:`convolution_of`."""
+    m, k, size = problem.m, problem.k, a.itemsize
+    if problem.transpose_a:
+        of_k, of_m = a.strides
+        return View(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
+    of_m, of_k = a.strides
+    if m == 1:  # the stride of an axis of length 1 may be any number, and the TMA takes multiples of 16 bytes alone
+        of_m = k * size
+    return View(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
+
+
+def filters_of(b: Any, problem: GemmProblem) -> View:
+    """B as filters (N, K, 1, 1): the strides of its columns, then of its rows."""
+    of_n, of_k = b.strides if problem.transpose_b else reversed(b.strides)
+    return View(address(b), (problem.n, problem.k, 1, 1), (of_n, of_k, b.itemsize, b.itemsize), b.itemsize)
+
+
+def results_of(c: Any) -> View:
+    """C as a picture of one row of M pixels with N channels, in NHWC."""
+    (m, n), (of_m, of_n) = c.shape, c.strides
+    return View(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
+
+
+class _Split(ImplicitGemmSplit):
+    """The convolution whose kernel has the product's name, by which profilers tell them apart."""
+
+    kernel = "gemm_split"
+    names = ("#define implicit_gemm_split gemm_split",)
+
+
+class _Tf32(ImplicitGemmTf32):
+    """The same of TF32."""
+
+    kernel = "gemm_tf32"
+    names = ("#define implicit_gemm_wgmma gemm_tf32",)
+
+
+class GemmSplit(ByConvolution[SplitConfig]):
+    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplit`."""
+
+    name = "gemm_split"
+    summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
+    look = Mark("teal", "diamond")
+    convolution = _Split
+    products = PRODUCTS
+    why = "three products of 16 bits on tensor cores for one of float32"
+
+
+class GemmTf32(ByConvolution[WgmmaConfig]):
+    """The product of float32 whose numbers are rounded to TF32: :class:`ImplicitGemmTf32`."""
+
+    name = "gemm_tf32"
+    summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
+    precision = "tf32"
+    look = Mark("teal", "cross")
+    convolution = _Tf32
+    # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
+    products = 2
+    why = "TF32 is allowed: tensor cores"
