@@ -104,10 +104,11 @@ def test_rows_are_written_first_where_the_tma_cannot_load_a() -> None:
 @pytest.mark.parametrize(
     "name, text, kernels",
     [
-        ("gemm_split", "m200n328k136_f32", ["gemm_split"]),
-        ("gemm_split", "m200n328k136_ta_tb_f32", ["pixel_rows", "gemm_split"]),
+        ("gemm_split", "m2000n3288k136_f32", ["gemm_split"]),
+        ("gemm_split", "m200n328k1360_f32", ["gemm_split", "sum_shares"]),
+        ("gemm_split", "m2000n3288k136_ta_tb_f32", ["pixel_rows", "gemm_split"]),
         ("gemm_split", "m1000000n64k70_f32", ["pixel_rows", "gemm_split"]),
-        ("gemm_tf32", "m200n328k136_tb_f32_math-tf32", ["gemm_tf32"]),
+        ("gemm_tf32", "m2000n3288k136_tb_f32_math-tf32", ["gemm_tf32"]),
     ],
 )
 def test_it_compiles(name: str, text: str, kernels: list[str]) -> None:
@@ -116,4 +117,23 @@ def test_it_compiles(name: str, text: str, kernels: list[str]) -> None:
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
     assert [launch.kernel for launch in plan.launches] == kernels
     assert plan.preparation is not None
-    assert (plan.workspace_bytes > 0) == ("pixel_rows" in kernels)
+    assert (plan.workspace_bytes > 0) == (len(kernels) > 1)
+
+
+@compiled
+def test_columns_of_b_are_taken_where_they_lie() -> None:
+    """TF32 multiplies rows along K: B stored as (N, K) has them, and of any other they are made."""
+    runtime: Any = Compiling("sm_90")
+    for text, first, taken in (("m64n72k40_tb", 0, True), ("m64n72k40", 0, False), ("m64n72k40_tb", 1, False),
+                               ("m64n72k38_tb", 0, False)):  # fmt: skip
+        problem: Any = parse_problem(f"{text}_f32_math-tf32")
+        method = METHODS["gemm_tf32"]
+        plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+        room = np.zeros(problem.n * problem.k + 8, np.float32)
+        first += -(room.__array_interface__["data"][0] // 4) % 4
+        b = room[first : first + problem.n * problem.k].reshape(problem.operands[1].shape)
+        assert plan.preparation is not None
+        assert (not plan.preparation.of(b).pieces) == taken
+        made = plan.packing
+        assert made is not None
+        assert made.of(b).pieces

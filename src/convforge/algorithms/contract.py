@@ -222,6 +222,11 @@ class Plan:
         """How calls prepare the weights, where they do so by launches alone."""
         return self._borrow if isinstance(self._borrow, Preparation) else None
 
+    @property
+    def packing(self) -> Preparation | None:
+        """How weights are prepared that the caller may change, where that is done by launches alone."""
+        return self._prepare if isinstance(self._prepare, Preparation) else None
+
     def _no_fork(self) -> AbstractContextManager[None]:
         return no_fork() if self._holds_forks else nullcontext()
 

@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, Step
+from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter, Step
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, OnTensorCores, device_refusal
+from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.split import FEWEST_PRODUCTS, ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
-from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig
+from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig, row_pitch
 from convforge.algorithms.include.conv import MOST_BLOCKS, address
 from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
@@ -93,31 +94,92 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
-        return self._plan_by(self._convolution.plan(convolution_of(problem), config, runtime), problem)
+        seen = convolution_of(problem)
+        return self._plan_by(self._convolution.plan(seen, config, runtime), problem)
 
     def _plan_by(self, inner: Plan, problem: GemmProblem) -> Plan:
         """The plan of a product whose launches are those of a convolution's plan, over the same memory."""
-        packed = inner.preparation
-        assert packed is not None
 
         def arrays(buffers: Buffers) -> Buffers:
             x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
             return {**buffers, "x": x, "w": buffers["b"], "out": out}
 
-        def weights(buffers: Buffers) -> Buffers:
+        def step_of(step: Step) -> Launch:
+            assert isinstance(step, Launch)
+            make = step.otherwise
+            otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
+            return replace(_seeing(step, arrays), otherwise=otherwise)
+
+        runtime, kept, lent = inner.runtime, inner.packing, inner.preparation
+        assert kept is not None
+        assert lent is not None
+        return Plan(
+            self, problem, inner.config, runtime, steps=[step_of(step) for step in inner.steps],
+            prepare=Columns(kept, lent, problem, runtime), borrow=Columns(lent, lent, problem, runtime),
+            workspace_bytes=inner.workspace_bytes,
+        )  # fmt: skip
+
+
+class Columns(Preparation):
+    """What prepares a convolution's filters, for the columns of B.
+
+    Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
+
+    Parameters
+    ----------
+    filters, lent : Preparation
+        What prepares filters, and what does where nobody changes them.
+    """
+
+    def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
+        self._filters, self._lent, self._problem, self._runtime = filters, lent, problem, runtime
+
+        def seen(buffers: Buffers) -> Buffers:
             return {**buffers, "given": filters_of(buffers["given"], problem)}
 
-        def seeing(step: Step, view: Callable[[Buffers], Buffers]) -> Launch:
-            assert isinstance(step, Launch)
-            fill, make = step.fill, step.otherwise
-            otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
-            return replace(step, fill=lambda buffers: fill(view(buffers)), otherwise=otherwise)
+        steps = [_seeing(step, seen) for step in filters.steps]
+        super().__init__(runtime, filters.pieces, steps, lambda buffers, stream: filters.finish(seen(buffers), stream))
 
-        runtime, steps = inner.runtime, [seeing(step, arrays) for step in inner.steps]
-        prepare = Preparation(runtime, packed.pieces, [seeing(step, weights) for step in packed.steps], packed.finish)
-        return Plan(
-            self, problem, inner.config, runtime, steps=steps, prepare=prepare, workspace_bytes=inner.workspace_bytes
-        )
+    def of(self, given: Any) -> Preparation:
+        """See :class:`Preparation`."""
+        view = filters_of(given, self._problem)
+        if view.strides[0] == view.itemsize and min(view.shape[:2]) > 1:
+            return ColumnRows(self._lent, self._problem, self._runtime)
+        filters = self._filters.of(view)
+        return self if filters is self._filters else Columns(filters, self._lent, self._problem, self._runtime)
+
+
+class ColumnRows(Preparation):
+    """The columns of B written as rows, as pixels of K channels are; these are then prepared as filters."""
+
+    def __init__(self, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
+        n, k = problem.n, problem.k
+        picture = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
+        rows = PixelRows(picture, picture.replace(x_layout="NHWC"), runtime)
+        pitch = row_pitch(picture, k)
+        filters = lent.of(View(0, (n, k, 1, 1), (pitch, 4, 4, 4), 4))
+
+        def columns(buffers: Buffers) -> Buffers:
+            view = filters_of(buffers["given"], problem)
+            (of_n, of_k, *_), size = view.strides, view.itemsize
+            x = View(view.address, (1, k, 1, n), (of_k * k, of_k, of_n * n, of_n), size)
+            return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
+
+        def seen(buffers: Buffers) -> Buffers:
+            return {**buffers, "given": buffers["workspace"][:, :k]}
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return filters.finish(seen(buffers), stream)
+
+        steps = [_seeing(rows.launch, columns), *(_seeing(step, seen) for step in filters.steps)]
+        # New memory begins at multiples of what the rows begin at.
+        super().__init__(runtime, {**filters.pieces, "workspace": ((n, pitch // 4, 1, 1), "float32")}, steps, finish)
+
+
+def _seeing(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
+    """A launch on views of its buffers."""
+    fill = step.fill
+    return replace(step, fill=lambda buffers: fill(view(buffers)))
 
 
 def convolution_of(problem: GemmProblem) -> Conv2dProblem:
