@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from convforge.algorithms import refusal
-from convforge.algorithms.contract import Algorithm, Config, PreparedFilter
+from convforge.algorithms import default_ways, refusal
+from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of, lies_transposed
-from convforge.backends.facts import DeviceFacts
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
@@ -457,15 +456,8 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
         if a.backend != facts.backend or (problem is not None and a.operation != problem.operation):
             continue
         reason = None if problem is None else refusal(a, problem, facts)
-        ways = () if problem is None or reason is not None else _ways(a, problem, facts)
+        ways = () if problem is None or reason is not None else default_ways(a, problem, facts)
+        told = tuple((way.name, str(way.words)) for way in ways)
         why = None if reason is None else str(reason)
-        found.append(AlgorithmInfo(a.name, a.operation, a.backend, a.summary, a.precision, a.ours, why, ways))
+        found.append(AlgorithmInfo(a.name, a.operation, a.backend, a.summary, a.precision, a.ours, why, told))
     return found
-
-
-def _ways(algorithm: Algorithm[Any, Any], problem: Problem, facts: DeviceFacts) -> tuple[tuple[str, str], ...]:
-    """Name and words of each way of a method's default config; nothing is compiled."""
-    if type(algorithm).ways is Algorithm.ways:
-        return ()
-    config = algorithm.configs(problem, facts)[0]
-    return tuple((way.name, str(way.words)) for way in algorithm.ways(problem, config))
