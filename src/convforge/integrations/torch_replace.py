@@ -202,7 +202,9 @@ def replace(
                 report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
             if late := sum(layer.why == LATE for layer in report.layers):
                 count = len(report.layers)
-                report.notes.append(f"{late} of {count} layers were not measured in {budget_s:g} s: try a larger budget_s.")
+                report.notes.append(
+                    f"{late} of {count} layers were not measured in {budget_s:g} s: try a larger budget_s."
+                )
             if example and report._before:
                 begins("the whole model")
                 _keep_fastest(model, example, report)
