@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from convforge.algorithms import refusal
+from convforge.algorithms import default_ways, refusal
 from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of, lies_transposed
@@ -415,6 +415,9 @@ class AlgorithmInfo:
         False for another library's.
     refusal : str or None
         Why it cannot do the problem that was asked about.
+    ways : tuple of (str, str)
+        Where a call on the problem may go several ways in the default config, the name of each, and what is done there
+        and under which condition.
     """
 
     name: str
@@ -424,10 +427,11 @@ class AlgorithmInfo:
     precision: str
     ours: bool
     refusal: str | None
+    ways: tuple[tuple[str, str], ...] = ()
 
 
 def algorithms(problem: Problem | str | None = None, device: str | None = None) -> list[AlgorithmInfo]:
-    """Every method, or those of a problem's operation, each with the reason for which it refuses the problem.
+    """Every method, or those of a problem's operation: why it refuses the problem, or the ways that a call may go.
 
     Parameters
     ----------
@@ -449,16 +453,13 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be a problem or its text form; got {type(problem).__name__}")
     facts = runtime_of(device).facts
-    return [
-        AlgorithmInfo(
-            a.name,
-            a.operation,
-            a.backend,
-            a.summary,
-            a.precision,
-            a.ours,
-            None if problem is None or (reason := refusal(a, problem, facts)) is None else str(reason),
-        )
-        for a in every_algorithm()
-        if a.backend == facts.backend and (problem is None or a.operation == problem.operation)
-    ]
+    found = []
+    for a in every_algorithm():
+        if a.backend != facts.backend or (problem is not None and a.operation != problem.operation):
+            continue
+        reason = None if problem is None else refusal(a, problem, facts)
+        ways = () if problem is None or reason is not None else default_ways(a, problem, facts)
+        told = tuple((way.name, str(way.words)) for way in ways)
+        why = None if reason is None else str(reason)
+        found.append(AlgorithmInfo(a.name, a.operation, a.backend, a.summary, a.precision, a.ours, why, told))
+    return found

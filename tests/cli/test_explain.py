@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.cli.commands import Ran
 
@@ -16,6 +17,7 @@ from convforge.algorithms import algorithms as our_algorithms
 from convforge.algorithms.pieces import pieces
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cpu.facts import cpu_facts
+from convforge.backends.recording import Recording
 from convforge.backends.runtime import LaunchInfo
 from convforge.cli import explain as shown
 from convforge.cli import survey
@@ -346,6 +348,26 @@ def test_registers_and_occupancy_of_a_gpus_launches() -> None:
         "2 x first: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 40 registers, 0 B spilled, occupancy 75 %",
         "second: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 255 registers, 96 B spilled, occupancy 12 %",
     ]
+
+
+def test_the_ways_of_a_call_on_a_gpu(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convforge.execution.runtime_of", lambda device: Recording(H200))
+    problem = "n2c64h28w28_k64r3s3_st1_p1_f32_nhwc"
+    ways: dict[str, list[str]] = {}
+    for algorithm in our_algorithms():
+        if algorithm.backend == "cuda" and algorithm.name in ("implicit_gemm_split", "implicit_gemm_tf32"):
+            asked: Any = parse_problem(problem).replace(precision=algorithm.precision)  # type: ignore[attr-defined]
+            config = algorithm.configs(asked, H200)[0]
+            ways[algorithm.name] = [f"{name}: {words}" for name, _, words in algorithm.ways(asked, config)]
+    words = ("--device", "cuda", "--methods", "implicit_gemm*,direct_naive")
+    brief, detailed = (" ".join(done(problem, *words, *more).out.split()) for more in ((), ("--verbose",)))
+    assert "auto takes implicit_gemm_split" in brief
+    assert len(ways["implicit_gemm_split"]) == 4
+    for way in ways["implicit_gemm_split"]:
+        assert brief.count(way) == 1
+        assert detailed.count(way) == (2 if way in ways["implicit_gemm_tf32"] else 1), "of each method once"
+    assert all(way in detailed for way in ways["implicit_gemm_tf32"])
+    assert "thread_stores" not in brief, "of the method that is taken alone"
 
 
 # Vast problems.

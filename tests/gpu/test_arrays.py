@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.api.definition import convolved, whole
 from tests.gpu.present import gpu_count, need_gpu
+from tests.integrations.networks import CONVOLUTIONS, residual_network
 
 import convforge
 from convforge import api
@@ -293,6 +294,38 @@ def test_the_compiler_and_its_graphs(torch: Any) -> None:
         for _ in range(4):
             x.add_(1)
             torch.testing.assert_close(compiled(x), layer(x) * 2)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # PyTorch's advice
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_replaced_network_is_compiled_as_one_graph(torch: Any, dtype: str, last: bool) -> None:
+    """By the default backend: channels enough for tensor cores, so that layers differ in their methods."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    form = torch.channels_last if last else torch.contiguous_format
+    options = {"dtype": getattr(torch, dtype), "device": "cuda", "memory_format": form}
+    model, right = (residual_network(torch, 32).to(**options) for _ in range(2))
+    report = convforge.torch.replace(model)
+    assert [layer.by for layer in report.layers] == ["convforge"] * CONVOLUTIONS
+    x = torch.randn(4, 3, 48, 40, generator=torch.Generator().manual_seed(1)).to(**options)
+    compiled = torch.compile(model, fullgraph=True)
+    with torch.no_grad():
+        expected = right.cpu().double()(x.cpu().double())
+        model(x)  # chooses the methods
+        eager, found = model(x), compiled(x)
+        again = compiled(x)
+    assert (found.dtype, found.device) == (x.dtype, x.device)
+    tolerance = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.06}[dtype] * expected.abs().max().item()
+    for result in (eager, found, again):
+        torch.testing.assert_close(result.cpu().double(), expected, rtol=0, atol=tolerance)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
+    assert model[0].__dict__["_fold"].holds(), "the compiler leaves what is folded"
+    torch._dynamo.reset()
 
 
 # CuPy and JAX.

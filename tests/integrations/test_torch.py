@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integrations.networks import CONVOLUTIONS, NORMS, residual_network
 from tests.kinds import module
 
 import convforge
@@ -175,6 +176,66 @@ def test_the_compiler_sees_one_whole_graph(last: bool) -> None:
         y.sum().backward()
         expected.sum().backward()
         torch.testing.assert_close(given[0].grad, given[1].grad)
+
+
+@pytest.fixture
+def graphs() -> Any:
+    """Graphs that PyTorch's compiler has been handed, and a backend that notes them."""
+    torch._dynamo.reset()
+    seen: list[Any] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        seen.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    yield seen, note
+    torch._dynamo.reset()
+
+
+def calls_of(graph: Any) -> tuple[int, int]:
+    """How many convolutions by convforge, and how many normalisations a graph holds."""
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    return sum("convforge" in name for name in names), sum("batch_norm" in name for name in names)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_replaced_network_is_one_graph(dtype: Any, last: bool, graphs: Any) -> None:
+    seen, backend = graphs
+    form = torch.channels_last if last else torch.contiguous_format
+    model, right = (residual_network(torch).to(dtype=dtype, memory_format=form) for _ in range(2))
+    report = ops.replace(model)
+    assert [layer.by for layer in report.layers] == ["convforge"] * CONVOLUTIONS
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    x = torch.randn(2, 3, 24, 20, generator=torch.Generator().manual_seed(1)).to(dtype=dtype, memory_format=form)
+    with torch.no_grad():
+        y, expected = compiled(x), right.double()(x.double())
+        torch.testing.assert_close(y, model(x), rtol=0, atol=1e-5 if dtype == torch.float32 else 0.02)
+    assert y.dtype == dtype
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype] * expected.abs().max().item()
+    torch.testing.assert_close(y.double(), expected, rtol=0, atol=tolerance)
+    assert [calls_of(graph) for graph in seen] == [(CONVOLUTIONS, 0)], "one graph, its normalisations folded in"
+    assert model[0].__dict__["_fold"].holds(), "outside of the compiled model too"
+
+
+def test_a_replaced_network_is_one_graph_in_training_too(graphs: Any) -> None:
+    seen, backend = graphs
+    model, right = residual_network(torch), residual_network(torch)
+    ops.replace(model)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    x = torch.randn(2, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+    for call, one in ((compiled, model), (right, right)):
+        one.train()
+        call(x).square().sum().backward()
+        one.eval()
+    assert [calls_of(graph) for graph in seen] == [(CONVOLUTIONS, NORMS)], "nothing is folded in training"
+    for mine, theirs in zip(model.parameters(), right.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(model.buffers(), right.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), right(x), rtol=1e-4, atol=1e-5)
+    assert [calls_of(graph) for graph in seen[1:]] == [(CONVOLUTIONS, 0)]
 
 
 def test_fake_tensors_know_the_result() -> None:

@@ -315,3 +315,83 @@ def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
         ("0", "convforge", ("1",)),
         ("2", "convforge", ("3",)),
     ]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is a terminal for Rich."""
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_shows_which_layer_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(monkeypatch, [(1, 0), (2, 0)])
+    model = nn.Sequential(chain("conv", "bn"), nn.Sequential(nn.Conv2d(4, 5, 1)))
+    replace(settled(model), X)
+    out, err = capsys.readouterr()
+    assert out == ""
+    places = [err.find(text) for text in ("0/3", "0.0", "1/3", "1.0", "2/3", "the whole model")]
+    assert places == sorted(places), err
+    assert places[0] >= 0, err
+
+
+@pytest.mark.usefixtures("terminal")
+def test_nothing_is_shown_that_is_not_measured_or_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(monkeypatch, [(1, 0), (2, 0)])
+    replace(settled(chain("conv", "bn")))
+    replace(settled(chain("conv", "bn")), X, progress=False)
+    replace(nn.ReLU(), X)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    timed(monkeypatch, [(1, 0), (2, 0)])
+    replace(settled(chain("conv", "bn")), X)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_layers_for_which_no_time_is_left_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convforge.integrations import torch_replace
+
+    now, verdict = [0.0], torch_replace._verdict
+
+    def slow(*given: Any) -> Any:
+        now[0] += 7
+        return verdict(*given)
+
+    timed(monkeypatch, [(1, 0), (2, 0)])
+    monkeypatch.setattr(torch_replace, "_verdict", slow)
+    monkeypatch.setattr(torch_replace.time, "monotonic", lambda: now[0])
+    # The third is like the first, whose time is known by then.
+    model = nn.Sequential(chain("conv", "bn"), nn.Conv2d(4, 4, 1), chain("conv", "bn"), nn.Conv2d(4, 4, 5, padding=2))
+    expected = settled(model)(X)
+    report = replace(model, X, budget_s=10)
+    assert [layer.by for layer in report.layers] == ["convforge", "convforge", "convforge", "PyTorch"]
+    assert report.layers[-1].why == "not measured: the time for measuring was spent before"
+    assert "1 of 4 layers were not measured in 10 s: try a larger budget_s." in report.notes
+    assert now == [14], "two kinds of layers"
+    torch.testing.assert_close(model(X), expected, atol=1e-5, rtol=1e-4)
+
+    for budget, count in ((0, 0), (None, 3)):
+        now[0] = 0
+        report = replace(settled(chain("conv", "bn", "conv", "relu", "conv")), X, budget_s=budget)
+        assert now == [7 * min(count, 2)]
+        assert sum(layer.ours_s is not None for layer in report.layers) == count
+
+
+@pytest.mark.parametrize("budget", [-1, float("nan")])
+def test_a_budget_is_a_number_of_seconds(budget: float) -> None:
+    with pytest.raises(ValueError, match=f"budget_s={budget!r} must be a number of seconds, at least 0, or None"):
+        replace(chain("conv"), X, budget_s=budget)

@@ -34,6 +34,7 @@ from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable import device as separable
+from convforge.algorithms.traits import Way
 from convforge.algorithms.winograd import WinogradF2, WinogradF4
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
@@ -116,6 +117,13 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
         return Reason("no method computes {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
+
+
+def default_ways(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> tuple[Way, ...]:
+    """The ways of a method's default config for a problem that it does not refuse; nothing is compiled."""
+    if type(algorithm).ways is Algorithm.ways:
+        return ()
+    return algorithm.ways(problem, algorithm.configs(problem, facts)[0])
 
 
 def import_libraries(algorithm: AnyAlgorithm) -> None:

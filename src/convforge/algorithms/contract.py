@@ -27,7 +27,7 @@ from convforge.algorithms.steps import (
     Step,
     nothing_to_prepare,
 )  # fmt: skip
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -88,14 +88,14 @@ class Plan:
         The output may have gaps between its elements.
     choice : Reason or None
         Of a library's fastest way: how many it offers, and what became of them.
-    ways : tuple of (str, str, str)
-        Of each of these its name, its outcome in a word, and its time or the reason.
+    ways : tuple of (str, str, Reason or str)
+        Where a call may go several ways, each of them (:class:`convforge.algorithms.traits.Way`): those that the
+        algorithm names for the problem and config, or those that a library offers.
     """
 
     allocates = False
     takes_gaps = True
     choice: Reason | None = None
-    ways: tuple[tuple[str, str, str], ...] = ()
 
     def __init__(
         self,
@@ -115,6 +115,7 @@ class Plan:
         self.runtime = runtime
         self.steps = tuple(steps)
         self.workspace_bytes = workspace_bytes
+        self.ways: tuple[tuple[str, str, Reason | str], ...] = algorithm.ways(problem, config)
         first, *others = problem.operands
         self.input = first.name
         self.weights = next((operand.name for operand in others if operand.role == "weights"), "")
@@ -326,6 +327,10 @@ class Algorithm(ABC, Generic[P, C]):
         It may refuse the problem.
         """
         return self.preference
+
+    def ways(self, problem: P, config: C) -> tuple[Way, ...]:
+        """The ways that a call of the plan may go, and what decides; none where there is but one."""
+        return ()
 
     def versions(self) -> dict[str, str]:
         """Versions of the libraries that do the work, by name: stored with every result."""

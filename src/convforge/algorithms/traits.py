@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import NamedTuple
 
+from convforge.errors import Reason
+
 # Reasons that several methods give.
 GENERAL = "the general method that comes next"
 FASTEST = "the fastest of its operation in the bench's results"
@@ -103,3 +105,41 @@ class MethodCost:
     memory: float = 0.9
     outputs: int = 2048
     launches: int = 1
+
+
+class Way(NamedTuple):
+    """One of several ways that a call of a plan may go.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel or the instruction that the way is about.
+    outcome : str
+        Of our methods, what decides: "default" (problem and config), "arrays" (where those of the call are), "values"
+        (the numbers in them, which the kernel looks at). Of a library's, what became of it.
+    words : Reason or str
+        What is done, and under which condition; of a library's way, its time or why it has none.
+    """
+
+    name: str
+    outcome: str
+    words: Reason | str
+
+
+def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
+    """The way of arrays whose vectors do not lie at multiples of their size: a simpler method's plan computes them.
+
+    Parameters
+    ----------
+    name : str
+        Of that method.
+    nbytes : int
+    arrays : str or Reason
+        Names of the arrays that must lie so.
+    """
+    words = Reason(
+        "if the address or a stride of {arrays} is no multiple of {bytes} bytes, or the elements of a row do not lie "
+        "side by side, {method} computes the result: its plan is compiled when it is first needed",
+        arrays=arrays, bytes=nbytes, method=name,
+    )  # fmt: skip
+    return Way(name, "arrays", words)

@@ -159,7 +159,7 @@ def measure_row(
         about: dict[str, Any] = {
             "workspace_bytes": plan.workspace_bytes,
             "launches": tuple(dataclasses.asdict(info) for info in plan.launches),
-            "ways": plan.ways,
+            "ways": () if row.algorithm.ours else plan.ways,
         }
         if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
             need, limit = plan.workspace_bytes, workspace_limit

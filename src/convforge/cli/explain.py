@@ -27,7 +27,7 @@ def explain(
     workspace_limit: Annotated[
         str | None, typer.Option(help="Pass over what needs more workspace: bytes, or 64MB, 1GB.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Config, rates and launches of each.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Config, rates, launches and ways of each.")] = False,
 ) -> None:
     """Say which method a problem gets and why, and what every method takes."""
     from rich.console import Console
@@ -63,6 +63,8 @@ def explain(
             run = measure(asked, entries, runtime, ceilings, budget_s, limit, watch)
     _print_limit(console, asked, run, roof, runtime.facts.backend)
     _print_choice(console, choice, tuned, run, asked)
+    if not verbose:
+        _print_ways(console, choice.algorithm.ways(asked, choice.config))
     _print_table(console, entries, choice.algorithm, tuned, run, roof, runtime.facts)
     _print_notes(console, asked, entries, tuned, run, left_out, runtime.facts)
     if verbose:
@@ -130,6 +132,15 @@ def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, ru
         from convforge.bench.verdicts import judge
 
         console.print(f"fastest now: {judge(run, str(problem)).words()}")
+
+
+def _print_ways(console: Console, ways: Sequence[tuple[str, str, Any]]) -> None:
+    """The ways that a call may go, one below the other."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for name, _, words in ways:
+        console.print(Padding(Text(f"{name}: {words}"), (0, 0, 0, 2)))
 
 
 def _print_table(
@@ -242,8 +253,7 @@ def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, 
             console.print(f"  RMS error {result.error.rms:.1e} of the result's RMS")
         for info in _distinct(plan.launches, entry.algorithm.backend):
             console.print(f"  {info}")
-        for name, _, words in plan.ways:
-            console.print(f"  {name}: {words}", markup=False)
+        _print_ways(console, plan.ways)
 
 
 def _distinct(launches: Sequence[Any], backend: str) -> list[str]:

@@ -24,6 +24,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _HOOKS_OF_ALL = tuple(f"_global{name}" for name in _HOOKS)
 # Types of attributes by which a forward may choose its way.
 _FLAGS = (bool, int, float, str, type(None))
+# Attributes that torch.compile sets on the module that it is given: no forward reads them.
+_OF_COMPILER = ("_is_torch_compile", "_compiled_call_impl")
 
 
 def is_hooked(module: Any) -> bool:
@@ -33,7 +35,9 @@ def is_hooked(module: Any) -> bool:
 
 def flags(module: Any) -> dict[str, Any]:
     """The plain attributes of a module, by which its forward may choose its way."""
-    return {name: value for name, value in module.__dict__.items() if type(value) in _FLAGS}
+    return {
+        name: value for name, value in module.__dict__.items() if type(value) in _FLAGS and name not in _OF_COMPILER
+    }
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d
 from convforge.integrations.torch_layers import Conv2d
 from convforge.integrations.torch_pairs import fold_of, folds
+from convforge.integrations.torch_progress import progress as shown
 from convforge.integrations.torch_timing import compared, told
 from convforge.integrations.torch_whole import check_whole
 from convforge.timing import Order, order
@@ -24,6 +26,9 @@ ENDS: dict[Order, str] = {
     "level": ": as fast as each other, so PyTorch keeps it",
     "unsure": ", but the times vary too much to tell which is faster, so PyTorch keeps it",
 }
+
+# Why a layer stays with PyTorch for which no time was left.
+LATE = "not measured: the time for measuring was spent before"
 
 # Types of weights that are swapped.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -71,6 +76,7 @@ class Replaced:
     notes: list[str] = field(default_factory=list)
     _before: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     _known: dict[Any, Layer] = field(default_factory=dict, repr=False)
+    _deadline: float | None = field(default=None, repr=False)
 
     def undo(self) -> None:
         """Let PyTorch compute every layer again: the same objects, in the mode, type and state that they have now.
@@ -111,7 +117,9 @@ class Replaced:
         return str(text.get())
 
 
-def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
+def replace(
+    model: Any, *example: Any, fold: bool = True, progress: bool = True, budget_s: float | None = 300.0
+) -> Replaced:
     """Let convforge compute the nn.Conv2d layers of a model, in place.
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
@@ -133,6 +141,12 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
         What the model is called with.
     fold : bool
         Whether to fold.
+    progress : bool
+        Whether to show on standard error which layer is measured; where that is no terminal nothing is shown.
+    budget_s : float or None
+        Seconds for measuring layers. Equal layers are measured once. The layers that are left when the time is spent
+        stay with PyTorch, and the report says so. It does not limit the measuring of one layer, nor that of the whole
+        model. None: no limit.
 
     Returns
     -------
@@ -143,6 +157,8 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     ------
     TypeError
         Where the model is no torch.nn.Module.
+    ValueError
+        Where the budget is negative or no number.
 
     Examples
     --------
@@ -158,6 +174,8 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"replace takes a torch.nn.Module, such as a model; got {type(model).__name__}")
+    if budget_s is not None and not budget_s >= 0:
+        raise ValueError(f"budget_s={budget_s!r} must be a number of seconds, at least 0, or None")
     report = Replaced()
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
     every = dict(model.named_modules())
@@ -168,18 +186,28 @@ def replace(model: Any, *example: Any, fold: bool = True) -> Replaced:
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if example else []
     try:
         inputs = _inputs(model, convolutions, example) if example and convolutions else {}
-        for path, layer in every.items():
-            if path in convolutions and places[id(layer)] == 1:
-                names = [path, *chains.get(path, ())]
-                report.layers.append(_swapped(model, names, layer, inputs.get(path), bool(example), report))
-            elif why := _left(layer, places[id(layer)]):
-                by_pytorch = getattr(layer.__dict__.get("_fold"), "by_pytorch", False)
-                by = "convforge" if isinstance(layer, Conv2d) and not by_pytorch else "PyTorch"
-                report.layers.append(Layer(path, by, (), why))
-        if not report.layers:
-            report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
-        if example and report._before:
-            _keep_fastest(model, example, report)
+        report._deadline = None if budget_s is None else time.monotonic() + budget_s
+        with shown(len(inputs) + 1, progress and bool(inputs)) as begins:
+            for path, layer in every.items():
+                if path in convolutions and places[id(layer)] == 1:
+                    if path in inputs:
+                        begins(path)
+                    names = [path, *chains.get(path, ())]
+                    report.layers.append(_swapped(model, names, layer, inputs.get(path), bool(example), report))
+                elif why := _left(layer, places[id(layer)]):
+                    by_pytorch = getattr(layer.__dict__.get("_fold"), "by_pytorch", False)
+                    by = "convforge" if isinstance(layer, Conv2d) and not by_pytorch else "PyTorch"
+                    report.layers.append(Layer(path, by, (), why))
+            if not report.layers:
+                report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
+            if late := sum(layer.why == LATE for layer in report.layers):
+                count = len(report.layers)
+                report.notes.append(
+                    f"{late} of {count} layers were not measured in {budget_s:g} s: try a larger budget_s."
+                )
+            if example and report._before:
+                begins("the whole model")
+                _keep_fastest(model, example, report)
     except BaseException:
         report.undo()
         raise
@@ -219,7 +247,11 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
     else:
         end = "alone" if fold is None else fold.activation
         key = layer.extra_repr(), x.shape, x.stride(), x.dtype, x.device, layer.weight.dtype, end
-        known = report._known.setdefault(key, report._known.get(key) or _verdict(names, layer, fold, x))  # equal: once
+        known = report._known.get(key)  # equal layers are measured once
+        if known is None and report._deadline is not None and time.monotonic() >= report._deadline:
+            known = Layer(path, "PyTorch", (), LATE)
+        elif known is None:
+            known = report._known[key] = _verdict(names, layer, fold, x)
         found = dataclasses.replace(known, name=path, folded=tuple(behind) if known.by == "convforge" else ())
     if fold is None:
         if found.by == "convforge" and type(layer) is nn.Conv2d:

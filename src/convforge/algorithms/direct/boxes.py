@@ -24,7 +24,7 @@ from convforge.algorithms.direct.box import (
     slices_of,
     tiles_of,
 )
-from convforge.algorithms.direct.fallback import tiled_instead
+from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
 from convforge.algorithms.direct.tiled import MOST_REGISTERS
 from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill, is_aligned
 from convforge.algorithms.include.divide import Divisor, divisor
@@ -32,7 +32,7 @@ from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -147,6 +147,10 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         each = problem.groups == problem.c > 1 and problem.r * problem.s <= MOST_TAPS
         rank = Rank.FEW_CHANNELS_EACH if each else Rank.FEW_CHANNELS
         return Preference(rank, "few channels: the next boxes of pixels come while one is computed")
+
+    def ways(self, problem: Conv2dProblem, config: BoxesConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        return ways_to_tiled(Reason("the TMA loads boxes of x"), VECTOR_BYTES)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""

@@ -7,8 +7,22 @@ from collections.abc import Callable
 
 from convforge.algorithms.contract import Plan
 from convforge.algorithms.direct.tiled import DirectTiled
+from convforge.algorithms.traits import Way, handed_on
 from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+
+
+def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:
+    """The ways of such a method: how it reads pictures, and that direct_tiled takes others.
+
+    Parameters
+    ----------
+    read : Reason
+    nbytes : int
+        Of which addresses and strides must be multiples.
+    """
+    return Way("vectors", "default", read), handed_on(DirectTiled.name, nbytes, "x")
 
 
 def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:

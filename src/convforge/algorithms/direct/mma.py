@@ -9,13 +9,13 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.box import chunk_of, is_filled
-from convforge.algorithms.direct.fallback import tiled_instead
+from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -106,6 +106,11 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         if problem.acc_dtype != "int32" or problem.h * problem.w < MANY_PIXELS:
             return None
         return Preference(Rank.BYTES, "bytes: a row of the filter is one product of a tensor core")
+
+    def ways(self, problem: Conv2dProblem, config: MmaConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        copied = Reason("rows of x come by asynchronous copies of {bytes} bytes", bytes=COPY)
+        return ways_to_tiled(copied, COPY)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""

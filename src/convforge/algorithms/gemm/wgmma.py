@@ -23,7 +23,7 @@ from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import OnDevice
 from convforge.algorithms.include.resident import evenly
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import ALIGNMENT, TiledMap
@@ -113,6 +113,11 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         if problem.dtype not in TYPES:
             return None
         return Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
+
+    def ways(self, problem: GemmProblem, config: GemmWgmmaConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        stored = Reason("the TMA loads tiles of A and B and stores tiles of C; the tensor cores multiply them")
+        return Way("tensor_cores", "default", stored), handed_on(GemmShared.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""

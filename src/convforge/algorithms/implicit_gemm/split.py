@@ -13,8 +13,11 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.split_tiles import (
+    IN_FULL,
     PRODUCTS,
+    REACH,
     ROW_CHANNELS,
+    TOP,
     SplitConfig,
     config_refusal,
     fitting,
@@ -25,9 +28,10 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     threads_of,
     whole_groups,
 )
+from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, pixels_map, rows_map
 from convforge.algorithms.include.conv import address
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import AnyMap
@@ -103,6 +107,35 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def smallest(self, problem: Conv2dProblem) -> SplitConfig:
         """See :class:`OnTensorCores`."""
         return smallest(problem)
+
+    def ways(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
+        products = Reason(
+            "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
+            "product; each tile of pixels and each filter has a scale, a power of two",
+            count=PRODUCTS,
+        )
+        tiles = Reason(
+            "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
+            "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
+            "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
+            "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
+            "many tiles were computed so",
+            channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+        )  # fmt: skip
+        filters = Reason(
+            "if a filter holds Inf or NaN, or its largest value is 2^{above} or more or below 2^{below}, or every "
+            "value of one of its channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the "
+            "largest, its outputs are computed by multiply-adds of float32, in the same launch. {note} says how many "
+            "filters were",
+            **limits, note="Filter.note",
+        )  # fmt: skip
+        return (
+            Way("tensor_cores", "default", products), Way("plain_tiles", "values", tiles),
+            Way("plain_filters", "values", filters), *ways_of_x(problem, config, self.of_group(problem)),
+            *ways_of_arrays(config, False),
+        )  # fmt: skip
 
     def any_way(self, config: SplitConfig) -> SplitConfig:
         """See :class:`OnTensorCores`."""

@@ -32,6 +32,10 @@ from convforge.problem import Conv2dProblem
 # Products of halves for one of floats; channels of a step, whose halves are a row.
 PRODUCTS, ROW_CHANNELS = 3, 64
 
+# Exponents of 2 that are constants of split.cuh: the scale brings the largest number to 2^TOP or more; a number of at
+# least 2^IN_FULL after that keeps its bits; the largest number is split from 2^-REACH to below 2^(REACH + 1).
+TOP, IN_FULL, REACH = 14, -12, 100
+
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
+from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     WgmmaConfig,
     config_refusal,
@@ -28,7 +29,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
 )
 from convforge.algorithms.include.channels_near import ChannelsNear
 from convforge.algorithms.include.conv import address
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import ALIGNMENT, AnyMap
 from convforge.backends.runtime import Runtime
@@ -90,6 +91,13 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     def smallest(self, problem: Conv2dProblem) -> WgmmaConfig:
         """See :class:`OnTensorCores`."""
         return smallest(problem)
+
+    def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        return (
+            *ways_of_x(problem, config, self.of_group(problem)), *ways_of_result(problem, config.scattered),
+            *ways_of_arrays(config, not config.scattered),
+        )  # fmt: skip
 
     def any_way(self, config: WgmmaConfig) -> WgmmaConfig:
         """See :class:`OnTensorCores`."""
