@@ -19,7 +19,7 @@ from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
 from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig, row_pitch
 from convforge.algorithms.include.conv import MOST_BLOCKS, address
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
@@ -74,6 +74,11 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or problem.k < FEWEST_PRODUCTS:
             return None
         return Preference(Rank.TENSOR_CORES, self.why)
+
+    def ways(self, problem: GemmProblem, config: C) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        words = Reason("the product is a convolution of 1x1: rows of A are pixels, and columns of B are filters")
+        return Way("convolution", "default", words), *self._convolution.ways(convolution_of(problem), config)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""

@@ -28,7 +28,7 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     threads_of,
     whole_groups,
 )
-from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_x
+from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, pixels_map, rows_map
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
@@ -134,7 +134,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return (
             Way("tensor_cores", "default", products), Way("plain_tiles", "values", tiles),
             Way("plain_filters", "values", filters), *ways_of_x(problem, config, self.of_group(problem)),
-            *ways_of_arrays(config, False),
+            *ways_of_shares(config), *ways_of_arrays(config, False),
         )  # fmt: skip
 
     def any_way(self, config: SplitConfig) -> SplitConfig:

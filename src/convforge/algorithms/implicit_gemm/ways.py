@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convforge.algorithms.implicit_gemm.wgmma_tiles import BOX_FILTERS, TilesConfig, can_copy, can_store
+from convforge.algorithms.implicit_gemm.wgmma_tiles import BOX_FILTERS, TilesConfig, WgmmaConfig, can_copy, can_store
 from convforge.algorithms.traits import Way
 from convforge.backends.maps import ALIGNMENT
 from convforge.errors import Reason
@@ -25,9 +25,22 @@ def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tup
     return (Way("pixel_rows", "default", words),)
 
 
-def ways_of_result(problem: Conv2dProblem, scattered: bool) -> tuple[Way, ...]:
+def ways_of_shares(config: TilesConfig) -> tuple[Way, ...]:
+    """The way of sums whose channels several tiles share."""
+    if config.split_k == 1:
+        return ()
+    words = Reason(
+        "there are few tiles: each shares its channels out among {count}, whose sums a last kernel adds up and stores",
+        count=config.split_k,
+    )  # fmt: skip
+    return (Way("sum_shares", "default", words),)
+
+
+def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
     """Who stores the result: the TMA, or threads."""
-    if not scattered:
+    if config.split_k > 1:
+        return ()
+    if not config.scattered:
         return (Way("tma_stores", "default", Reason("the TMA stores the result from shared memory")),)
     why = Reason.joined(_why_scattered(problem)) or Reason("the config asks for it ({field})", field="scattered")
     words = Reason("threads store the result, not the TMA: {why}", why=why)

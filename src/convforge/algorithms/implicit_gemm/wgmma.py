@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_x
+from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     WgmmaConfig,
     config_refusal,
@@ -95,7 +95,8 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
         return (
-            *ways_of_x(problem, config, self.of_group(problem)), *ways_of_result(problem, config.scattered),
+            *ways_of_x(problem, config, self.of_group(problem)), *ways_of_result(problem, config),
+            *ways_of_shares(config),
             *ways_of_arrays(config, not config.scattered),
         )  # fmt: skip
 
