@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.compiling import H200, Compiling, compiled
+from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms import find, refusal
-from convforge.algorithms.gemm.by_convolution import convolution_of, filters_of, pixels_of, results_of
+from convforge.algorithms.gemm.by_convolution import (
+    ColumnRows,
+    Columns,
+    convolution_of,
+    filters_of,
+    pixels_of,
+    results_of,
+)
+from convforge.algorithms.implicit_gemm.split import SplitFilters
+from convforge.backends.emulator import EmulatorRuntime
 from convforge.problem import parse_problem
 from convforge.tuning.heuristic import preferred
 
@@ -52,9 +62,8 @@ def test_other_devices_are_refused() -> None:
 @pytest.mark.parametrize(
     "text, first",
     [
-        ("m64n64k32_f32", "gemm_split"), ("m4096n4096k4096_ta_f32", "gemm_split"), ("m63n64k64_f32", "gemm_warp_tiled"),
-        ("m64n63k64_f32", "gemm_warp_tiled"), ("m64n64k31_f32", "gemm_warp_tiled"),
-        ("m64n64k64_f64", "gemm_warp_tiled"), ("m64n64k64_f16", "gemm_wgmma"), ("m64n64k64_f32_math-tf32", "gemm_tf32"),
+        ("m64n64k32_f32", "gemm_warp_tiled"), ("m4096n4096k4096_ta_f32", "gemm_warp_tiled"),
+        ("m64n64k64_f64", "gemm_warp_tiled"), ("m64n64k64_f16", "gemm_wgmma"),
     ],
 )  # fmt: skip
 def test_what_auto_takes_by_rule(text: str, first: str) -> None:
@@ -118,6 +127,27 @@ def test_it_compiles(name: str, text: str, kernels: list[str]) -> None:
     assert [launch.kernel for launch in plan.launches] == kernels
     assert plan.preparation is not None
     assert (plan.workspace_bytes > 0) == (len(kernels) > 1)
+
+
+@needs_emulator
+@pytest.mark.parametrize("way", ["", "_tb"])
+def test_columns_of_b_are_split_as_filters(way: str) -> None:
+    """By pixel_rows where neighbours of B are columns; to the bits of filters that lie along K."""
+    runtime = EmulatorRuntime()
+    for k in (70, 64):
+        problem: Any = parse_problem(f"m64n37k{k}{way}_f32")
+        b = np.random.default_rng(0).standard_normal((problem.n, problem.k)).astype(np.float32)
+        b[3] *= 1e30
+        b[5, 7] = np.nan
+        filters = SplitFilters(convolution_of(problem), runtime)
+        expected = filters(np.ascontiguousarray(b)[:, :, None, None])
+        columns = Columns(filters, filters, problem, runtime)
+        given = b if problem.transpose_b else np.ascontiguousarray(b.T)
+        assert isinstance(columns.of(given), ColumnRows) == (not problem.transpose_b)
+        made = columns(given)
+        assert set(made.tensors) - set(expected.tensors) == ({"workspace"} if not problem.transpose_b else set())
+        for name, tensor in expected.tensors.items():
+            np.testing.assert_array_equal(made.tensors[name], tensor, err_msg=name)
 
 
 @compiled

@@ -13,20 +13,17 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter, Step
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, OnTensorCores, device_refusal
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
-from convforge.algorithms.implicit_gemm.split import FEWEST_PRODUCTS, ImplicitGemmSplit
+from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
 from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig, row_pitch
 from convforge.algorithms.include.conv import MOST_BLOCKS, address
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.algorithms.traits import Mark, MethodCost, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
-
-# With fewer rows or columns of C "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
-FEWEST = 64
 
 # Numbers along K that pixel_rows.cu writes, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
@@ -59,7 +56,6 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     cost = MethodCost(1.0, 0.8, 16384, 2)
     convolution: ClassVar[type[OnTensorCores[Any]]]
     products: ClassVar[int]
-    why: ClassVar[str]
 
     def __init__(self, backend: str = "cuda") -> None:
         super().__init__(backend)
@@ -68,12 +64,6 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     def work_for(self, problem: GemmProblem) -> Work:
         """See :class:`Algorithm`."""
         return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
-
-    def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or problem.k < FEWEST_PRODUCTS:
-            return None
-        return Preference(Rank.TENSOR_CORES, self.why)
 
     def ways(self, problem: GemmProblem, config: C) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
@@ -171,14 +161,15 @@ class ColumnRows(Preparation):
             return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
 
         def seen(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": buffers["workspace"][:, :k]}
+            return {**buffers, "given": View(rows.array(buffers).address, (n, k, 1, 1), (pitch, 4, 4, 4), 4)}
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return filters.finish(seen(buffers), stream)
+            made, room = filters.finish(seen(buffers), stream), buffers["workspace"]
+            # The room is kept for as long as what may lie in it.
+            return replace(made, tensors={**made.tensors, "workspace": room}, nbytes=made.nbytes + room.nbytes)
 
         steps = [_seeing(rows.launch, columns), *(_seeing(step, seen) for step in filters.steps)]
-        # New memory begins at multiples of what the rows begin at.
-        super().__init__(runtime, {**filters.pieces, "workspace": ((n, pitch // 4, 1, 1), "float32")}, steps, finish)
+        super().__init__(runtime, {**filters.pieces, "workspace": ((rows.nbytes,), "uint8")}, steps, finish)
 
 
 def _seeing(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
@@ -252,7 +243,6 @@ class GemmSplit(ByConvolution[SplitConfig]):
     look = Mark("teal", "diamond")
     convolution = _Split
     products = PRODUCTS
-    why = "three products of 16 bits on tensor cores for one of float32"
 
 
 class GemmTf32(ByConvolution[WgmmaConfig]):
@@ -265,4 +255,3 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     convolution = _Tf32
     # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
     products = 2
-    why = "TF32 is allowed: tensor cores"
