@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,9 @@ class Pool:
         self._limit_bytes = limit_bytes
         self._free: dict[tuple[int, int], list[int]] = {}
         self._free_bytes = 0
+        # What came back while a graph was made or run: its launches use that memory again, so the driver must not.
+        self._held: list[tuple[int, int, int]] = []
+        self._holders = 0
         self._lock = threading.RLock()
 
     def take(self, nbytes: int, stream: int) -> Block:
@@ -49,9 +54,7 @@ class Pool:
 
         size = -(-nbytes // GRAIN) * GRAIN
         with self._lock:
-            free = self._free.get((stream, size))
-            address = free.pop() if free else 0
-            self._free_bytes -= size if address else 0
+            address = self._again(size, stream)
         if not address:
             status, pointer = driver.cuMemAlloc(size)
             if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
@@ -64,8 +67,35 @@ class Pool:
         weakref.finalize(block, self._give_back, address, size, stream).atexit = False
         return block
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep what comes back meanwhile from the driver, whatever the limit: a graph that was captured uses it."""
+        with self._lock:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                held = [] if self._holders else self._held
+                self._held = self._held if self._holders else []
+            for address, size, stream in held:
+                self._give_back(address, size, stream)
+
+    def _again(self, size: int, stream: int) -> int:
+        """The address of memory that came back; 0 where there is none of this size."""
+        for i, (address, *kind) in enumerate(self._held):
+            if kind == [size, stream]:
+                del self._held[i]
+                return address
+        free = self._free.get((stream, size))
+        if not free:
+            return 0
+        self._free_bytes -= size
+        return free.pop()
+
     def clear(self) -> None:
-        """Give all that is free back to the driver."""
+        """Give all that is free back to the driver, but for what is held."""
         from cuda.bindings import driver
 
         with self._lock:
@@ -77,6 +107,9 @@ class Pool:
 
     def _give_back(self, address: int, size: int, stream: int) -> None:
         with self._lock:
+            if self._holders:
+                self._held.append((address, size, stream))
+                return
             keep = self._free_bytes + size <= self._limit_bytes
             if keep:
                 self._free.setdefault((stream, size), []).append(address)

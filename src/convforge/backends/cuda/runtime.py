@@ -353,6 +353,10 @@ class CudaRuntime:
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls take on the GPU: captured into a graph, replayed once between two events."""
+        with self._pool.holding():
+            return self._time(run, repeats)
+
+    def _time(self, run: Callable[[], None], repeats: int) -> float:
         from cuda.bindings import driver
 
         self._gpu.set_current()
