@@ -74,7 +74,13 @@ PARTS: dict[str, dict[str, Part]] = {
         "images": Part(methods="direct_*,im2col,cudnn", transfer=True),
         "blocks": Part("2048,8192", methods="direct_*", all_configs=True),
         "boxes": Part(methods="direct_boxes", all_configs=True),
-        "gemm": Part("512,1024,2048,4096,8192", methods="gemm_*,cublas", all_configs=True, heavy=True),
+        "gemm": Part(
+            "512,1024,2048,4096,8192",
+            methods="gemm_naive,gemm_shared,gemm_tile_*,gemm_vectorised,gemm_warp_tiled,cublas",
+            all_configs=True,
+            heavy=True,
+        ),
+        "products": Part(methods="gemm_warp_tiled,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True),
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),
