@@ -29,7 +29,7 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     whole_groups,
 )
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
-from convforge.algorithms.implicit_gemm.wgmma_tiles import filters_held, pixels_map, rows_map
+from convforge.algorithms.implicit_gemm.wgmma_tiles import ROW_BYTES, filters_held, pixels_map, rows_map
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -156,7 +156,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
         """See :class:`OnTensorCores`."""
         held = filters_held(problem, config, ROW_CHANNELS)
-        return {"NUMBER_BYTES": 2, "HALVES": 2, "FILTER_STAGES": held,
+        return {"NUMBER_BYTES": 2, "ROW_BYTES": ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
                 "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group}  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:

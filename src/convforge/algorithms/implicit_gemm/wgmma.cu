@@ -7,7 +7,8 @@
 // Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, and two that multiply. Registers
 //           go from the one to the others.
 // Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels of 16 bits
-//           or 32 floats: 128 bytes a pixel or a filter, which is a row of either operand. A tile is BLOCK_PIXELS x
+//           or 32 floats: 128 bytes (ROW_BYTES: 64 or 32 where channels are few) a pixel or a filter, which is a row of
+//           either operand. A tile is BLOCK_PIXELS x
 //           BLOCK_FILTERS outputs; the blocks, one a multiprocessor, take tile after tile. Either operand may be the
 //           one of 64 rows a product: FILTERS_ON_M where that fits the outputs better.
 //           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for a row of channels, as a
@@ -24,6 +25,7 @@
 // implicit_gemm_tf32 is this kernel on floats: the host gives it that name.
 #include "wgmma_tiles.cuh"
 
+constexpr int RESULT_BYTES = 128;  // of a pixel's 64 filters
 constexpr int OUT_BYTES = SCATTERED ? 1024 : 64 * ROWS_64 * BLOCK_N * 2;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
@@ -102,10 +104,10 @@ __device__ inline void turn_results(const Wgmma &args, const Place &at, const fl
         }
         if (FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
             const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;
-            store_matrices<true>(results + (part * BLOCK_N + pixel) * ROW_BYTES + (piece ^ pixel % 8) * 16, v);
+            store_matrices<true>(results + (part * BLOCK_N + pixel) * RESULT_BYTES + (piece ^ pixel % 8) * 16, v);
         } else {  // part: 64 pixels, BLOCK_N filters, 64 after 64
             const int pixel = 16 * warp + lane % 16, piece = j + lane / 16;
-            store_matrices<false>(results + ((part * (BLOCK_N / 64) + piece / 8) * 64 + pixel) * ROW_BYTES +
+            store_matrices<false>(results + ((part * (BLOCK_N / 64) + piece / 8) * 64 + pixel) * RESULT_BYTES +
                                       (piece % 8 ^ pixel % 8) * 16, v);
         }
     }
@@ -117,7 +119,7 @@ __device__ inline void store_results(const Wgmma &args, const Place &at, int row
     constexpr int BOXES = FILTERS_ON_M ? 1 : BLOCK_N / 64, BOX_PIXELS = FILTERS_ON_M ? BLOCK_N : 64;
 #pragma unroll
     for (int i = 0; i < BOXES; i++) {
-        const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * ROW_BYTES;
+        const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * RESULT_BYTES;
         const int k = at.k + 64 * (FILTERS_ON_M ? row : i), pixel = FILTERS_ON_M ? 0 : 64 * row;
         if (GROUPS > 1 && k >= at.end()) continue;  // as many filters as a group has are whole boxes
         if (PATCH) store_box(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
@@ -137,8 +139,8 @@ __device__ __forceinline__ void multiply_row(float (&sums)[ROWS_64][SUMS], const
             const int row = share * ROWS_64 + t;
             const int filters_in = FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
             const int pixels_in = FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
-            const auto of_filters = matrix_at(filters + filters_in, EIGHT_ROWS) + PIECES * i;
-            const auto of_pixels = matrix_at(pixels + pixels_in, PIXEL_PITCH) + PIECES * i;
+            const auto of_filters = matrix_at<ROW_BYTES>(filters + filters_in, EIGHT_ROWS) + PIECES * i;
+            const auto of_pixels = matrix_at<ROW_BYTES>(pixels + pixels_in, PIXEL_PITCH) + PIECES * i;
             if (FILTERS_ON_M) multiply(sums[t], of_filters, of_pixels, adds || i > 0);
             else multiply(sums[t], of_pixels, of_filters, adds || i > 0);
         }

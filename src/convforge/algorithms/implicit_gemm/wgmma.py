@@ -118,10 +118,12 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
 
     def numbers(self, problem: Conv2dProblem, config: WgmmaConfig) -> dict[str, Any]:
         """See :class:`OnTensorCores`."""
-        held = filters_held(problem, config, row_channels(problem))
+        held = filters_held(problem, config, row_channels(problem, config))
         size = itemsize(problem.x_dtype)
-        return {"NUMBER_BYTES": size, "HALVES": 1, "FILTER_STAGES": held, "SCATTERED": config.scattered,
-                "BY_PIXELS": False}  # fmt: skip
+        return {
+            "NUMBER_BYTES": size, "ROW_BYTES": config.row_bytes, "HALVES": 1, "FILTER_STAGES": held,
+            "SCATTERED": config.scattered, "BY_PIXELS": False,
+        }  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:
         """See :class:`OnTensorCores`."""
@@ -136,7 +138,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         def filters(at: int, strides: tuple[int, ...]) -> AnyMap | None:
             steps = filter_steps(problem, strides)
             return None if steps is None else rows_map(
-                problem, config, at, element, channels, steps, row_channels(problem)
+                problem, config, at, element, channels, steps, row_channels(problem, config)
             )  # fmt: skip
 
         return {

@@ -108,9 +108,12 @@ class WgmmaConfig(TilesConfig):
     ----------
     scattered : bool
         Threads store the results one by one, in any layout; else the accelerator does.
+    row_bytes : int
+        Of a row of channels in shared memory: 128, or where channels take no more, 64 or 32.
     """
 
     scattered: bool = False
+    row_bytes: int = 128
 
 
 def can_copy(problem: Conv2dProblem) -> bool:
@@ -163,9 +166,14 @@ def smallest(problem: Conv2dProblem) -> WgmmaConfig:
     return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, **ways)
 
 
-def row_channels(problem: Conv2dProblem) -> int:
-    """Channels of a step, as many as 128 bytes hold."""
-    return ROW_BYTES // itemsize(problem.x_dtype)
+def row_of(config: TilesConfig) -> int:
+    """Bytes of a row of channels in shared memory."""
+    return config.row_bytes if isinstance(config, WgmmaConfig) else ROW_BYTES
+
+
+def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
+    """Channels of a step, as many as a row holds."""
+    return row_of(config) // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
@@ -217,8 +225,8 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
     """Of a block: struct Memory of wgmma.cu, and what aligns it."""
     pixels, filters = config.block
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    stage = -(-rows * ROW_BYTES // 1024) * 1024
-    rings = config.pixel_stages * stage + filters_held(problem, config, row_channels(problem)) * filters * ROW_BYTES
+    row, held = row_of(config), filters_held(problem, config, row_channels(problem, config))
+    rings = config.pixel_stages * -(-rows * row // 1024) * 1024 + held * filters * row
     results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
     return rings + 2 * results + 1024
 
@@ -237,17 +245,18 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
     pixels, filters = config.block
     most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem, row_channels(problem), config.split_k)
-    read = 64 * ROW_BYTES + config.columns * ROW_BYTES  # of a step, for 64 rows
-    each = max(64 * config.columns * ROW_BYTES / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
-    if slices_of(problem, row_channels(problem)) == 1:  # a row has all channels, and what follows is not multiplied
-        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / ROW_BYTES
+    row, channels = row_of(config), row_channels(problem, config)
+    steps = steps_of(problem, channels, config.split_k)
+    read = 64 * row + config.columns * row  # of a step, for 64 rows
+    each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
+    if slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
+        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / row
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
     rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    loaded, copied = stages * rows * ROW_BYTES, 0 if config.resident else steps
-    loaded += copied * filters * ROW_BYTES
+    loaded, copied = stages * rows * row, 0 if config.resident else steps
+    loaded += copied * filters * row
     stored = pixels * filters * (4 if config.split_k > 1 else itemsize(problem.out_dtype))
     tile = max(products, loaded / LOADED_A_CYCLE + copied * COPY_CYCLES, (loaded + stored) / MOVED_A_CYCLE)
     depth = config.pixel_stages if config.resident else min(config.pixel_stages, config.filter_stages)
@@ -276,9 +285,14 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
     if not config.turned and must_turn(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
+    few = problem.c_per_group * itemsize(problem.x_dtype)
+    if config.row_bytes not in (32, 64, ROW_BYTES) or (config.row_bytes < ROW_BYTES and few > config.row_bytes):
+        return Reason(
+            "a row of {bytes} bytes does not hold {count} bytes of channels", bytes=config.row_bytes, count=few
+        )
     if config.split_k > 1 and not config.scattered:
         return Reason("sums of a share are stored by threads")
-    if (reason := split_refusal(problem, config, row_channels(problem))) is not None:
+    if (reason := split_refusal(problem, config, row_channels(problem, config))) is not None:
         return reason
     if config.rows * config.columns > MOST_COLUMNS:
         return Reason(
@@ -324,7 +338,7 @@ def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, fac
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps, k = steps_of(problem, row_channels(problem)), problem.k_per_group
+    steps, k = steps_of(problem, ROW_BYTES // itemsize(problem.x_dtype)), problem.k_per_group
     ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
@@ -341,7 +355,7 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]
         rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
         if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
             rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
-        splits = splits_worth_a_look(problem, base, row_channels(problem), facts)
+        splits = splits_worth_a_look(problem, base, row_channels(problem, base), facts)
         for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
             for ring in rings:
                 config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, **how)
@@ -380,8 +394,8 @@ def pixels_map(
     if not config.patch:
         return im2col_map(problem, config, at, strides, element)
     sizes = (problem.c, problem.w, problem.h, problem.n)
-    box = (row_channels(problem), *patch_of(problem, config), 1)
-    return TiledMap(at, element, sizes, _outwards(strides), box, swizzle=ROW_BYTES)
+    box = (row_channels(problem, config), *patch_of(problem, config), 1)
+    return TiledMap(at, element, sizes, _outwards(strides), box, swizzle=row_of(config))
 
 
 def im2col_map(
@@ -392,8 +406,8 @@ def im2col_map(
     lower = (-left, -top)
     upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
     sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
-    pixels, channels = config.block[0], row_channels(problem)
-    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, ROW_BYTES)
+    pixels, channels = config.block[0], row_channels(problem, config)
+    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, row_of(config))
 
 
 def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
@@ -433,7 +447,7 @@ def rows_map(
     """Filters in rows of so many channels, in boxes of channels `together`; `steps` are those of filter_steps."""
     of_tap, of_filter = steps
     sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, config.block[1], halves)
-    return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=ROW_BYTES)
+    return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=row_of(config))
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:

@@ -1,9 +1,10 @@
 // Products of matrices by a warpgroup, four warps, on the tensor cores of Hopper (sm_90a): 64 x 16 by 16 x N, both in
 // shared memory, added to 64 x N floats in registers. The products run by themselves; the warpgroup asks and waits.
 //
-// matrix_at(place, pitch);           a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes,
-//                                    64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a swizzle
-//                                    of 128 lays them; `pitch` bytes from 8 rows to the next 8. + 2: the next 16
+// matrix_at<128>(place, pitch);      a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes
+//                                    (64, 32), 64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a
+//                                    swizzle of as many bytes lays them; `pitch` bytes from 8 rows to the next 8. + 2:
+//                                    the next 16 numbers
 // matrix_across(place, pitch);       the same of an MN-major matrix: its rows of 128 bytes lie along M or N, and follow
 //                                    each other along K; `pitch` bytes from 64 numbers of M or N to the next 64.
 //                                    + 128: the next 16 of K
@@ -21,10 +22,13 @@
 
 constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows
 
+template <int ROW = 128>
 __device__ inline unsigned long long matrix_at(const void *place, int pitch) {
-    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, LEADING = 1ull << 16;  // of which K-major rows make no use
+    static_assert(ROW == 128 || ROW == 64 || ROW == 32, "as a swizzle is");
+    constexpr unsigned long long SWIZZLE = (ROW == 128 ? 1ull : ROW == 64 ? 2ull : 3ull) << 62;
+    constexpr unsigned long long LEADING = 1ull << 16;  // of which K-major rows make no use
     const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
-    return at | LEADING | static_cast<unsigned long long>(pitch >> 4) << 32 | SWIZZLE_128;
+    return at | LEADING | static_cast<unsigned long long>(pitch >> 4) << 32 | SWIZZLE;
 }
 // PTX ISA, wgmma, strides: with a swizzle of 128 bytes an MN-major atom is 64 numbers of M or N by 8 of K, 1024 bytes.
 // The leading offset leads to the next atom along M or N, the stride offset to the next one along K.

@@ -1,9 +1,9 @@
 // What implicit GEMMs on wgmma.cuh share: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one
-// tap and a row of 128 bytes of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after
+// tap and a row of ROW_BYTES of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after
 // tile. A tile's filters are all of one group.
 //
-// The host says: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; NUMBER_BYTES, of a number
-// that is multiplied; HALVES, the arrays that filters are made of.
+// The host says: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; ROW_BYTES; NUMBER_BYTES, of
+// a number that is multiplied; HALVES, the arrays that filters are made of.
 // FILTERS_ON_M   filters are the operand of 64 rows a product and pixels that of BLOCK_N; else the other way round.
 // PING_PONG      the two warpgroups take turns with a tile each; else they share every tile, each with half of the rows
 //                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters.
@@ -26,7 +26,7 @@
 #include "tensor_copies.cuh"
 #include "wgmma.cuh"
 
-constexpr int ROW_BYTES = 128, ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
+constexpr int ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
 constexpr int ALL_SLICES = (C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
 constexpr int TAPS = R * S, SLICES = (ALL_SLICES + SPLIT_K - 1) / SPLIT_K, STEPS = TAPS * SLICES;
 constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
