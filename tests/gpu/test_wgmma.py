@@ -62,10 +62,17 @@ def method(text: str) -> Any:
 
 
 def configs(text: str) -> list[WgmmaConfig]:
-    """The default, and others from all along the list, some turned and scattered: each takes a second to compile."""
+    """The default, others from all along the list, some with shorter rows, turned, scattered: each takes a second."""
     found = list(method(text).configs(parse_problem(text), gpu().facts))
     found = found[:: max(1, len(found) // 6)]
-    return [*found, replace(found[0], turned=True, scattered=True), replace(found[-1], turned=True, scattered=True)]
+    narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
+    narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, gpu().facts) is None]
+    return [
+        *found,
+        *narrow,
+        replace(found[0], turned=True, scattered=True),
+        replace(found[-1], turned=True, scattered=True),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["normal", "integers"])
