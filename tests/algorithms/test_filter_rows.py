@@ -90,8 +90,8 @@ PACKING_FAULTS = [
         ("what is no whole vector left out", "i < all; i += threads", "i < whole; i += threads"),
         ("written before all have come", f"        {SYNC}\n    }}", "    }"),
         ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
-        ("height for width", "seen / args.S * args.strides[2]", "seen / args.R * args.strides[2]"),
-        ("a tap's channels as if whole", "tap * args.pitch + c", "tap * args.C + c"),
+        ("height for width", "seen - row * args.S", "seen - row * args.R"),
+        ("a tap's channels as if whole", "to += blockDim.y * args.pitch", "to += blockDim.y * args.C"),
     ),
 ]  # fmt: skip
 

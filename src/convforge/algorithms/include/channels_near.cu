@@ -36,11 +36,15 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
         for (int i = whole * IN_VECTOR + thread; i < all; i += threads) part[i] = from[i];
         __syncthreads();
     }
-    Number *to = args.packed + static_cast<long long>(k) * taps * args.pitch + c0;
-    for (int tap = threadIdx.y; tap < taps; tap += blockDim.y) {
+    Number *to = args.packed + (static_cast<long long>(k) * taps + threadIdx.y) * args.pitch + c0;
+    for (int tap = threadIdx.y; tap < taps; tap += blockDim.y, to += blockDim.y * args.pitch) {
         const int seen = args.flip ? taps - 1 - tap : tap;
-        const long long at = seen / args.S * args.strides[2] + seen % args.S * args.strides[3];
-        for (int c = threadIdx.x; c < count; c += blockDim.x)
-            to[tap * args.pitch + c] = args.dense ? part[c * taps + seen] : from[c * args.strides[1] + at];
+        if (args.dense) {
+            for (int c = threadIdx.x; c < count; c += blockDim.x) to[c] = part[c * taps + seen];
+        } else {
+            const int row = seen / args.S;
+            const Number *at = from + row * args.strides[2] + (seen - row * args.S) * args.strides[3];
+            for (int c = threadIdx.x; c < count; c += blockDim.x) to[c] = at[c * args.strides[1]];
+        }
     }
 }
