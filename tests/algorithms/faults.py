@@ -551,7 +551,7 @@ FAULTS = [
         ("the same tiles every step", "now ^= 1;", ""),
     ),
     *of_file("include/device/loader.cuh", TILE_2D,
-        ("no check at the ragged edge", "there ? first[step] : 0;", "first[step];"),
+        ("no check at the ragged edge", "there ? first[step] : math_t{};", "first[step];"),
         ("no check at the ragged edge of copies", "there ? place : from.data, there);", "place);", WARP_TILED),
         ("first group's operand for all", "operand.data += group * operand.group;", "", _with(IMPLICIT, GROUPED)),
     ),

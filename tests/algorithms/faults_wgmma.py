@@ -1,6 +1,7 @@
 """Planted faults of implicit_gemm_wgmma, which a GPU must notice, as the emulator has no wgmma: see faults.py.
 
-None of them lets a block wait for ever. Those of pixel_rows are noticed on the emulator, by the rows that it makes.
+None of them lets a block wait for ever. Those of pixel_rows, sum_shares and pack_channels are noticed on
+the emulator, by what these make.
 gemm_tf32 runs the same kernels.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.algorithms.planted import Run, of_file
+from tests.algorithms.planted import SYNC, Run, of_file
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 
@@ -105,5 +106,31 @@ ROWS_FAULTS = [
         ("rows turned before all have come", "    __syncthreads();\n", ""),
         ("zeros for what stands outside", "stored<x_t>::of(args.conv.outside)", "x_t{}", IN_NHWC),
         ("lines as if they were dense", "+ first + line) * PITCH", "+ first + line) * CHANNELS", IN_NHWC),
+    ),
+]  # fmt: skip
+
+SHARES = Run("implicit_gemm_wgmma", "n2c8h5w7_k12r1s1_f16_nhwc", WgmmaConfig())
+SHARES_FAULTS = [
+    *of_file("implicit_gemm/sum_shares.cu", SHARES,
+        ("the last share left out", "share < SPLIT_K; share++", "share < SPLIT_K - 1; share++"),
+        ("the second share for all", "static_cast<long long>(share) * args.count", "args.count"),
+        ("one filter for all", "first - pixel * K + i", "first - pixel * K"),
+        ("the first picture for all", "n = row / conv.P;", "n = 0 * row;"),
+        ("a pixel of another row", "pixel - row * conv.Q", "pixel - row * conv.P"),
+        ("the last outputs left out", "first >= args.count", "first >= args.count - 4"),
+    ),
+]  # fmt: skip
+
+PACKING = Run("implicit_gemm_wgmma", "n1c300h9w9_k3r3s3_f16_nhwc", WgmmaConfig())
+PACKING_FAULTS = [
+    *of_file("include/channels_near.cu", PACKING,
+        ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
+        ("the first filter for all", "k = blockIdx.x / args.parts, c0", "k = 0, c0"),
+        ("the last vector left out", "i < whole; i += threads", "i < whole - 1; i += threads"),
+        ("what is no whole vector left out", "i < all; i += threads", "i < whole; i += threads"),
+        ("written before all have come", f"        {SYNC}\n    }}", "    }"),
+        ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
+        ("height for width", "seen - row * args.S", "seen - row * args.R"),
+        ("a tap's channels as if whole", "to += blockDim.y * args.pitch", "to += blockDim.y * args.C"),
     ),
 ]  # fmt: skip

@@ -118,6 +118,7 @@ OWN = {
             "n8c512h64w64_k512r3s3_p1_f16_nhwc", "n2c8h9w7_k8r3s3_p1_bf16_nhwc",
             "n32c512h7w7_k512r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu", "n32c64h56w56_k64r3s3_p1_f16_nchw",
             "n32c224h28w28_k224r3s3_p1_g4_bf16_nhwc", "n2c12h9w7_k40r3s3_p1_reflect_f16-f16-f32-f32_nhwc",
+            "n1c512h7w7_k512r3s3_p1_f16_nhwc_+bias+relu",
         ),
     ),
     "gemm_wgmma": (
@@ -136,6 +137,7 @@ OWN = {
             "n32c128h56w56_k128r3s3_st2_p1_f32_nhwc", "n32c64h56w56_k64r3s3_p1_f32_nchw",
             "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu", "n8c512h64w64_k512r3s3_p1_f32_nhwc",
             "n2c40h9w7_k33r3s3_p1_reflect_f32_nchw_+scale:channel+bias+silu", "n2c80h9w7_k80r3s3_p1_g2_f32_nhwc",
+            "n1c512h7w7_k512r3s3_p1_f32_nhwc",
         ),
     ),
     "depthwise_batch": (
@@ -216,7 +218,7 @@ FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80,
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90, "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
+    "pixel_rows": 90, "sum_shares": 90, "pack_channels": 90, "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.planted import SYNC, Fault, Run, of_file
+from tests.algorithms.faults_wgmma import PACKING_FAULTS
+from tests.algorithms.planted import Fault
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms.implicit_gemm.wgmma import FilterRows
-from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import upload_weights
@@ -79,21 +79,6 @@ def test_weights_of_odd_addresses_are_packed() -> None:
     for begin, taken in ((first, True), (first + 1, False)):
         w = room[begin : begin + 512].reshape(problem.w_shape)
         assert (rows.borrow(w).nbytes == 0) == taken
-
-
-PACKING = Run("implicit_gemm_wgmma", TEXTS[0], WgmmaConfig())
-PACKING_FAULTS = [
-    *of_file("include/channels_near.cu", PACKING,
-        ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
-        ("the first filter for all", "k = blockIdx.x / args.parts, c0", "k = 0, c0"),
-        ("the last vector left out", "i < whole; i += threads", "i < whole - 1; i += threads"),
-        ("what is no whole vector left out", "i < all; i += threads", "i < whole; i += threads"),
-        ("written before all have come", f"        {SYNC}\n    }}", "    }"),
-        ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
-        ("height for width", "seen - row * args.S", "seen - row * args.R"),
-        ("a tap's channels as if whole", "to += blockDim.y * args.pitch", "to += blockDim.y * args.C"),
-    ),
-]  # fmt: skip
 
 
 class Faulty(EmulatorRuntime):

@@ -17,7 +17,7 @@ import pytest
 from tests.algorithms.faults import FAULTS
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.faults_split import FILTER_FAULTS, SPLIT_FAULTS
-from tests.algorithms.faults_wgmma import ROWS_FAULTS, WGMMA_FAULTS
+from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
 from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
 from tests.backends.emulated import needs_emulator
@@ -149,7 +149,8 @@ def test_every_kernel_has_a_fault() -> None:
     intrinsics = {f"include/device/{name}.cuh" for name in ("device", "bulk", "settled", "tensor_copies")}
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
-    planted = [*FAULTS, *GEMM_WGMMA_FAULTS, *WGMMA_FAULTS, *ROWS_FAULTS, *SPLIT_FAULTS, *FILTER_FAULTS]
+    made = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS)
+    planted = [*FAULTS, *GEMM_WGMMA_FAULTS, *WGMMA_FAULTS, *SPLIT_FAULTS, *made]
     assert files | headers == {fault.file for fault in planted}
     ours = {(a.operation, a.name) for a in ON_DEVICE if not isinstance(a, ByConvolution)}  # their kernels are others'
     assert ours == {(parse_problem(fault.run.problem).operation, fault.run.method) for fault in planted}
@@ -160,6 +161,8 @@ def test_every_barrier_has_a_fault(file: Path) -> None:
     if file.stem in ("wgmma", "split"):  # without its one, behind which others are there, a block may wait for ever
         return
     barriers = file.read_text(encoding="utf-8").count("__syncthreads();")
-    here = [fault for fault in (*FAULTS, *ROWS_FAULTS, *FILTER_FAULTS) if ALGORITHMS / fault.file == file]
+    here = [
+        fault for fault in (*FAULTS, *ROWS_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS) if ALGORITHMS / fault.file == file
+    ]
     mine = [fault for fault in here if "__syncthreads();" in fault.old]
     assert len(mine) == barriers

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.planted import Fault, Run, of_file
+from tests.algorithms.faults_wgmma import SHARES_FAULTS
+from tests.algorithms.planted import Fault
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.check import make_inputs
@@ -69,19 +69,6 @@ def test_the_sums_of_a_share_are_floats_before_the_epilogue() -> None:
     sums = problem_of_shares(problem)
     assert (sums.out_dtype, sums.out_layout, sums.epilogue.is_identity) == ("float32", "NHWC", True)
     assert (sums.x_layout, sums.x_dtype, sums.outputs) == (problem.x_layout, problem.x_dtype, problem.outputs)
-
-
-SHARES = Run("implicit_gemm_wgmma", TEXTS[0], WgmmaConfig())
-SHARES_FAULTS = [
-    *of_file("implicit_gemm/sum_shares.cu", SHARES,
-        ("the last share left out", "share < SPLIT_K; share++", "share < SPLIT_K - 1; share++"),
-        ("the second share for all", "static_cast<long long>(share) * args.count", "args.count"),
-        ("one filter for all", "first - pixel * K + i", "first - pixel * K"),
-        ("the first picture for all", "n = row / conv.P;", "n = 0 * row;"),
-        ("a pixel of another row", "pixel - row * conv.Q", "pixel - row * conv.P"),
-        ("the last outputs left out", "first >= args.count", "first >= args.count - 4"),
-    ),
-]  # fmt: skip
 
 
 class Faulty(EmulatorRuntime):

@@ -121,6 +121,16 @@ def cublas(said: list[Any]) -> SimpleNamespace:
 
         return call
 
+    def gemm_ex(
+        handle: Any, ta: int, tb: int, m: int, n: int, k: int, alpha: Any, a: int, a_type: int, lda: int, b: int,
+        b_type: int, ldb: int, beta: Any, c: int, c_type: int, ldc: int, compute: int, method: int,
+    ) -> int:  # fmt: skip
+        assert (compute, method) == (68, -1), "sums of float32, by cuBLAS's own choice"
+        assert a_type == b_type == c_type
+        return gemm({2: np.float16, 14: np.dtype("bfloat16")}[a_type])(
+            handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
+        )
+
     def ask(which: int, into: Any) -> int:
         into._obj.value = (13, 1, 0)[which]
         return 0
@@ -129,6 +139,7 @@ def cublas(said: list[Any]) -> SimpleNamespace:
         cublasCreate_v2=create, cublasGetStatusString=lambda status: b"CUBLAS_STATUS_INVALID_VALUE",
         cublasSetStream_v2=of("stream", 1), cublasSetWorkspace_v2=of("workspace", 2), cublasSetMathMode=of("math", 1),
         cublasSgemm_v2=gemm(np.float32), cublasDgemm_v2=gemm(np.float64), cublasGetProperty=ask,
+        cublasGemmEx=gemm_ex,
     )  # fmt: skip
 
 

@@ -190,14 +190,15 @@ def cublas_said(monkeypatch: Any) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("name", ["cublas", "cublas_tf32"])
-@pytest.mark.parametrize("text", ["m4n5k6_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32", "m7n1k9_ta_tb_f32",
-                                  "m1n8k3_f64", "m17n12k30_ta_tb_f64"])  # fmt: skip
+@pytest.mark.parametrize("text", ["m4n5k6_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32", "m7n1k9_ta_tb_f32", "m1n8k3_f64",
+                                  "m17n12k30_ta_tb_f64", "m33n40k21_ta_f16", "m9n5k30_tb_bf16"])  # fmt: skip
 def test_products_by_a_played_cublas(name: str, text: str, cublas_said: list[Any]) -> None:
     peer = peer_of("gemm", name)
     problem = asked(text, peer)
     if refusal(peer, problem, FACTS) is not None:
-        assert problem.dtype == "float64"
+        assert problem.dtype != "float32"
         return
+    wide_sums = 16 if problem.dtype in ("float16", "bfloat16") else 0
     for config in peer.configs(problem, FACTS):
         del cublas_said[:]
         checked(peer, problem, config)
@@ -205,7 +206,7 @@ def test_products_by_a_played_cublas(name: str, text: str, cublas_said: list[Any
         assert stream == ("stream", STREAM)
         assert workspace[0] == "workspace", "after the stream, which forgets it"
         assert workspace[2] == cublas.WORKSPACE_BYTES
-        assert math == ("math", {"default": 0, "pedantic": 2, "tf32": 3}[config.math])
+        assert math == ("math", {"default": 0, "pedantic": 2, "tf32": 3}[config.math] | wide_sums)
         assert product == ("gemm", problem.dtype)
 
 

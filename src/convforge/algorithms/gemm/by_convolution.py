@@ -240,7 +240,7 @@ class GemmSplit(ByConvolution[SplitConfig]):
 
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
-    look = Mark("teal", "diamond")
+    look = Mark("pink", "diamond")
     convolution = _Split
     products = PRODUCTS
 
@@ -251,7 +251,7 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     name = "gemm_tf32"
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
-    look = Mark("teal", "cross")
+    look = Mark("pink", "square")
     convolution = _Tf32
     # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
     products = 2

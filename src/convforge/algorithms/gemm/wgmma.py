@@ -102,7 +102,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     operation = "gemm"
     since = "gemm_warp_tiled"
     cost = MethodCost(1.0, 0.8, 16384, 2)
-    look = Mark("teal", "star")
+    look = Mark("pink", "circle")
 
     def work_for(self, problem: GemmProblem) -> Work:
         """See :class:`Algorithm`."""
