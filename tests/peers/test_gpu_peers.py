@@ -190,8 +190,9 @@ def cublas_said(monkeypatch: Any) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("name", ["cublas", "cublas_tf32"])
-@pytest.mark.parametrize("text", ["m4n5k6_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32", "m7n1k9_ta_tb_f32", "m1n8k3_f64",
-                                  "m17n12k30_ta_tb_f64", "m33n40k21_ta_f16", "m9n5k30_tb_bf16"])  # fmt: skip
+@pytest.mark.parametrize("text", ["m4n5k6_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32", "m7n1k9_ta_tb_f32",
+                                  "m1n8k3_f64", "m17n12k30_ta_tb_f64", "m33n40k21_ta_f16",
+                                  "m9n5k30_tb_bf16"])  # fmt: skip
 def test_products_by_a_played_cublas(name: str, text: str, cublas_said: list[Any]) -> None:
     peer = peer_of("gemm", name)
     problem = asked(text, peer)
