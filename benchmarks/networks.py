@@ -381,7 +381,7 @@ def main(
     end, on_gpu = monotonic() + budget, device != "cpu"
     shrink, batches = (1, (1, 32)) if on_gpu else (ON_CPU, (1, 2))
     if on_gpu:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(int(device.partition(":")[2] or 0))
         torch_swap.allow_tf32(False)
         torch.backends.cudnn.benchmark = True
     every = every_row(batches)
