@@ -4,10 +4,12 @@
     make gpu-bench                             # an NVIDIA GPU
     python benchmarks/run.py images gemm --device cuda --budget 5m
     python benchmarks/run.py host first choices models examples --device cuda   # what users get unasked; see below
+    python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; goes on with --resume
     python benchmarks/run.py --no-measure      # only write the tables and pictures again
 
 Sheets are no suites: what a warm call costs the host, first calls, how near choices come to the best, whole models
-of PyTorch, and the examples. Each is a script of its own, runs in a process of its own, and only where it is named.
+and networks of PyTorch, and the examples. Each is a script of its own, runs in a process of its own, and only where it
+is named.
 
 Results go to benchmarks/results/DEVICE/. The budget is for each part; compiling, and building another library's plans,
 come on top. A part that was interrupted goes on with --resume.
@@ -117,6 +119,7 @@ SHEETS = {
     "first": SheetPart(HERE / "first.py", 60.0),
     "choices": SheetPart(HERE / "choices.py", 540.0),
     "models": SheetPart(ROOT / "examples" / "torch_swap.py", 10.0),
+    "networks": SheetPart(HERE / "networks.py", 440.0),
     "examples": SheetPart(HERE / "examples.py", 120.0),
 }
 

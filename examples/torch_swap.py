@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,18 +65,25 @@ class Down(nn.Module):
         return y if self.below is None else self.both(torch.cat([y, self.larger(self.below(self.smaller(y)))], 1))
 
 
-def resnet(width: int) -> nn.Module:
-    """ResNet-18 for a width of 64: four stages of two blocks of two 3x3 convolutions."""
+def basic(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
+    """The body of a ResNet-18's block, two 3x3 convolutions, and its output channels."""
+    return nn.Sequential(unit(c, k, stride=stride), *list(unit(k, k))[:2]), k
+
+
+def resnet(
+    width: int, counts: Sequence[int] = (2, 2, 2, 2), block: Callable[..., tuple[nn.Module, int]] = basic,
+    classes: int = 10,
+) -> nn.Module:  # fmt: skip
+    """ResNet-18 for a width of 64: four stages of so many blocks, each stage at half the size of the one before."""
     layers: list[nn.Module] = [unit(3, width, 7, 2), nn.MaxPool2d(3, 2, 1)]
     c = width
-    for stage in range(4):
-        k = width << stage
-        for stride in (1 if stage == 0 else 2, 1):
-            body = nn.Sequential(unit(c, k, stride=stride), *list(unit(k, k))[:2])
-            skip = nn.Sequential(*list(unit(c, k, 1, stride))[:2]) if stride > 1 else None
+    for stage, count in enumerate(counts):
+        for stride in (1 if stage == 0 else 2, *(1,) * (count - 1)):
+            body, k = block(c, width << stage, stride)
+            skip = None if (c, stride) == (k, 1) else nn.Sequential(*list(unit(c, k, 1, stride))[:2])
             layers.append(Residual(body, skip, nn.ReLU()))
             c = k
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, classes))
 
 
 def mobilenet(width: int) -> nn.Module:
@@ -140,15 +147,17 @@ class WholeCalls:
             torch.cuda.synchronize(self._device)
 
 
-def compiled(model: nn.Module, x: torch.Tensor) -> tuple[Any, str]:
-    """The model by torch.compile, called once, or why not."""
-    torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
-    try:
-        made = torch.compile(model)
-        made(x)
-    except Exception as fault:  # no compiler, no Triton
-        return None, f"not possible here ({type(fault).__name__}: {str(fault).strip().splitlines()[0][:120]})"
-    return made, ""
+def compiled(model: nn.Module, x: torch.Tensor, mode: str | None = None) -> Any:
+    """The model by torch.compile, called once."""
+    made = torch.compile(model, mode=mode)
+    made(x)
+    return made
+
+
+def in_words(fault: Exception) -> str:
+    """Why something is not possible, such as compiling without Triton."""
+    first = (str(fault).strip().splitlines() or ["no message"])[0]
+    return f"not possible here ({type(fault).__name__}: {first[:120]})"
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -161,6 +170,12 @@ def rms(values: torch.Tensor) -> float:
     return float(values.double().square().mean().sqrt())
 
 
+def eager_most(model: nn.Module, x: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest relative RMS error of the model by PyTorch over inputs that differ from x in the last bit."""
+    beside = [x * (1 + torch.finfo(x.dtype).eps * (torch.rand_like(x) - 0.5)) for _ in range(MORE)]
+    return max(rms(model(y) - exact) / rms(exact) for y in (x, *beside))
+
+
 @torch.no_grad()
 def compared(model: nn.Module, x: torch.Tensor, with_compile: bool, budget_s: float) -> tuple[dict[str, Any], Any]:
     """A model beside the same with its layers swapped: a row of results, and what was swapped."""
@@ -170,19 +185,21 @@ def compared(model: nn.Module, x: torch.Tensor, with_compile: bool, budget_s: fl
     calls: dict[str, Any] = {"eager": model, "convforge": ours}
     fault = ""
     if with_compile:
-        calls["compiled"], fault = compiled(model, x)
-    calls = {by: call for by, call in calls.items() if call is not None}
+        torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
+        try:
+            calls["compiled"] = compiled(model, x)
+        except Exception as absent:  # no compiler, no Triton
+            fault = in_words(absent)
     errors = {by: rms(call(x) - exact) / rms(exact) for by, call in calls.items()}
-    beside = [x * (1 + torch.finfo(x.dtype).eps * (torch.rand_like(x) - 0.5)) for _ in range(MORE)]
-    eager_most = max(errors["eager"], *(rms(model(y) - exact) / rms(exact) for y in beside))
-    right = errors["convforge"] <= max(FACTOR * eager_most, FLOOR)
+    most = eager_most(model, x, exact)
+    right = errors["convforge"] <= max(FACTOR * most, FLOOR)
     if not right:  # a result that is wrong gets no time
         del calls["convforge"]
     rule = StoppingRule(sample_s=2e-3, samples=11, patience_s=budget_s / 2, budget_s=budget_s)
     timings = interleave([partial(call, x) for call in calls.values()], WholeCalls(x.device), rule)
     row = {
         "right": right, "error": errors["convforge"], "eager_error": errors["eager"],
-        "eager_most": eager_most, "compile_fault": fault,
+        "eager_most": most, "compile_fault": fault,
         "layers": len(report.layers), "ours_layers": sum(layer.by == "convforge" for layer in report.layers),
         "times": {by: timing.to_table() for by, timing in zip(calls, timings, strict=True)},
     }  # fmt: skip

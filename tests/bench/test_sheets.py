@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -207,10 +208,15 @@ def test_models_slower_and_wrong_ones_are_named(tmp_path: Path) -> None:
 
 
 def run(name: str, *words: str) -> str:
+    return run_script(script_named(name), *words)
+
+
+def run_script(script: ModuleType, *words: str) -> str:
+    """What a script says, run with these arguments."""
     import typer
 
     app = typer.Typer()
-    app.command()(script_named(name).main)
+    app.command()(script.main)
     done = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output

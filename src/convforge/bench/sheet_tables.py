@@ -10,6 +10,7 @@ from typing import Any
 
 from convforge.bench.cells import Cell, Table, markdown, some, three
 from convforge.bench.digests import current_digest
+from convforge.bench.network_tables import SLOWER, milliseconds, networks_table
 from convforge.bench.sheets import KINDS, Sheet
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
@@ -18,7 +19,6 @@ from convforge.timing.timer import Timing
 # on the disk; times over the best, and the share of cases that keep to it; times over PyTorch of a whole model.
 WARM_S, NEW_S, DISK_S = 10e-6, 0.3, 0.03
 NEAR, NEAR_SHARE, FAR = 1.05, 0.95, 1.5
-SLOWER = 1.03
 
 LEVELS = ("heuristic", "auto", "max")
 HOST = (
@@ -222,8 +222,9 @@ def models_markdown(sheet: Sheet) -> str:
             if ratio > SLOWER:
                 (slower if order(ours, eager) == "slower" else unsure).append(name)
         cells = (
-            row["model"], str(row["batch"]), row["setting"], *(_ms(times.get(by)) for by in ("eager", "compiled")),
-            _ms(ours), "" if ratio is None else f"{ratio:.3f}x", f"{row['ours_layers']} of {row['layers']}",
+            row["model"], str(row["batch"]), row["setting"],
+            *(milliseconds(times.get(by)) for by in ("eager", "compiled")),
+            milliseconds(ours), "" if ratio is None else f"{ratio:.3f}x", f"{row['ours_layers']} of {row['layers']}",
             f"{row['error']:.1e}", f"{row['eager_error']:.1e}",
         )  # fmt: skip
         rows.append(tuple(map(Cell, cells)))
@@ -242,8 +243,12 @@ def models_markdown(sheet: Sheet) -> str:
     return _shown(sheet, " ".join(said), table, MODELS.format(**sheet.settings))
 
 
-def _ms(time: Timing | None) -> str:
-    return "" if time is None else ("~" if time.noisy else "") + three(time.median_s * 1e3)
+# Networks.
+
+
+def networks_markdown(sheet: Sheet) -> str:
+    """A row a network, batch, memory format and type."""
+    return _shown(sheet, *networks_table(sheet))
 
 
 # Examples.
@@ -263,5 +268,5 @@ def examples_markdown(sheet: Sheet) -> str:
 
 _TABLES: dict[str, Callable[[Sheet], str]] = {
     "host": host_markdown, "first": first_markdown, "choices": choices_markdown, "models": models_markdown,
-    "examples": examples_markdown,
+    "networks": networks_markdown, "examples": examples_markdown,
 }  # fmt: skip
