@@ -116,7 +116,7 @@ SHARES_FAULTS = [
         ("the second share for all", "static_cast<long long>(share) * args.count", "args.count"),
         ("one filter for all", "first - pixel * K + i", "first - pixel * K"),
         ("the first picture for all", "n = row / conv.P;", "n = 0 * row;"),
-        ("a pixel of another row", "pixel - row * conv.Q", "pixel - row * conv.P"),
+        ("the first pixel of a row for all", "pixel - row * conv.Q", "0 * pixel"),
         ("the last outputs left out", "first >= args.count", "first >= args.count - 4"),
     ),
 ]  # fmt: skip
