@@ -37,8 +37,9 @@ PROBES = {
         "n1c512h14w14_k512r3s3_st1_p1_f32_nhwc", "n1c1h64w64_k1r201s201_st1_p100_f32_nchw",
         "n1c3h64w64_k3r3s3_st1_p1_u8-i8-u8-i32_nchw", "n1c3h64w64_k3r3s3_st1_p1_f64_nchw",
         "n1c3h64w64_k1r3s3_st1_p1_d2_f32_nchw", "n1c64h56w56_k64r3s3_st1_p1_f16_nhwc",
+        "n1c64h56w56_k64r3s3_st1_p1_f16_nchw",
     ),
-    "gemm": ("m512n512k512_f32", "m512n512k512_f64", "m3n5k7_f32"),
+    "gemm": ("m512n512k512_f32", "m512n512k512_f64", "m3n5k7_f32", "m512n512k512_f16"),
     "max_pool2d": ("max_n1c64h56w56_r3s3_st2_p1_f32", "max_n1c64h56w56_r3s3_st2_p1_u8"),
     "relu": ("relu4096_f32", "relu4096_f16"),
 }  # fmt: skip
@@ -126,7 +127,7 @@ def plain(text: str) -> str:
 
 
 def kernel_files(algorithm: Any) -> list[Path]:
-    """The .cu files of a method's own: not those of other families that it builds on."""
+    """The .cu files of a method's own, or where it has none, of the family that computes for it."""
     from convforge.bench.digests import code_files, stored_problem
 
     key = (algorithm.operation, algorithm.name)

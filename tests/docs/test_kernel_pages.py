@@ -155,6 +155,7 @@ def test_a_page_shows_the_files_of_its_own_kernel(kernels: Any) -> None:
 
 def test_every_kernels_file_says_its_threads_and_its_limit(kernels: Any) -> None:
     for method in kernels.on_gpu():
+        assert kernels.kernel_files(method), method
         for path in kernels.kernel_files(method):
             first, entries = kernels.header(path.read_text(encoding="utf-8"))
             assert first, path

@@ -210,16 +210,22 @@ const tell = arguments[0];
 
 def test_printed_at_load_every_chart_is_there(driver: Any, folder: Path) -> None:
     """Before the page had the time to draw: by the browser's print, and by a script's."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def load() -> None:
+        driver.get(address)
+        WebDriverWait(driver, 60).until(lambda d: d.execute_script("return document.readyState === 'complete'"))
+
     address = (folder / "lab.html").as_uri()
     added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HALT})
     drawn = "return document.querySelectorAll('.plot svg').length"
     try:
-        driver.get(address)
+        load()
         plots = len(driver.find_elements("css selector", ".plot"))
         assert driver.execute_script(drawn) == 1, "the others wait for their turn, which never comes here"
         assert pages_of(paper(driver)) > 20
         assert driver.execute_script(drawn) == plots
-        driver.get(address)
+        load()
         assert driver.execute_script(drawn) == 1
         driver.execute_script("window.print()")
         assert driver.execute_async_script(PRINTED) == plots

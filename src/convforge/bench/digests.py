@@ -88,8 +88,8 @@ def recorded(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: Devic
 def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFacts) -> list[Path]:
     """Files of a method's own folder that it computes with.
 
-    Of one in CUDA C++ those that the default plans of problems compile, in their order; of one in Python its modules,
-    the kernels' first.
+    Of one in CUDA C++ those that the default plans of problems compile, in their order; where another family's kernels
+    do all of it, these. Of one in Python its modules, the kernels' first.
     """
     own = Path(str(sys.modules[type(algorithm).__module__].__file__))
     if compiles(algorithm):
@@ -99,7 +99,7 @@ def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFa
             if algorithm.refuses(problem, facts) is None
             for kernel in recorded(algorithm, problem, algorithm.configs(problem, facts)[0], facts)[1].kernels
         ]
-        return [file for file in dict.fromkeys(kernels) if file.parent == own.parent]
+        return list(dict.fromkeys(file for file in kernels if file.parent == own.parent) or dict.fromkeys(kernels))
     modules = [file for file in _code(type(algorithm)) if file.parent == own.parent]
     return sorted(modules, key=lambda file: (not file.stem.startswith("cpu"), file.name))
 
