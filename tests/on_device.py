@@ -19,11 +19,6 @@ from convforge.problem.types import is_integer, itemsize
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
-# Methods that the emulator refuses, as it has not what they are made of.
-GPUS_ALONE = (
-    "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split", "gemm_wgmma", "gemm_tf32", "gemm_split"
-)  # fmt: skip
-
 
 def in_the_other_layout(text: str) -> str | None:
     """The same problem with its channels at the other end; None for problems without channels."""
@@ -64,11 +59,11 @@ def takes(algorithm: Any, text: str) -> bool:
         side_by_side = 16 % pixel == 0 or 12 % pixel == 0
         return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
-        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
+        return _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":
-        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float32"})
+        return _is_for_tensor_cores(problem, {"float32"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":
-        return algorithm.backend == "cuda" and _is_for_tensor_cores(problem, {"float32"}) and problem.taps >= 32
+        return _is_for_tensor_cores(problem, {"float32"}) and problem.taps >= 32
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
         planes = problem.n * problem.groups * -(-problem.k_per_group // 4)
@@ -86,11 +81,11 @@ def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
     narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
     if algorithm.name in ("gemm_tf32", "gemm_split"):
         enough = problem.k >= 32 or algorithm.name == "gemm_tf32"
-        return algorithm.backend == "cuda" and problem.dtype == "float32" and some and enough
+        return problem.dtype == "float32" and some and enough
     if algorithm.name != "gemm_wgmma":
         return not narrow or algorithm.name in ("gemm_naive", "gemm_shared")
     rows = [operand.shape[-1] for operand in (*problem.operands, *problem.results)]
-    return algorithm.backend == "cuda" and narrow and some and all(row % 8 == 0 for row in rows)
+    return narrow and some and all(row % 8 == 0 for row in rows)
 
 
 def _has_whole_rows(problem: Conv2dProblem) -> bool:
@@ -134,8 +129,7 @@ def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> 
     """A method takes every problem that it is for, and refuses the others of its operation in a sentence."""
     mine = [text for text in texts if parse_problem(text).operation == algorithm.operation]
     reasons = {text: refusal(algorithm, allowed(parse_problem(text), algorithm), facts) for text in mine}
-    alone = algorithm.backend == "emulator" and algorithm.name in GPUS_ALONE
-    assert any(reason is None for reason in reasons.values()) != alone
+    assert any(reason is None for reason in reasons.values())
     for text, reason in reasons.items():
         assert (reason is None) == takes(algorithm, text), f"{algorithm.name} {text}: {reason}"
         assert reason is None or len(str(reason)) > 10

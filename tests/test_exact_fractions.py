@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
-from tests.on_device import GPUS_ALONE
 
 import convforge
 from convforge.algorithms import ON_DEVICE, OURS
@@ -79,10 +78,10 @@ EXACT = [
 ]
 # Numba compiles these for this test alone.
 LATER = [("cpu", name) for name in ("depthwise", "im2col", "implicit_gemm")]
-# Methods of 1 x 1 filters, of bytes by bytes, of float16, of planes of one size.
+# Methods of 1 x 1 filters, of bytes by bytes, of float16, of TF32, of many channels, of planes of one size.
 NOT_OF_PICTURES = (
     *("gemm_1x1", "direct_mma", "depthwise_rows", "depthwise_mma", "depthwise_batch"),
-    *GPUS_ALONE,
+    *("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
 )
 
 

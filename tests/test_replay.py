@@ -13,7 +13,6 @@ import pytest
 from tests.a_library import ALibrary, There, a_library, aligned
 from tests.api.definition import convolved, whole
 from tests.kinds import KINDS, maker
-from tests.on_device import GPUS_ALONE
 
 import convforge
 from convforge import api, execution, filtering
@@ -356,9 +355,7 @@ def test_a_filter_called_again(library: ALibrary, method: str, with_bias: bool) 
     assert len(blur._calls) == 1
 
 
-METHODS = [
-    a.name for a in ON_DEVICE if a.operation == "conv2d" and a.backend == "emulator" and a.name not in GPUS_ALONE
-]
+METHODS = [a.name for a in ON_DEVICE if a.operation == "conv2d" and a.backend == "emulator"]
 
 
 @pytest.mark.one_in(3)

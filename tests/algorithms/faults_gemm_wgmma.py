@@ -1,7 +1,4 @@
-"""Planted faults of gemm_wgmma, which a GPU must notice, as the emulator has no wgmma: see faults.py.
-
-None of them lets a block wait for ever.
-"""
+"""Planted faults of gemm_wgmma: see faults.py. A GPU must notice them too, so none lets a block wait for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ TURNED = replace(RAGGED, problem="m200n328k136_ta_tb_f16")
 WHOLE = replace(RAGGED, problem="m200n320k136_f16")
 PING_PONG = replace(RAGGED, config=GemmWgmmaConfig(128, 128, True, 3, 2))
 # More tiles than two for each SM.
-MANY = replace(RAGGED, problem="m2048n4096k72_f16", config=GemmWgmmaConfig(128, 64, True, 4, 5))
+MANY = replace(RAGGED, problem="m1024n2560k72_f16", config=GemmWgmmaConfig(128, 64, True, 4, 5))
 
 GEMM_WGMMA_FAULTS = [
     *of_file("gemm/wgmma.cu", RAGGED,
@@ -51,7 +48,7 @@ GEMM_WGMMA_FAULTS = [
          "(first + in_group % rows) * BLOCK_M", "(in_group % rows) * BLOCK_M",
          MANY),
         ("columns of tiles as if every group were whole", "in_group / rows * BLOCK_N", "in_group / GROUP * BLOCK_N",
-         replace(MANY, problem="m2176n4096k72_f16")),
+         replace(MANY, problem="m1152n2560k72_f16")),
     ),
     *of_file("include/device/wgmma.cuh", RAGGED,
         ("the next 8 of K too near", "STRIDE = 1024ull >> 4 << 32", "STRIDE = 512ull >> 4 << 32"),

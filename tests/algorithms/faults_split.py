@@ -1,6 +1,6 @@
-"""Planted faults of implicit_gemm_split, which a GPU must notice, as the emulator has no wgmma: see faults.py.
+"""Planted faults of implicit_gemm_split: see faults.py. A GPU must notice them too.
 
-None of them lets a block wait for ever. Those of its filters are noticed on the emulator, by what is made of them.
+So none of them lets a block wait for ever. Those of its filters are noticed by what is made of them.
 gemm_split runs the same kernels.
 """
 
@@ -50,8 +50,8 @@ SPLIT_FAULTS = [
         ("results of one warpgroup's pixels for both", "BY_PIXELS ? BLOCK_N * share : 0", "0", BY_PIXELS),
         ("the first tap's pixels for all", "at.n, tap % S * DILATION_W", "at.n, 0", PIXELS),
         ("the first group's channels for all", "first_c = at.c + (PATCH", "first_c = (PATCH", GROUPS),
-        ("computed plainly from the first group's channels", "plainly(args.conv, k, at.c, out)",
-         "plainly(args.conv, k, 0, out)", replace(GROUPS, kind="small channels")),
+        ("computed plainly from the first group's channels", "place(conv.x_strides, out.n, at.c, h, w)",
+         "place(conv.x_strides, out.n, 0, h, w)", replace(GROUPS, kind="small channels")),
         ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", UNSEEN),
         ("small pixels split as they are", "full >= FULL || some << 1 == 0", "true", PIXEL),
         ("numbers out of reach split as they are", "&& !cannot_split(largest.all)", "", FAR),

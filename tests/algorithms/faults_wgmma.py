@@ -1,7 +1,7 @@
-"""Planted faults of implicit_gemm_wgmma, which a GPU must notice, as the emulator has no wgmma: see faults.py.
+"""Planted faults of implicit_gemm_wgmma: see faults.py. A GPU must notice them too.
 
-None of them lets a block wait for ever. Those of pixel_rows, sum_shares and pack_channels are noticed on
-the emulator, by what these make.
+So none of them lets a block wait for ever. Those of pixel_rows, sum_shares and pack_channels are noticed by what
+these make.
 gemm_tf32 runs the same kernels.
 """
 
@@ -48,7 +48,7 @@ WGMMA_FAULTS = [
         ("the first filters for every tile", "step % TAPS, k, 0,", "step % TAPS, 0, 0,"),
         ("the residual of the tile's first row", "at.p + pixel / TILE_W", "at.p"),
         ("the first group's filters for all", "k = group * K_GROUP + (i", "k = (i", GROUPS),
-        ("channels of the first group for all", "c = group * C_GROUP;", "c = 0;", GROUPS),
+        ("channels of the first group for all", "c = group * C_GROUP + share", "c = share", GROUPS),
         ("tiles of a group counted on in the next", "(i - group * OF_GROUP) * BLOCK_FILTERS", "i * BLOCK_FILTERS",
          GROUPS),
         ("the neighbour's bias", "pairs[r].at[i] = finished(conv, out.n, k, out.p",
@@ -57,7 +57,7 @@ WGMMA_FAULTS = [
         ("pixels of the neighbouring lane left out", "odd ? first : second, 1)", "odd ? first : second, 0)", FOUR),
         ("four pixels one row too high", "to[AT_ONCE - 1] - 2 : to[0]", "to[0] - 2 : to[0]", FOUR),
         ("a pair of pixels one too far", "*>(to[r]) = pairs[r]", "*>(to[r] + 2) = pairs[r]", TWO),
-        ("the second of two pixels left out", "if (next.there) conv", "if (false) conv", TURNED),
+        ("the second of two pixels left out", "if (next.there) results", "if (false) results", TURNED),
         ("the neighbour's pixel", "sum = sums[4 * (j + r) + 2 * half + i]", "sum = sums[4 * (j + r) + 2 * half]",
          TURNED),
         ("a pair of filters one too far", "*>(here) = pair;", "*>(here + 2) = pair;", IN_NHWC),
@@ -90,8 +90,8 @@ WGMMA_FAULTS = [
         ("a stride that is not taken", "w = at.q * STRIDE_W - conv.left", "w = at.q - conv.left", STRIDED),
     ),
     *of_file("include/device/wgmma.cuh", PATCHES,
-        ("no swizzle", "SWIZZLE_128 = 1ull << 62", "SWIZZLE_128 = 0ull"),
-        ("addresses cut off", "& 0x3fff;", "& 0x3ff;"),
+        ("no swizzle", "SWIZZLE = (ROW == 128", "SWIZZLE = 0 * (ROW == 128"),
+        ("addresses cut off", "& 0x3fff;\n    return at | LEADING", "& 0x3ff;\n    return at | LEADING"),
     ),
 ]  # fmt: skip
 

@@ -20,6 +20,8 @@ from tests.algorithms.faults_split import FILTER_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
 from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
+from tests.algorithms.split_inputs import KINDS as SPLIT_KINDS
+from tests.algorithms.split_inputs import split_inputs
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
@@ -28,7 +30,7 @@ from convforge.algorithms.gemm.by_convolution import ByConvolution
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.emulator.library import EmulatorKernel
 from convforge.backends.kernel import HEADERS, PACKAGE, KernelSource, included
-from convforge.check import check_nan_spread, check_plan
+from convforge.check import Judge, check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
 ALGORITHMS = PACKAGE / "algorithms"
@@ -84,6 +86,15 @@ class Faulty(OneCore):
         return super().compile(dataclasses.replace(kernel, path=str(copy)))
 
 
+@cache
+def judge_for(run: Run) -> Judge:
+    """The judge of a run, whose inputs are of a kind of the checks or of split_inputs.py."""
+    problem: Any = parse_problem(run.problem)
+    if run.kind in set(SPLIT_KINDS) - {"normal"}:
+        return Judge(problem, split_inputs(problem, run.kind))
+    return judge_of(run.problem, run.kind)
+
+
 def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
     """What the emulator or the check has to say of a run; None where it is right."""
     problem = parse_problem(run.problem)
@@ -95,7 +106,7 @@ def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
             return what_is_wrong_ahead(plan, run)
         if run.kind == "factors":
             return what_is_wrong_with_factors(plan)
-        verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, judge_of(run.problem, run.kind))
+        verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, judge_for(run))
     except EmulatorError as error:
         return str(error)
     return None if verdict.ok else verdict.message
@@ -132,6 +143,17 @@ def what_is_wrong_without(run: Run, order: str) -> str | None:
     return what_is_wrong(run, OneCore(order))
 
 
+# Of the kernels of Hopper, of which a GPU must notice them too.
+HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
+
+
+@needs_emulator
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=str)
+def test_a_fault_planted_for_hopper_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    test_a_planted_fault_is_noticed(fault, tmp_path)
+
+
 @needs_emulator
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
@@ -150,7 +172,7 @@ def test_every_kernel_has_a_fault() -> None:
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
     made = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS)
-    planted = [*FAULTS, *GEMM_WGMMA_FAULTS, *WGMMA_FAULTS, *SPLIT_FAULTS, *made]
+    planted = [*FAULTS, *HOPPER_FAULTS, *made]
     assert files | headers == {fault.file for fault in planted}
     ours = {(a.operation, a.name) for a in ON_DEVICE if not isinstance(a, ByConvolution)}  # their kernels are others'
     assert ours == {(parse_problem(fault.run.problem).operation, fault.run.method) for fault in planted}

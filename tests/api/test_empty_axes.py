@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.api.definition import Array
 from tests.backends.emulated import needs_emulator
-from tests.on_device import GPUS_ALONE
 
 from convforge import Filter, conv2d, filter, filter_many, max_pool2d, relu  # noqa: A004
 from convforge.errors import UnsupportedProblem
@@ -141,7 +140,7 @@ def test_every_method(method: Any) -> None:
             assert (result.size, nobody.size, nobody.shape[1:]) == (2 * 4 * 5 * 8, 0, result.shape[1:])
             continue
         assert method.name in reason
-    assert accepted or not method.ours or method.name in GPUS_ALONE
+    assert accepted or not method.ours
 
 
 @pytest.mark.parametrize(

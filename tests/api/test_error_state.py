@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
-from tests.on_device import GPUS_ALONE
 
 from convforge import Filter, conv2d, filter, filter_many, gemm, max_pool2d, relu  # noqa: A004
 from convforge.errors import UnsupportedProblem
@@ -65,7 +64,7 @@ def test_every_method_of_conv2d(method: Any, form: str) -> None:
 SPECIALISTS = {
     *("gemm_1x1", "depthwise", "depthwise_channels", "depthwise_planes", "depthwise_rows", "depthwise_mma"),
     *("depthwise_batch", "fft_fused", "separable", "direct_mma", "direct_small", "direct_boxes"),
-    *GPUS_ALONE,
+    *("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
 }
 
 

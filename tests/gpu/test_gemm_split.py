@@ -1,4 +1,4 @@
-"""gemm_split and gemm_tf32 on Hopper: configs in all four transposes, numbers out of reach, arrays with gaps, NaN."""
+"""gemm_split and gemm_tf32, where hopper.py says: transposes, numbers out of reach, arrays with gaps, NaN."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.present import gpu, need_gpu
+from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.judged import judge_of
 
 import convforge
-from convforge.algorithms import find
 from convforge.check import Inputs, Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
-need_gpu()
-METHODS: dict[str, Any] = {name: find("gemm", "cuda", name) for name in ("gemm_split", "gemm_tf32")}
+METHODS: dict[str, Any] = {name: method_of("gemm", name) for name in ("gemm_split", "gemm_tf32")}
 SPLIT = METHODS["gemm_split"]
-pytestmark = pytest.mark.skipif(
-    SPLIT.refuses(parse_problem("m64n64k64_f32"), gpu().facts) is not None,
-    reason="needs a GPU of compute capability 9.0",
-)
+pytestmark = needs_hopper
 
 # One pixel; less than a tile; ragged in every way; whole tiles; many steps; several tiles for each SM; few filters.
 SIZES = (
@@ -38,27 +33,29 @@ def allowing(name: str, text: str) -> Any:
 
 def configs(name: str, text: str, every: int = 1) -> list[Any]:
     """The default, and others from all along the list; the first of them with rows that are written first, too."""
-    found = list(METHODS[name].configs(allowing(name, text), gpu().facts))
-    chosen = found[:: max(1, every)]
+    found = list(METHODS[name].configs(allowing(name, text), hopper().facts))
+    chosen = some(found, len(found) // every)
     turned = [] if chosen[0].turned else [replace(chosen[0], turned=True)]
     return [*chosen, *turned]
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 @pytest.mark.parametrize("name", METHODS)
 def test_configs_are_right(name: str, text: str, kind: str) -> None:
     for config in configs(name, text, every=7):
-        verdict = check_plan(METHODS[name].plan(allowing(name, text), config, gpu()), judge_of(text, kind))
+        verdict = check_plan(METHODS[name].plan(allowing(name, text), config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("text", ["m200n328k136_f32", "m203n331k137_ta_f32", "m512n192k320_ta_tb_f32"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_config_is_right(name: str, text: str) -> None:
     for config in configs(name, text):
         for kind in ("normal", "integers"):
-            verdict = check_plan(METHODS[name].plan(allowing(name, text), config, gpu()), judge_of(text, kind))
+            verdict = check_plan(METHODS[name].plan(allowing(name, text), config, hopper()), judge_of(text, kind))
             assert verdict.ok, f"{config}: {verdict.message}"
 
 
@@ -102,12 +99,13 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["m203n331k137_f32", "m200n328k136_ta_f32", "m200n328k136_tb_f32"])
 def test_numbers_that_halves_hold_badly(text: str, kind: str) -> None:
     """As good as sums of floats, whatever the range; and by multiply-adds where it must be."""
     problem: Any = parse_problem(text)
-    inputs, runtime = inputs_of(text, kind), gpu()
+    inputs, runtime = inputs_of(text, kind), hopper()
     judge = Judge(problem, inputs)
     for config in configs("gemm_split", text, every=4):
         plan = SPLIT.plan(problem, config, runtime)
@@ -119,15 +117,17 @@ def test_numbers_that_halves_hold_badly(text: str, kind: str) -> None:
         assert kind != "zeros" or prepared.note is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_nan_reaches_the_results_that_see_it(name: str) -> None:
     for text in ("m200n328k136_f32", "m203n331k137_ta_tb_f32"):
         for config in configs(name, text, every=5):
             for kind in ("nan", "inf"):
-                verdict = check_nan_spread(METHODS[name].plan(allowing(name, text), config, gpu()), kind)
+                verdict = check_nan_spread(METHODS[name].plan(allowing(name, text), config, hopper()), kind)
                 assert verdict.ok, f"{text} {config}: {verdict.message}"
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("ahead", [4, 3])
 @pytest.mark.parametrize("name", METHODS)
 def test_parts_of_larger_matrices_and_views(name: str, ahead: int) -> None:
@@ -152,6 +152,7 @@ def test_parts_of_larger_matrices_and_views(name: str, ahead: int) -> None:
                     assert (around == 7).all(), "nothing around C is written"
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("name", METHODS)
 def test_calls_made_again_read_what_is_in_the_arrays_now(name: str) -> None:
     torch = pytest.importorskip("torch")
@@ -166,6 +167,7 @@ def test_calls_made_again_read_what_is_in_the_arrays_now(name: str) -> None:
             torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=0, atol=0)
 
 
+@on_gpu_alone
 def test_auto_takes_them_by_rule() -> None:
     torch = pytest.importorskip("torch")
     a, b = torch.randn(512, 384, device="cuda"), torch.randn(384, 256, device="cuda")
@@ -177,6 +179,7 @@ def test_auto_takes_them_by_rule() -> None:
     assert narrow > 20 * plain
 
 
+@on_gpu_alone
 def test_many_rows() -> None:
     """More rows than 2^20, whose rows of pixels are one."""
     torch = pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""implicit_gemm_split on Hopper: every config, inputs that 16 bits hold badly, batches, arrays with gaps, faults."""
+"""implicit_gemm_split, where hopper.py says: configs, inputs that 16 bits hold badly, batches, gaps, faults."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ import pytest
 from tests.algorithms.faults_split import SPLIT_FAULTS
 from tests.algorithms.planted import Fault
 from tests.algorithms.split_inputs import KINDS, split_inputs
+from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
-from tests.gpu.present import gpu, need_gpu
 from tests.judged import judge_of
 
 import convforge
-from convforge.algorithms import find
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
 from convforge.check import Judge, check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
-need_gpu()
-METHOD: Any = find("conv2d", "cuda", "implicit_gemm_split")
-pytestmark = pytest.mark.skipif(
-    METHOD.refuses(parse_problem("n1c64h8w8_k64r3s3_p1_f32_nhwc"), gpu().facts) is not None,
-    reason="needs a GPU of compute capability 9.0",
-)
+METHOD: Any = method_of("conv2d", "implicit_gemm_split")
+pytestmark = needs_hopper
 
 # Ragged tiles, slices of channels that are not whole, every border, strides, dilation, epilogues, both layouts; layers.
 PROBLEMS = (
@@ -46,8 +41,8 @@ PROBLEMS = (
 
 def configs(text: str) -> list[SplitConfig]:
     """The default, and others from all along the list; some of them with pictures that are turned first, too."""
-    found = list(METHOD.configs(parse_problem(text), gpu().facts))
-    found = found[:: max(1, len(found) // 6)]
+    found = list(METHOD.configs(parse_problem(text), hopper().facts))
+    found = some(found, 6)
     return [*found, *(replace(config, turned=True) for config in found[:2] if not config.turned)]
 
 
@@ -57,11 +52,12 @@ def judge(text: str, kind: str) -> Judge:
     return judge_of(text, kind) if kind in ("normal", "integers") else Judge(problem, split_inputs(problem, kind))
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_config_is_right(text: str, kind: str) -> None:
     for config in configs(text):
-        verdict = check_plan(METHOD.plan(parse_problem(text), config, gpu()), judge(text, kind))
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), judge(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
@@ -70,6 +66,7 @@ REDONE = ("huge", "small channels", "unseen channel", "small pixels", "far pixel
 SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text", ["n2c72h13w12_k70r3s3_p1_f32_nhwc", "n2c72h13w12_k70r3s3_st2_p1_f32_nchw", "n1c136h8w8_k70r3s3_p1_f32_nhwc"]
@@ -77,7 +74,7 @@ SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
 def test_inputs_that_halves_hold_badly(text: str, kind: str) -> None:
     """As good as sums of floats, whatever the range; and only where it must be by multiply-adds."""
     problem: Any = parse_problem(text)
-    inputs, runtime = split_inputs(problem, kind), gpu()
+    inputs, runtime = split_inputs(problem, kind), hopper()
     for config in configs(text)[::2]:
         plan = METHOD.plan(problem, config, runtime)
         verdict = check_plan(plan, judge(text, kind))
@@ -89,6 +86,7 @@ def test_inputs_that_halves_hold_badly(text: str, kind: str) -> None:
         assert kind not in SPLIT or (not redone and prepared.note is None)
 
 
+@on_gpu_alone
 def test_no_tile_of_ordinary_data_is_computed_anew() -> None:
     """10^8 normal numbers have some that are 2^27 smaller than the largest; those of SiLU are smaller still."""
     torch = pytest.importorskip("torch")
@@ -100,11 +98,12 @@ def test_no_tile_of_ordinary_data_is_computed_anew() -> None:
         assert blur.note == ""
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("text", [text for text in PROBLEMS if "_st" not in text])
 def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
     """With patches, whose scale is of one picture's numbers."""
     problem: Any = parse_problem(text).replace(n=3)  # type: ignore[union-attr]
-    alone, runtime = problem.replace(n=1), gpu()
+    alone, runtime = problem.replace(n=1), hopper()
     inputs = split_inputs(problem, "binades")
     for config in (config for config in configs(text) if config.patch):
         outs = []
@@ -119,6 +118,7 @@ def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
         np.testing.assert_array_equal(outs[0][1:2], outs[1], err_msg=str(config))
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[4], PROBLEMS[6]])
 @pytest.mark.parametrize("ahead", [4, 3])
 def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
@@ -134,19 +134,22 @@ def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
         torch.testing.assert_close(found, dense, rtol=1e-5, atol=1e-6)
 
 
-def test_a_nan_reaches_the_outputs_that_see_it() -> None:
-    for text in (*PROBLEMS[:8], *PROBLEMS[15:18]):
-        for config in configs(text)[::4]:
-            for kind in ("nan", "inf"):
-                verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, gpu()), kind)
-                assert verdict.ok, f"{text} {config}: {verdict.message}"
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("text", [*PROBLEMS[:8], *PROBLEMS[15:18]])
+def test_a_nan_reaches_the_outputs_that_see_it(text: str) -> None:
+    for config in configs(text)[::4]:
+        for kind in ("nan", "inf"):
+            verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, hopper()), kind)
+            assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("fault", SPLIT_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     check_that_it_is_noticed(METHOD, fault, judge(fault.run.problem, fault.run.kind), tmp_path)
 
 
+@on_gpu_alone
 def test_auto_takes_it_for_layers_and_filters_say_what_was_computed_anew() -> None:
     torch = pytest.importorskip("torch")
     x, w = torch.randn(8, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")

@@ -1,4 +1,4 @@
-"""implicit_gemm_wgmma and implicit_gemm_tf32 on Hopper: every config, arrays with gaps, equal bits, faults."""
+"""implicit_gemm_wgmma and implicit_gemm_tf32, where hopper.py says: configs, gaps, bits, faults."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_wgmma import WGMMA_FAULTS
 from tests.algorithms.planted import Fault
+from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
-from tests.gpu.present import gpu, need_gpu
 from tests.judged import judge_of
 
 import convforge
-from convforge.algorithms import find
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
-need_gpu()
-METHODS: Any = {name: find("conv2d", "cuda", name) for name in ("implicit_gemm_wgmma", "implicit_gemm_tf32")}
-pytestmark = pytest.mark.skipif(
-    METHODS["implicit_gemm_wgmma"].refuses(parse_problem("n1c64h8w8_k64r3s3_p1_f16_nhwc"), gpu().facts) is not None,
-    reason="needs a GPU of compute capability 9.0",
-)
+METHODS: Any = {name: method_of("conv2d", name) for name in ("implicit_gemm_wgmma", "implicit_gemm_tf32")}
+pytestmark = needs_hopper
 
 # Ragged tiles, slices of channels that are not whole, strides, dilation, sides of padding, epilogues; layers.
 PROBLEMS = (
@@ -63,10 +58,10 @@ def method(text: str) -> Any:
 
 def configs(text: str) -> list[WgmmaConfig]:
     """The default, others from all along the list, some with shorter rows, turned, scattered: each takes a second."""
-    found = list(method(text).configs(parse_problem(text), gpu().facts))
-    found = found[:: max(1, len(found) // 6)]
+    found = list(method(text).configs(parse_problem(text), hopper().facts))
+    found = some(found, 6)
     narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
-    narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, gpu().facts) is None]
+    narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, hopper().facts) is None]
     return [
         *found,
         *narrow,
@@ -75,6 +70,7 @@ def configs(text: str) -> list[WgmmaConfig]:
     ]
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", ALL)
 def test_every_config_is_right(text: str, kind: str) -> None:
@@ -82,7 +78,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
     assert len(found) >= 4
     assert text not in FEW or {config.split_k > 1 for config in found} == {False, True}
     for config in found:
-        verdict = check_plan(method(text).plan(parse_problem(text), config, gpu()), judge_of(text, kind))
+        verdict = check_plan(method(text).plan(parse_problem(text), config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
@@ -93,13 +89,14 @@ def result(text: str, config: WgmmaConfig, pictures: slice = slice(None)) -> Any
     x, operands = inputs.x[pictures], {**inputs.operands}
     if "residual" in operands:
         operands["residual"] = operands["residual"][pictures]
-    plan = method(text).plan(problem.replace(n=len(x)), config, gpu())
-    out = gpu().upload(np.zeros(plan.problem.out_shape, problem.out_dtype))
-    there = {name: gpu().upload(array) for name, array in operands.items()}
-    plan(plan.buffers(gpu().upload(x), plan.prepare(gpu().upload(inputs.w)), there, out))
-    return np.asarray(gpu().download(out)).view(f"u{np.dtype(problem.out_dtype).itemsize}")
+    plan = method(text).plan(problem.replace(n=len(x)), config, hopper())
+    out = hopper().upload(np.zeros(plan.problem.out_shape, problem.out_dtype))
+    there = {name: hopper().upload(array) for name, array in operands.items()}
+    plan(plan.buffers(hopper().upload(x), plan.prepare(hopper().upload(inputs.w)), there, out))
+    return np.asarray(hopper().download(out)).view(f"u{np.dtype(problem.out_dtype).itemsize}")
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("text", ALL)
 def test_every_config_and_batch_gives_the_same_bits(text: str) -> None:
     """Sums are taken slice after slice and tap after tap by tiles that have all channels: a choice changes nothing."""
@@ -112,6 +109,7 @@ def test_every_config_and_batch_gives_the_same_bits(text: str) -> None:
         np.testing.assert_array_equal(result(text, config, slice(0, 1)), expected[:1], err_msg=str(config))
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[3], PROBLEMS[4], "n2c36h13w11_k40r3s2_p1_f32_nhwc_math-tf32"])
 @pytest.mark.parametrize("ahead", [8, 3])
 def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
@@ -131,6 +129,7 @@ def test_parts_of_larger_arrays(text: str, ahead: int) -> None:
         torch.testing.assert_close(found, dense, rtol=0, atol=0)
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[2], PROBLEMS[3], OTHERS[3], OTHERS[0], OTHERS[14]])
 def test_weights_are_taken_however_they_lie(text: str) -> None:
     """Channels side by side, which no kernel packs; taps side by side; parts of larger arrays; turned filters."""
@@ -156,14 +155,16 @@ def test_weights_are_taken_however_they_lie(text: str) -> None:
             torch.testing.assert_close(doubled, 2 * expected, rtol=0, atol=0)
 
 
-def test_a_nan_reaches_the_outputs_that_see_it() -> None:
-    for text in (*PROBLEMS[:5], *OTHERS[:8], *OTHERS[-6:-4]):
-        for config in configs(text)[::5]:
-            for kind in ("nan", "inf"):
-                verdict = check_nan_spread(method(text).plan(parse_problem(text), config, gpu()), kind)
-                assert verdict.ok, f"{text} {config}: {verdict.message}"
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("text", [*PROBLEMS[:5], *OTHERS[:8], *OTHERS[-6:-4]])
+def test_a_nan_reaches_the_outputs_that_see_it(text: str) -> None:
+    for config in configs(text)[::5]:
+        for kind in ("nan", "inf"):
+            verdict = check_nan_spread(method(text).plan(parse_problem(text), config, hopper()), kind)
+            assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@on_gpu_alone
 @pytest.mark.parametrize("fault", WGMMA_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     run = fault.run

@@ -56,27 +56,27 @@ UNSEEN inline void copy(Site site, void *shared, const void *global, unsigned by
     emulator_recorder.plain->copy(site, shared, global, bytes, there);
 }
 
-// struct TensorMap of the emulator's region.h.
-struct SeenMap {
-    const unsigned char *address;
-    long long sizes[3], strides[2];
-    unsigned box[3], unit;
-};
+// Boxes that a thread asks for, or has stored: they are read or written by that thread.
+UNSEEN inline TensorMap noted_box(const void *described, const Corner &corner, bool is_write) {
+    TensorMap map;
+    __builtin_memcpy(&map, described, sizeof map);
+    each_of_box(map, corner, [&](unsigned, const unsigned char *at) {
+        if (at) note(number(at), map.unit, is_write);
+    });
+    return map;
+}
 
-UNSEEN inline void copy_box(Site site, void *to, const void *map, int x, int y, int z, unsigned long long *bar) {
-    SeenMap seen;
-    __builtin_memcpy(&seen, map, sizeof seen);
-    for (long long k = z; k < z + static_cast<long long>(seen.box[2]); k++)
-        for (long long j = y; j < y + static_cast<long long>(seen.box[1]); j++) {
-            if (k < 0 || k >= seen.sizes[2] || j < 0 || j >= seen.sizes[1]) continue;
-            const long long first = x < 0 ? 0 : x, beyond = x + static_cast<long long>(seen.box[0]);
-            const long long last = beyond < seen.sizes[0] ? beyond : seen.sizes[0];
-            const unsigned char *row = seen.address + k * seen.strides[1] + j * seen.strides[0];
-            for (long long i = first; i < last; i++) note(number(row + i * seen.unit), seen.unit, false);
-        }
+UNSEEN inline void copy_box(Site site, void *to, const void *map, const Corner *from, unsigned axes,
+                            unsigned long long *bar) {
     emulator_recorder.shared_writes++;
-    emulator_recorder.shared_bytes_written += seen.box[0] * seen.box[1] * seen.box[2] * seen.unit;
-    emulator_recorder.plain->copy_box(site, to, map, x, y, z, bar);
+    emulator_recorder.shared_bytes_written += box_bytes(noted_box(map, *from, false));
+    emulator_recorder.plain->copy_box(site, to, map, from, axes, bar);
+}
+
+UNSEEN inline void store_box(Site site, const void *map, const void *shared, const Corner *to, unsigned axes) {
+    emulator_recorder.shared_reads++;
+    emulator_recorder.shared_bytes_read += box_bytes(noted_box(map, *to, true));
+    emulator_recorder.plain->store_box(site, map, shared, to, axes);
 }
 
 // Before a thread's first instruction: the scheduler sets its services anew for every launch.
@@ -87,6 +87,7 @@ UNSEEN inline void begin_thread() {
     r.services = *r.plain;
     r.services.copy = copy;
     r.services.copy_box = copy_box;
+    r.services.store_box = store_box;
     here()->services = &r.services;
 }
 

@@ -217,8 +217,6 @@ def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, Fal
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
     """Why a device has no wgmma; None if it has."""
-    if facts.backend == "emulator":
-        return Reason("the emulator has no tensor cores that read shared memory (wgmma)")
     if Architecture.parse(facts.architecture).number != ARCHITECTURE:
         return Reason(
             "{name} is {architecture}; the instruction wgmma is of sm_90 alone",

@@ -54,7 +54,7 @@ struct Barriers {
     alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
 };
 
-__device__ inline void splitters_meet() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
+__device__ inline void splitters_meet() { threads_meet<SPLITTERS>(3); }
 
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }

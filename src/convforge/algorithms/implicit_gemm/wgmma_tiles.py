@@ -189,7 +189,7 @@ def slices_of(problem: Conv2dProblem, channels: int) -> int:
 def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
     """Shares of channels with which tiles fill the multiprocessors, and with which they fill half of them."""
     tiles, slices = tiling(problem, config)[0], slices_of(problem, channels)
-    if problem.groups > 1 or config.resident:
+    if problem.groups > 1 or config.resident or not tiles:
         return []
     most = [min(slices, facts.cores // (tiles * share)) for share in (1, 2)]
     return [many for many in dict.fromkeys(-(-slices // -(-slices // max(1, few))) for few in most) if many > 1]

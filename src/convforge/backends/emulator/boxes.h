@@ -1,14 +1,14 @@
-// The tensor memory accelerator: boxes of an array, and the barriers that count their bytes.
+// The tensor memory accelerator: boxes of an array, pixels of a convolution's windows, and the barriers that count their
+// bytes and who has arrived.
 //
-// A phase of a barrier is over once as many bytes have been asked for as were announced, and somebody waits for them:
-// then the boxes land, and not sooner, so that a kernel that does not wait reads poison or what lay there before. A
-// thread that waits for what nobody has asked for yet lets the others run.
+// A phase of a barrier is over once so many threads have arrived, as many bytes have been asked for as were announced,
+// and somebody waits for them: then the boxes land, and not sooner, so that a kernel that does not wait reads poison or
+// what lay there before. A thread that waits for what nobody has asked for yet lets the others run. Boxes to be stored
+// are read when their thread waits for that; in the backward order when they are asked for.
 #pragma once
 #include "faults.h"
 
 namespace emulator {
-
-inline unsigned box_bytes(const TensorMap &map) { return map.box[0] * map.box[1] * map.box[2] * map.unit; }
 
 [[noreturn]] inline void refuse(Region *r, Site site, const char *fault) {
     describe(r, "%s: %s, %s:%d", site.what, fault, site.file, site.line);
@@ -21,77 +21,127 @@ inline ByteBarrier &barrier_at(Region *r, Site site, const void *at) {
     refuse(r, site, "nobody called init_barrier for this barrier");
 }
 
-inline void init_barrier(Site site, unsigned long long *at) {
+inline void init_barrier(Site site, unsigned long long *at, unsigned arrivals) {
     Region *r = region();
     if (!in_shared(r, at, 8) || reinterpret_cast<bits_t>(at) % 8)
         refuse(r, site, "a barrier is 8 bytes of shared memory, at a multiple of 8");
+    if (!arrivals) refuse(r, site, "a barrier waits for at least one arrival");
+    for (unsigned i = 0; i < r->byte_barrier_count; i++)
+        if (r->byte_barriers[i].at == at) refuse(r, site, "this barrier is there already");
     if (r->byte_barrier_count == MOST_BYTE_BARRIERS) refuse(r, site, "more barriers than the emulator has room for");
-    r->byte_barriers[r->byte_barrier_count++] = {at, 0, false, 0, 0, 0, {}};
+    ByteBarrier &bar = r->byte_barriers[r->byte_barrier_count++];
+    bar.at = at, bar.arrivals = arrivals;
+    bar.phase = bar.arrived = bar.box_count = 0;
+    bar.expected = bar.asked = 0;
 }
 
 // Whether the phase that is under way may end.
-inline bool all_asked(const ByteBarrier &bar) { return bar.announced && bar.asked == bar.expected; }
+inline bool all_there(const ByteBarrier &bar) { return bar.arrived == bar.arrivals && bar.asked == bar.expected; }
 
-inline void wake_waiting(Region *r, const ByteBarrier &bar) {
-    for (unsigned t = 0; all_asked(bar) && t < r->threads; t++) {
-        Fiber &fiber = r->fibers[t];
-        if (fiber.status != AWAITS_BYTES || fiber.awaits != bar.at) continue;
-        fiber.status = RUNNABLE;
-        r->warps[t / WARP].runnable |= 1u << t % WARP;
+inline void next_phase(ByteBarrier &bar) {
+    bar.phase++;
+    bar.arrived = bar.box_count = 0;
+    bar.expected = bar.asked = 0;
+}
+
+inline void something_came(Region *r, ByteBarrier &bar) {
+    if (!all_there(bar)) return;
+    if (!bar.asked) next_phase(bar);  // arrivals alone: nothing has to land
+    for (unsigned t = 0; t < r->threads; t++)
+        if (r->fibers[t].status == AWAITS_BYTES && r->fibers[t].awaits == bar.at) wake(r, t);
+}
+
+inline void arrived_at(Region *r, Site site, ByteBarrier &bar) {
+    if (bar.arrived == bar.arrivals) {
+        if (all_there(bar)) refuse(r, site, "nobody has waited for the bytes that were announced before");
+        refuse(r, site, "more threads arrive than the barrier was made for");
     }
+    bar.arrived++;
+}
+
+inline void arrive(Site site, unsigned long long *at) {
+    Region *r = region();
+    ByteBarrier &bar = barrier_at(r, site, at);
+    arrived_at(r, site, bar);
+    something_came(r, bar);
 }
 
 inline void expect(Site site, unsigned long long *at, unsigned bytes) {
     Region *r = region();
     ByteBarrier &bar = barrier_at(r, site, at);
-    if (bar.announced) refuse(r, site, "nobody has waited for the bytes that were announced before");
-    bar.announced = true;
-    bar.expected = bytes;
-    wake_waiting(r, bar);
+    arrived_at(r, site, bar);
+    bar.expected += bytes;
+    something_came(r, bar);
 }
 
-inline void copy_box(Site site, void *to, const void *described, int x, int y, int z, unsigned long long *at) {
-    Region *r = region();
-    ByteBarrier &bar = barrier_at(r, site, at);
-    TensorMap map;
-    memcpy(&map, described, sizeof map);
-    if (!in_shared(r, to, box_bytes(map))) refuse(r, site, "the box does not lie in shared memory");
-    if (reinterpret_cast<bits_t>(to) % 128) refuse(r, site, "the box must begin at a multiple of 128 bytes");
-    if (static_cast<long long>(x) * map.unit % 16) refuse(r, site, "x must be a multiple of 16 bytes");
+// A box as it is asked for, if it may be.
+inline Box box_of(Region *r, Site site, const void *described, const void *shared, const Corner &from, unsigned axes) {
+    Box box;
+    memcpy(&box.map, described, sizeof box.map);
+    box.shared = static_cast<unsigned char *>(const_cast<void *>(shared));
+    box.from = from;
+    if (box.map.axes != axes) refuse(r, site, "the map has another number of axes");
+    if (!in_shared(r, shared, box_bytes(box.map))) refuse(r, site, "the box does not lie in shared memory");
+    if (reinterpret_cast<bits_t>(shared) % 128) refuse(r, site, "the box must begin at a multiple of 128 bytes");
+    if (static_cast<long long>(from.at[0]) * box.map.unit % 16) refuse(r, site, "x must be a multiple of 16 bytes");
+    return box;
+}
+
+inline void ask(Region *r, Site site, const Box &box, ByteBarrier &bar) {
     if (bar.box_count == MOST_BOXES) refuse(r, site, "more boxes under way than the emulator has room for");
-    bar.boxes[bar.box_count++] = {to, map, {x, y, z}};
-    bar.asked += box_bytes(map);
-    if (bar.announced && bar.asked > bar.expected) refuse(r, site, "more bytes are asked for than were announced");
-    wake_waiting(r, bar);
+    bar.boxes[bar.box_count++] = box;
+    bar.asked += box_bytes(box.map);
+    if (bar.arrived == bar.arrivals && bar.asked > bar.expected)
+        refuse(r, site, "more bytes are asked for than were announced");
+    something_came(r, bar);
 }
 
-// Copy a box; zeros where it leaves the array.
+inline void copy_box(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar) {
+    Region *r = region();
+    const Box box = box_of(r, site, map, to, *from, axes);
+    if (box.map.im2col && (from->right | from->down) & ~255) refuse(r, site, "a tap is 0 to 255 pixels away");
+    ask(r, site, box, barrier_at(r, site, bar));
+}
+
+// An address in shared memory, its pieces of 16 bytes swizzled by the rows of 128 bytes that they lie in.
+inline unsigned char *swizzled(unsigned char *at, unsigned swizzle) {
+    const bits_t bits = reinterpret_cast<bits_t>(at), mask = swizzle / 16 - (swizzle > 0);
+    return reinterpret_cast<unsigned char *>(bits ^ (bits >> 7 & mask) << 4);
+}
+
+// TF32 has 10 bits behind the point: the nearest such number.
+inline unsigned rounded_tf32(unsigned bits) {
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) return bits & ~0x1fffu;
+    return (bits + 0x1000u) & ~0x1fffu;
+}
+
+// Zeros are where the array is not.
 inline void land(const Box &box) {
-    const TensorMap &map = box.map;
-    unsigned char *to = static_cast<unsigned char *>(box.to);
-    const long long first = box.at[0] < 0 ? -static_cast<long long>(box.at[0]) : 0, left = map.sizes[0] - box.at[0];
-    const long long last = left < map.box[0] ? left : map.box[0];
-    const unsigned row = map.box[0] * map.unit;
-    memset(to, 0, box_bytes(map));
-    for (unsigned i = 0; i < map.box[2]; i++)
-        for (unsigned j = 0; j < map.box[1]; j++) {
-            const long long z = box.at[2] + static_cast<long long>(i), y = box.at[1] + static_cast<long long>(j);
-            if (z < 0 || z >= map.sizes[2] || y < 0 || y >= map.sizes[1] || last <= first) continue;
-            const unsigned char *from = map.address + z * map.strides[1] + y * map.strides[0];
-            memcpy(to + (i * map.box[1] + j) * row + first * map.unit, from + (box.at[0] + first) * map.unit,
-                   (last - first) * map.unit);
-        }
+    each_of_box(box.map, box.from, [&](unsigned offset, const unsigned char *from) {
+        unsigned char *to = swizzled(box.shared + offset, box.map.swizzle);
+        if (from) memcpy(to, from, box.map.unit);
+        else memset(to, 0, box.map.unit);
+        if (!box.map.rounds) return;
+        unsigned bits;
+        memcpy(&bits, to, 4);
+        bits = rounded_tf32(bits);
+        memcpy(to, &bits, 4);
+    });
+}
+
+inline void store(const Box &box) {
+    each_of_box(box.map, box.from, [&](unsigned offset, unsigned char *to) {
+        if (to) memcpy(to, swizzled(box.shared + offset, box.map.swizzle), box.map.unit);
+    });
 }
 
 inline void await_bytes(Site site, unsigned long long *at, unsigned parity) {
     Region *r = region();
     ByteBarrier &bar = barrier_at(r, site, at);
     while ((bar.phase & 1) == (parity & 1)) {  // else that phase is over
-        if (all_asked(bar)) {
+        if (all_there(bar)) {
             for (unsigned i = 0; i < bar.box_count; i++) land(bar.boxes[i]);
-            bar.phase++;
-            bar.announced = false;
-            bar.expected = bar.asked = bar.box_count = 0;
+            next_phase(bar);
         } else {
             start_waiting(r, AWAITS_BYTES, site, 0);
             current(r).awaits = at;
@@ -100,12 +150,51 @@ inline void await_bytes(Site site, unsigned long long *at, unsigned parity) {
     }
 }
 
-// A block that ends while boxes are under way: they would land in the shared memory of another.
+// Boxes to be stored, in the order of their thread.
+inline void await_stores(unsigned pending) {
+    Fiber &fiber = current(region());
+    unsigned kept = 0;
+    for (unsigned i = 0; i < fiber.store_count; i++) {
+        if (fiber.store_groups[i] + pending < fiber.store_group) {
+            store(fiber.stores[i]);
+            continue;
+        }
+        fiber.stores[kept] = fiber.stores[i];
+        fiber.store_groups[kept++] = fiber.store_groups[i];
+    }
+    fiber.store_count = kept;
+}
+
+inline void commit_stores() { current(region()).store_group++; }
+
+inline void store_box(Site site, const void *map, const void *shared, const Corner *to, unsigned axes) {
+    Region *r = region();
+    const Box box = box_of(r, site, map, shared, *to, axes);
+    if (box.map.im2col) refuse(r, site, "the map is one of pixels, not of boxes");
+    if (r->job->order == BACKWARD) return store(box);
+    Fiber &fiber = current(r);
+    if (fiber.store_count == fiber.store_room) {
+        fiber.store_room = fiber.store_room ? 2 * fiber.store_room : 16;
+        fiber.stores = static_cast<Box *>(realloc(fiber.stores, fiber.store_room * sizeof(Box)));
+        fiber.store_groups = static_cast<unsigned *>(realloc(fiber.store_groups, fiber.store_room * sizeof(unsigned)));
+        if (!fiber.stores || !fiber.store_groups) abort();  // no memory
+    }
+    fiber.stores[fiber.store_count] = box;
+    fiber.store_groups[fiber.store_count++] = fiber.store_group;
+}
+
+// A block that ends while boxes are under way: they would land in the shared memory of another, or be read from it.
 inline bool nothing_is_under_way(Region *r) {
     for (unsigned i = 0; i < r->byte_barrier_count; i++) {
         const ByteBarrier &bar = r->byte_barriers[i];
-        if (!bar.announced && !bar.asked) continue;
+        if (!bar.expected && !bar.asked) continue;
         describe(r, "%llu bytes are announced and %llu asked for, and nobody waits for them", bar.expected, bar.asked);
+        r->error->kind = 2;
+        return false;
+    }
+    for (unsigned t = 0; t < r->threads; t++) {
+        if (!r->fibers[t].store_count) continue;
+        describe(r, "%u boxes are to be stored, and nobody waits until they are read", r->fibers[t].store_count);
         r->error->kind = 2;
         return false;
     }

@@ -4,6 +4,7 @@
 // There are no standard headers here: they would take longer to compile than most kernels.
 #pragma once
 #include "state.h"
+#include "tensor_map.h"
 
 #define __global__
 #define __device__
@@ -101,6 +102,13 @@ template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, AT) {
     const unsigned lane = emulator::here()->lane, other = lane ^ lanes;
     return emulator::exchange(SITE("__shfl_xor_sync"), mask, value, other <= (lane | (width - 1u)) ? other : lane);
+}
+
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value, AT) {
+    unsigned largest = 0;
+    for (unsigned left = mask; left; left &= left - 1)
+        largest = max(largest, emulator::exchange(SITE("__reduce_max_sync"), mask, value, __builtin_ctz(left)));
+    return largest;
 }
 
 // What ends a kernel early.

@@ -14,6 +14,10 @@ from pathlib import Path
 from convforge.backends.emulator.compiler import compile_kernel, compile_scheduler, disk_cache
 from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
+from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
+
+# Of an array that the accelerator reads.
+MOST_AXES = 5
 
 
 class _Index(ctypes.Structure):
@@ -38,9 +42,24 @@ class TensorMap(ctypes.Structure):
     """struct TensorMap of region.h: the first bytes of a kernel's Map."""
 
     _fields_ = (
-        ("address", ctypes.c_void_p), ("sizes", ctypes.c_longlong * 3), ("strides", ctypes.c_longlong * 2),
-        ("box", ctypes.c_uint * 3), ("unit", ctypes.c_uint),
+        ("address", ctypes.c_void_p), ("strides", ctypes.c_ulonglong * (MOST_AXES - 1)),
+        ("sizes", ctypes.c_uint * MOST_AXES), ("box", ctypes.c_ushort * MOST_AXES),
+        ("steps", ctypes.c_ubyte * MOST_AXES), ("axes", ctypes.c_ubyte), ("unit", ctypes.c_ubyte),
+        ("swizzle", ctypes.c_ubyte), ("im2col", ctypes.c_ubyte), ("rounds", ctypes.c_ubyte),
+        ("lower", ctypes.c_short * 3), ("upper", ctypes.c_short * 3),
     )  # fmt: skip
+
+    @classmethod
+    def of(cls, seen: AnyMap) -> TensorMap:
+        """The map of an array that the accelerator can read."""
+        missing = (1,) * (MOST_AXES - len(seen.sizes))
+        box, corners = ((*seen.box, *missing), ()) if isinstance(seen, TiledMap) else (
+            (seen.channels, seen.pixels, 1, 1, 1), (seen.lower, seen.upper)
+        )  # fmt: skip
+        return cls(
+            seen.address, seen.strides, (*seen.sizes, *missing), box, (*seen.steps, *missing), len(seen.sizes),
+            ELEMENTS[seen.element], seen.swizzle, bool(corners), seen.element == "tf32", *corners,
+        )  # fmt: skip
 
 
 class Error(ctypes.Structure):

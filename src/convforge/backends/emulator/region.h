@@ -8,6 +8,7 @@
 
 #include "state.h"
 #include "switch.h"
+#include "tensor_map.h"
 
 namespace emulator {
 
@@ -32,34 +33,42 @@ struct Copy {
     unsigned group;
 };
 
-// The bytes of struct Map of bulk.cuh, as this backend's runtime writes them. Sizes in units of `unit` bytes, x fastest.
-struct TensorMap {
-    const unsigned char *address;
-    long long sizes[3], strides[2];  // strides in bytes, of y and z
-    unsigned box[3], unit;
-};
-static_assert(sizeof(TensorMap) <= 128, "a map has 128 bytes");
-
-// A box that was asked for and has not landed.
+// A box, or in im2col mode rows of pixels, that was asked for and has not landed, or not been stored.
 struct Box {
-    void *to;
+    unsigned char *shared;
     TensorMap map;
-    int at[3];
+    Corner from;
 };
 
-constexpr unsigned MOST_BYTE_BARRIERS = 32, MOST_BOXES = 32;
+constexpr unsigned MOST_BYTE_BARRIERS = 64, MOST_BOXES = 32;
 
-// A barrier that counts bytes, and its phase that is under way.
+// A barrier that counts arrivals and bytes, and its phase that is under way.
 struct ByteBarrier {
     const void *at;
-    unsigned phase;
-    bool announced;
+    unsigned phase, arrivals, arrived;
     bits_t expected, asked;
     unsigned box_count;
     Box boxes[MOST_BOXES];
 };
 
-enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, AWAITS_BYTES, RETURNED };
+constexpr unsigned WARPGROUP = 128, MOST_WARPGROUPS = MOST_THREADS / WARPGROUP, MOST_PRODUCTS = 128;
+
+// A product of matrices that threads of a warpgroup ask for, and that is computed when all have.
+struct Product {
+    const char *instruction, *majors;
+    bits_t a, b;
+    bool adds, done;
+    unsigned count, group, threads;  // numbers of a thread; the group; threads that have asked
+    float *sums[WARPGROUP];
+};
+
+// Those that are not waited for yet lie in a ring; `first` and `next` count on.
+struct Warpgroup {
+    unsigned first, next;
+    Product products[MOST_PRODUCTS];
+};
+
+enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, AWAITS_BYTES, MEETS, AWAITS_PRODUCTS, RETURNED };
 
 // One CUDA thread.
 struct Fiber {
@@ -73,6 +82,10 @@ struct Fiber {
     const void *awaits;  // a barrier that counts bytes
     Copy *copies;
     unsigned copy_count, copy_room, group;
+    unsigned product, product_group;  // asked for so far
+    Box *stores;                      // boxes that were asked to be stored
+    unsigned *store_groups;
+    unsigned store_count, store_room, store_group;
 };
 
 struct Warp {
@@ -97,6 +110,8 @@ struct Job {
     bits_t order, seed, early;
 };
 
+enum Order { FORWARD, BACKWARD, SHUFFLED };
+
 struct Region {
     State state;
     const Job *job;
@@ -113,6 +128,7 @@ struct Region {
     Fiber fibers[MOST_THREADS];
     unsigned byte_barrier_count;
     ByteBarrier byte_barriers[MOST_BYTE_BARRIERS];
+    Warpgroup warpgroups[MOST_WARPGROUPS];
     alignas(64) unsigned char args[4096];
     alignas(64) unsigned char signal_stack[64 << 10];
 };
@@ -126,6 +142,19 @@ static_assert(STACKS_START + MOST_THREADS * STACK_STEP <= REGION_BYTES, "a regio
 inline Region *region() { return reinterpret_cast<Region *>(here()); }
 inline unsigned char *bytes_of(Region *r) { return reinterpret_cast<unsigned char *>(r); }
 inline Fiber &current(Region *r) { return r->fibers[r->current]; }
+
+inline unsigned random_below(Region *r, unsigned limit) {  // splitmix64
+    bits_t z = r->random += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return static_cast<unsigned>((z ^ (z >> 31)) % limit);
+}
+
+// Let a thread go on that waits.
+inline void wake(Region *r, unsigned thread) {
+    r->fibers[thread].status = RUNNABLE;
+    r->warps[thread / WARP].runnable |= 1u << thread % WARP;
+}
 
 // Stop here until the scheduler comes back.
 inline void leave(Region *r) { switch_stack(&current(r).context, &r->scheduler); }

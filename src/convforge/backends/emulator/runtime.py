@@ -33,7 +33,7 @@ from convforge.backends.emulator.library import (
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
-from convforge.backends.maps import ELEMENTS, MAP_BYTES, AnyMap, TiledMap
+from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.streams import CallerStream
 from convforge.backends.structs import Template
@@ -215,10 +215,9 @@ class EmulatorRuntime:
         """
         if (reason := seen.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        if not isinstance(seen, TiledMap) or len(seen.sizes) != 3 or seen.swizzle or seen.steps != (1, 1, 1):
-            raise EmulatorError("tensor_map", f"the emulator brings plain boxes of three axes alone; asked for {seen}")
-        known = TensorMap(seen.address, seen.sizes, seen.strides, seen.box, ELEMENTS[seen.element])
-        return bytes(known).ljust(MAP_BYTES, b"\0")
+        if isinstance(seen, Im2colMap) and len(seen.sizes) != 4:
+            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {seen}")
+        return bytes(TensorMap.of(seen)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""

@@ -1,7 +1,7 @@
 // Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread.
 //
-// A CUDA thread runs until it returns or waits: at a barrier of its block, in an operation of its warp or for bytes. Then
-// the next one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
+// A CUDA thread runs until it returns or waits: at a barrier, in an operation of its warp, for bytes or for products of
+// its warpgroup. Then the next one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
 // order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier, and it
 // opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or another.
 #include <dlfcn.h>
@@ -9,18 +9,10 @@
 
 #include "boxes.h"
 #include "faults.h"
+#include "products.h"
 #include "region.h"
 
 namespace emulator {
-
-enum Order { FORWARD, BACKWARD, SHUFFLED };
-
-static unsigned random_below(Region *r, unsigned limit) {  // splitmix64
-    bits_t z = r->random += 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return static_cast<unsigned>((z ^ (z >> 31)) % limit);
-}
 
 static void begin_thread() {
     Region *r = region();
@@ -149,9 +141,26 @@ static void wait(unsigned pending) {
     fiber.copy_count = kept;
 }
 
-static const Services services = {barrier,      ballot, exchange, copy,        commit, wait,
-                                  init_barrier, expect, copy_box, await_bytes, fail,   out_of_bounds,
-                                  mismatch};
+// So many threads of a block meet at a barrier with a number (bar.sync).
+static void meet(Site site, unsigned number, unsigned threads) {
+    Region *r = region();
+    start_waiting(r, MEETS, site, 0);
+    current(r).source = number;
+    unsigned there = 0;
+    for (unsigned t = 0; t < r->threads; t++) there += r->fibers[t].status == MEETS && r->fibers[t].source == number;
+    if (there < threads) {
+        leave(r);
+        return;
+    }
+    for (unsigned t = 0; t < r->threads; t++)
+        if (r->fibers[t].status == MEETS && r->fibers[t].source == number) wake(r, t);
+    r->warps[r->current / WARP].runnable &= ~(1u << r->current % WARP);  // it runs already
+}
+
+static const Services services = {
+    barrier, ballot, exchange, copy, commit, wait, meet, init_barrier, arrive, expect, copy_box, await_bytes, store_box,
+    commit_stores, await_stores, multiply, commit_products, await_products, fail, out_of_bounds, mismatch,
+};
 
 // Run a thread until it returns or waits. False: it failed.
 static bool resume(Region *r, unsigned thread) {
@@ -208,7 +217,7 @@ static void describe_stuck(Region *r) {
     size_t used = 0;
     text[0] = 0;
     bool counted[MOST_THREADS] = {};
-    bool awaited = false;
+    bool awaited = false, meets = false;
     unsigned shown = 0, first = 0;
     for (unsigned t = 0; t < r->threads && shown < 4; t++) {
         const Fiber &fiber = r->fibers[t];
@@ -219,6 +228,7 @@ static void describe_stuck(Region *r) {
                 counted[other] = true, count++;
         const Index at = fiber.index;
         awaited |= fiber.status == AWAITS_BYTES;
+        meets |= fiber.status == MEETS || fiber.status == AWAITS_PRODUCTS;
         if (!shown++) first = t;
         used += snprintf(text + used, sizeof text - used, "%s%u of %u threads wait at %s, %s:%d, first (%u, %u, %u)",
                          used ? "; " : "", count, r->threads, fiber.site.what, fiber.site.file, fiber.site.line, at.x,
@@ -228,6 +238,7 @@ static void describe_stuck(Region *r) {
     if (r->returned) snprintf(text + used, sizeof text - used, "; %u have returned", r->returned);
     r->state.thread = r->fibers[first].index;
     const char *why = r->waiting ? "divergent barrier: " : "a warp waits for lanes that do not come: ";
+    if (meets) why = "threads wait for others that do not come: ";
     if (awaited) why = "a thread waits for bytes that do not come: ";
     describe(r, "%s%s", why, text);
 }
@@ -270,8 +281,9 @@ static bool run_block(Region *r) {
     for (unsigned t = 0; t < r->threads; t++) {
         Fiber &fiber = r->fibers[t];
         fiber.status = NEW;
-        fiber.copy_count = fiber.group = 0;
+        fiber.copy_count = fiber.group = fiber.product = fiber.product_group = fiber.store_count = fiber.store_group = 0;
     }
+    for (unsigned i = 0; i * WARPGROUP < r->threads; i++) r->warpgroups[i].first = r->warpgroups[i].next = 0;
     for (unsigned w = 0; w < warps; w++) {
         const unsigned lanes = r->threads - w * WARP < WARP ? r->threads - w * WARP : WARP;
         const unsigned exist = lanes == WARP ? ~0u : (1u << lanes) - 1;
@@ -298,7 +310,7 @@ static bool run_block(Region *r) {
         r->error->kind = 2;
         return false;
     }
-    return nothing_is_under_way(r) && around_is_poison(r, r->shared_page, r->state.dynamic) &&
+    return nothing_is_under_way(r) && no_product_is_under_way(r) && around_is_poison(r, r->shared_page, r->state.dynamic) &&
            around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
 }
 

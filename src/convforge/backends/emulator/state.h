@@ -22,6 +22,8 @@ struct Site {
     int line;
 };
 
+struct Corner;  // tensor_map.h
+
 // Calls from a CUDA thread into the scheduler. `site` says where the thread stands.
 struct Services {
     unsigned (*barrier)(Site site, int predicate);                                // how many threads said yes
@@ -30,10 +32,19 @@ struct Services {
     void (*copy)(Site site, void *shared, const void *global, unsigned bytes, int there);
     void (*commit)();
     void (*wait)(unsigned pending);
-    void (*init_barrier)(Site site, unsigned long long *bar);  // these four: boxes.h
+    void (*meet)(Site site, unsigned barrier, unsigned threads);
+    void (*init_barrier)(Site site, unsigned long long *bar, unsigned arrivals);  // from here on: boxes.h
+    void (*arrive)(Site site, unsigned long long *bar);
     void (*expect)(Site site, unsigned long long *bar, unsigned bytes);
-    void (*copy_box)(Site site, void *to, const void *map, int x, int y, int z, unsigned long long *bar);
+    void (*copy_box)(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar);
     void (*await_bytes)(Site site, unsigned long long *bar, unsigned parity);
+    void (*store_box)(Site site, const void *map, const void *shared, const Corner *to, unsigned axes);
+    void (*commit_stores)();
+    void (*await_stores)(unsigned pending);
+    void (*multiply)(Site site, const char *instruction, const char *majors, float *sums, unsigned count, bits_t a,
+                     bits_t b, bool adds);  // these three: products.h
+    void (*commit_products)();
+    void (*await_products)(Site site, unsigned pending);
     void (*fail)(Site site);
     void (*out_of_bounds)(const void *where, bits_t index);  // of -fsanitize=bounds
     void (*mismatch)(const void *where, bits_t pointer);     // of -fsanitize=alignment,object-size

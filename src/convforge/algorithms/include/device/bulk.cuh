@@ -2,7 +2,8 @@
 // register waits, and a barrier in shared memory counts the bytes as they land.
 //
 // BOX_SHARED(Box, boxes);                   the block's dynamic shared memory, of a multiple of 128 bytes
-// init_barrier(bar); barriers_are_there();  one thread, then a barrier of the block
+// init_barrier(bar); barriers_are_there();  one thread, then a barrier of the block. A phase is over once so many threads
+//                                           have arrived, one where no number is given, and all bytes are there
 // prefetch_map(map);                        the first box need not wait for the map
 // expect_bytes(bar, bytes);                 one thread, once a phase: how many bytes will come; then
 // copy_box(to, map, x, y, z, bar);          ask for the box that begins at (x, y, z) of the map, counted in its units, x
@@ -25,8 +26,8 @@ struct alignas(64) Map {
 extern __shared__ __align__(128) unsigned char boxes_in_shared_memory[];
 #define BOX_SHARED(type, name) type *const name = reinterpret_cast<type *>(boxes_in_shared_memory)
 
-__device__ inline void init_barrier(unsigned long long *bar) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
+__device__ inline void init_barrier(unsigned long long *bar, int arrivals = 1) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 }
 __device__ inline void barriers_are_there() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void prefetch_map(const Map &map) {
@@ -56,8 +57,8 @@ __device__ inline void await_bytes(unsigned long long *bar, unsigned parity) {
 #define BOX_SHARED(type, name) DYNAMIC_SHARED(type, name)
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
-inline void init_barrier(unsigned long long *bar, AT) {
-    emulator::here()->services->init_barrier({"init_barrier", file, line}, bar);
+inline void init_barrier(unsigned long long *bar, int arrivals = 1, AT) {
+    emulator::here()->services->init_barrier({"init_barrier", file, line}, bar, arrivals);
 }
 inline void barriers_are_there() {}
 inline void prefetch_map(const Map &) {}
@@ -65,7 +66,8 @@ inline void expect_bytes(unsigned long long *bar, unsigned bytes, AT) {
     emulator::here()->services->expect({"expect_bytes", file, line}, bar, bytes);
 }
 inline void copy_box(void *to, const Map &map, int x, int y, int z, unsigned long long *bar, AT) {
-    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, x, y, z, bar);
+    const emulator::Corner from{{x, y, z}};
+    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 3, bar);
 }
 inline void copies_may_overwrite() {}
 inline void await_bytes(unsigned long long *bar, unsigned parity, AT) {

@@ -6,6 +6,7 @@
 // read_here(tile + i);              16 bytes of shared memory, aligned so, that no compiler keeps in registers
 // copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
 // wait_for_earlier();               for kernels that are launched early: nothing is read or written before it
+// threads_meet<128>(1);             so many threads of a block, whole warps, meet at a barrier with a number, 1 to 15
 #pragma once
 
 struct alignas(16) Quad {
@@ -59,6 +60,11 @@ __device__ inline void copy_async16(void *shared, const void *global, bool there
     copy_async<16>(shared, global, there);
 }
 
+template <int COUNT>
+__device__ inline void threads_meet(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
+}
+
 // A launch may begin before the one in front of it has ended (LaunchInfo.early; from sm_90 on): its blocks come as soon
 // as there is room, and stand here until all that the earlier launch wrote is there. So what a launch costs is spent
 // beside the launch before it. The next one is called first: it may come once all blocks of this one have.
@@ -82,8 +88,9 @@ __device__ inline Quad read_here(const void *shared) {
 
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(emulator::here()->dynamic)
 
+// Bits of the real address, so that it is a multiple of what that is a multiple of.
 inline unsigned shared_address(const void *place) {
-    return static_cast<unsigned>(static_cast<const unsigned char *>(place) - emulator::here()->dynamic);
+    return static_cast<unsigned>(reinterpret_cast<size_t>(place) & (emulator::REGION_BYTES - 1));
 }
 template <int BYTES>
 inline void copy_async(void *shared, const void *global, bool there = true, int line = __builtin_LINE(),
@@ -99,6 +106,11 @@ inline void copy_async_commit() { emulator::here()->services->commit(); }
 template <int PENDING = 0>
 inline void copy_async_wait() {
     emulator::here()->services->wait(PENDING);
+}
+
+template <int COUNT>
+inline void threads_meet(int barrier, int line = __builtin_LINE(), const char *file = __builtin_FILE()) {
+    emulator::here()->services->meet({"threads_meet", file, line}, barrier, COUNT);
 }
 
 inline void wait_for_earlier() { emulator::here()->waited++; }

@@ -1,7 +1,6 @@
 // What the tensor memory accelerator does besides bringing boxes of three axes (bulk.cuh): pixels of a convolution's
-// windows, boxes of four axes, and boxes that it stores. Barriers here are arrived at by more than one.
+// windows, boxes of four axes, and boxes that it stores.
 //
-// init_barrier(bar, arrivals);              a phase is over once so many have arrived and all bytes are there
 // arrive_when(bar, yes);                    by a predicate: a branch would have the compiler wait for wgmma under way
 // copy_box(to, map, x, y, z, v, bar);       as in bulk.cuh, with four axes
 // copy_pixels(to, map, c, w, h, n, right, down, bar);
@@ -15,9 +14,8 @@
 #pragma once
 #include "bulk.cuh"
 
-__device__ inline void init_barrier(unsigned long long *bar, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
-}
+#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+
 __device__ inline void arrive_when(unsigned long long *bar, bool yes) {
     asm volatile(
         "{\n.reg .pred yes;\nsetp.ne.b32 yes, %1, 0;\n@yes mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
@@ -57,6 +55,41 @@ __device__ inline void stores_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 __device__ inline void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+#else  // the emulator: boxes are read when their thread waits for that
+
+#define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
+
+inline void arrive_when(unsigned long long *bar, bool yes, AT) {
+    if (yes) emulator::here()->services->arrive({"arrive_when", file, line}, bar);
+}
+inline void copy_box(void *to, const Map &map, int x, int y, int z, int v, unsigned long long *bar, AT) {
+    const emulator::Corner from{{x, y, z, v}};
+    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 4, bar);
+}
+inline void copy_pixels(void *to, const Map &map, int c, int w, int h, int n, int right, int down,
+                        unsigned long long *bar, AT) {
+    const emulator::Corner from{{c, w, h, n}, right, down};
+    emulator::here()->services->copy_box({"copy_pixels", file, line}, to, &map, &from, 4, bar);
+}
+inline void store_box(const Map &map, const void *from, int x, int y, AT) {
+    const emulator::Corner to{{x, y}};
+    emulator::here()->services->store_box({"store_box", file, line}, &map, from, &to, 2);
+}
+inline void store_box(const Map &map, const void *from, int x, int y, int z, int v, AT) {
+    const emulator::Corner to{{x, y, z, v}};
+    emulator::here()->services->store_box({"store_box", file, line}, &map, from, &to, 4);
+}
+inline void stores_are_asked() { emulator::here()->services->commit_stores(); }
+template <int PENDING = 0>
+inline void stores_have_read() {
+    emulator::here()->services->await_stores(PENDING);
+}
+inline void stores_are_done() { emulator::here()->services->await_stores(0); }
+
+#undef AT
+
+#endif
 
 // A place in a ring of COUNT stages, and the parity of the phase that its barriers are in.
 template <int COUNT>

@@ -37,6 +37,20 @@ __device__ inline unsigned long long matrix_across(const void *place, int pitch)
     const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
     return at | static_cast<unsigned long long>(pitch >> 4) << 16 | STRIDE | SWIZZLE_128;
 }
+
+// Registers move from warpgroups that only ask to those that hold sums; the number is a multiple of 8.
+template <int COUNT> __device__ void give_registers();
+template <int COUNT> __device__ void take_registers();
+
+// Two numbers rounded to 16 bits, the first in the low half.
+template <class T> __device__ unsigned narrow_pair(float first, float second);
+
+// Four matrices of 8 x 8 numbers of 16 bits to shared memory, which the lanes of a warp hold as sums are held; lane l
+// says where row l % 8 of matrix l / 8 goes. TRANSPOSED: where column l % 8 goes.
+template <bool TRANSPOSED> __device__ void store_matrices(void *place, const unsigned (&v)[4]);
+
+#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS_NAME ", 0;\n" WGMMA " {" SUM_NAMES "}, "
@@ -49,15 +63,10 @@ template <int PENDING>
 __device__ inline void await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-
-// Registers move from warpgroups that only ask to those that hold sums; the number is a multiple of 8.
 template <int COUNT>
 __device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT>
 __device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-
-// Two numbers rounded to 16 bits, the first in the low half.
-template <class T> __device__ unsigned narrow_pair(float first, float second);
 template <>
 __device__ inline unsigned narrow_pair<half_t>(float first, float second) {
     unsigned pair;
@@ -70,9 +79,6 @@ __device__ inline unsigned narrow_pair<bfloat16_t>(float first, float second) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
-
-// Four matrices of 8 x 8 numbers of 16 bits to shared memory, which the lanes of a warp hold as sums are held; lane l
-// says where row l % 8 of matrix l / 8 goes. TRANSPOSED: where column l % 8 goes.
 template <bool TRANSPOSED>
 __device__ inline void store_matrices(void *place, const unsigned (&v)[4]) {
     const unsigned at = shared_address(place);
@@ -86,7 +92,51 @@ __device__ inline void store_matrices(void *place, const unsigned (&v)[4]) {
                      : "memory");
 }
 
-// Threads of one warpgroup meet.
-__device__ inline void warpgroup_meets(int warpgroup) {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+#else  // the emulator: products are computed when somebody waits for them
+
+#define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
+
+inline void products_begin() {}
+inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds, AT) {
+    emulator::here()->services->multiply({"multiply", file, line}, WGMMA, MAJORS, sums, SUMS, a, b, adds);
 }
+inline void products_are_asked() { emulator::here()->services->commit_products(); }
+template <int PENDING>
+inline void await_products(AT) {
+    emulator::here()->services->await_products({"await_products", file, line}, PENDING);
+}
+template <int COUNT>
+inline void give_registers() {}
+template <int COUNT>
+inline void take_registers() {}
+template <>
+inline unsigned narrow_pair<half_t>(float first, float second) {
+    return narrow_half(first).bits | static_cast<unsigned>(narrow_half(second).bits) << 16;
+}
+template <>
+inline unsigned narrow_pair<bfloat16_t>(float first, float second) {
+    return narrow_bfloat16(first).bits | static_cast<unsigned>(narrow_bfloat16(second).bits) << 16;
+}
+template <bool TRANSPOSED>
+inline void store_matrices(void *place, const unsigned (&v)[4]) {
+    const int row = emulator::here()->lane / 4, column = emulator::here()->lane % 4 * 2;
+    for (int i = 0; i < 4; i++) {
+        if (TRANSPOSED) {
+            for (int j = 0; j < 2; j++) {
+                void *const to = __shfl_sync(0xffffffffu, place, 8 * i + column + j);
+                static_cast<unsigned short *>(to)[row] = static_cast<unsigned short>(v[i] >> 16 * j);
+            }
+        } else {
+            void *const to = __shfl_sync(0xffffffffu, place, 8 * i + row);
+            static_cast<unsigned *>(to)[column / 2] = v[i];
+        }
+    }
+    __syncwarp();
+}
+
+#undef AT
+
+#endif
+
+// Threads of one warpgroup meet.
+__device__ inline void warpgroup_meets(int warpgroup) { threads_meet<128>(1 + warpgroup); }

@@ -1,0 +1,189 @@
+// Products of matrices by a warpgroup (wgmma): both operands in shared memory, sums in the threads' own memory.
+//
+// A product is one once all 128 threads have asked for it. It is computed when they wait for it, so that a kernel which
+// reads its sums sooner, or gives the operands' place away, computes with what was there before or came later; in the
+// backward order at once, so that one which asks before the operands have landed does. Shuffled: either, by chance.
+// Factors of 16 bits are multiplied without rounding and added up in double; the sum is cut off to a float, as tensor
+// cores do.
+#pragma once
+#include "boxes.h"
+
+namespace emulator {
+
+// A matrix in shared memory as a descriptor says (PTX ISA, wgmma, matrix descriptor).
+struct Matrix {
+    unsigned char *start;
+    bits_t leading, stride;
+    unsigned swizzle;
+    bool across;  // MN-major
+};
+
+// Descriptors have the lowest 18 bits of an address; a block's dynamic shared memory is shorter than they reach.
+inline Matrix matrix_of(Region *r, bits_t bits, bool across) {
+    constexpr bits_t REACH = 1 << 18;
+    constexpr unsigned SWIZZLES[] = {0, 128, 64, 32};
+    const bits_t first = reinterpret_cast<bits_t>(r->state.dynamic);
+    const bits_t at = first + (((bits & 0x3fff) << 4) - first & REACH - 1);
+    return {reinterpret_cast<unsigned char *>(at), (bits >> 16 & 0x3fff) << 4, (bits >> 32 & 0x3fff) << 4,
+            SWIZZLES[bits >> 62], across};
+}
+
+// Number k of row m, of so many bytes.
+inline const unsigned char *number_at(const Matrix &matrix, unsigned m, unsigned k, unsigned bytes) {
+    bits_t offset;
+    if (matrix.across) {
+        const unsigned row = matrix.swizzle / bytes;
+        offset = m / row * matrix.leading + m % row * bytes + k / 8 * matrix.stride + k % 8 * matrix.swizzle;
+    } else {
+        offset = m / 8 * matrix.stride + m % 8 * matrix.swizzle + k * bytes;
+    }
+    return swizzled(matrix.start + offset, matrix.swizzle);
+}
+
+enum Kind { HALF, BFLOAT16, TF32 };
+
+inline double number_of(const unsigned char *at, Kind kind) {
+    unsigned short narrow;
+    memcpy(&narrow, at, 2);
+    unsigned bits = static_cast<unsigned>(narrow) << 16;
+    if (kind == TF32) {
+        memcpy(&bits, at, 4);
+        bits &= ~0x1fffu;
+    }
+    float value;
+    memcpy(&value, &bits, 4);
+    if (kind != HALF) return value;
+    const unsigned exponent = narrow >> 10 & 31, fraction = narrow & 1023;
+    const double size = exponent == 31 ? (fraction ? __builtin_nan("") : __builtin_inf())
+                        : exponent ? __builtin_ldexp(1024.0 + fraction, static_cast<int>(exponent) - 25)
+                                   : __builtin_ldexp(fraction, -24);
+    return narrow & 0x8000 ? -size : size;
+}
+
+inline float cut_off(double sum) {
+    const float nearest = static_cast<float>(sum);
+    if (!(__builtin_fabs(static_cast<double>(nearest)) > __builtin_fabs(sum)) || __builtin_isinf(sum)) return nearest;
+    unsigned bits;
+    memcpy(&bits, &nearest, 4);
+    bits--;
+    float cut;
+    memcpy(&cut, &bits, 4);
+    return cut;
+}
+
+// The shape and type of wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T. False: it is none.
+inline bool shape_of(const char *instruction, unsigned &columns, unsigned &deep, Kind &kind) {
+    char first[8], second[8];
+    const int found = sscanf(instruction, "wgmma.mma_async.sync.aligned.m64n%uk%u.f32.%7[^.].%7s", &columns, &deep, first,
+                             second);
+    if (found != 4 || strcmp(first, second)) return false;
+    kind = !strcmp(first, "f16") ? HALF : !strcmp(first, "bf16") ? BFLOAT16 : TF32;
+    if (kind == TF32 && strcmp(first, "tf32")) return false;
+    return columns % 8 == 0 && columns >= 8 && columns <= 256 && deep == (kind == TF32 ? 8 : 16);
+}
+
+inline void compute(Region *r, Site site, const Product &product) {
+    constexpr unsigned ROWS = 64, MOST_COLUMNS = 256, MOST_DEEP = 16;
+    static __thread double of_a[ROWS][MOST_DEEP], of_b[MOST_DEEP][MOST_COLUMNS];
+    unsigned columns, deep, across_a = 0, across_b = 0;
+    Kind kind;
+    if (!shape_of(product.instruction, columns, deep, kind)) refuse(r, site, "the emulator has no such instruction");
+    sscanf(product.majors, ", %u, %u", &across_a, &across_b);
+    const unsigned bytes = kind == TF32 ? 4 : 2;
+    const Matrix a = matrix_of(r, product.a, across_a), b = matrix_of(r, product.b, across_b);
+    if (!a.swizzle || !b.swizzle) refuse(r, site, "the emulator reads matrices with a swizzle alone");
+    const auto read = [&](const Matrix &matrix, unsigned m, unsigned k) {
+        const unsigned char *at = number_at(matrix, m, k, bytes);
+        if (!in_shared(r, at, bytes)) refuse(r, site, "a matrix does not lie in shared memory");
+        return number_of(at, kind);
+    };
+    for (unsigned m = 0; m < ROWS; m++)
+        for (unsigned k = 0; k < deep; k++) of_a[m][k] = read(a, m, k);
+    for (unsigned k = 0; k < deep; k++)
+        for (unsigned n = 0; n < columns; n++) of_b[k][n] = read(b, n, k);
+    for (unsigned m = 0; m < ROWS; m++) {
+        double sums[MOST_COLUMNS];
+        // Of warp w, lane 4 g + t: row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2 is sum 4 j + e.
+        const unsigned lane_row = m % 8 * 4, half = m / 8 % 2;
+        float *const *threads = product.sums + m / 16 * WARP + lane_row;
+        for (unsigned n = 0; n < columns; n++)
+            sums[n] = product.adds ? threads[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] : 0;
+        for (unsigned k = 0; k < deep; k++)
+            for (unsigned n = 0; n < columns; n++) sums[n] += of_a[m][k] * of_b[k][n];
+        for (unsigned n = 0; n < columns; n++)
+            threads[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] = cut_off(sums[n]);
+    }
+}
+
+inline Warpgroup &my_warpgroup(Region *r, Site site) {
+    if (r->threads % WARPGROUP) refuse(r, site, "a block of whole warpgroups, of 128 threads, multiplies matrices");
+    return r->warpgroups[r->current / WARPGROUP];
+}
+
+inline void multiply(Site site, const char *instruction, const char *majors, float *sums, unsigned count, bits_t a,
+                     bits_t b, bool adds) {
+    Region *r = region();
+    Fiber &fiber = current(r);
+    Warpgroup &group = my_warpgroup(r, site);
+    if (fiber.product == group.next) {
+        if (group.next - group.first == MOST_PRODUCTS)
+            refuse(r, site, "more products under way than the emulator has room for");
+        Product &made = group.products[group.next++ % MOST_PRODUCTS];
+        made.instruction = instruction, made.majors = majors, made.a = a, made.b = b, made.adds = adds;
+        made.count = count, made.group = fiber.product_group, made.threads = 0, made.done = false;
+    }
+    Product &product = group.products[fiber.product++ % MOST_PRODUCTS];
+    if (product.a != a || product.b != b || product.adds != adds || product.group != fiber.product_group ||
+        product.instruction != instruction || product.count != count)
+        refuse(r, site, "the threads of a warpgroup ask for different products");
+    unsigned columns, deep;
+    Kind kind;
+    if (!product.threads && (!shape_of(instruction, columns, deep, kind) || columns / 2 != count))
+        refuse(r, site, "the instruction has another number of sums, or is none that the emulator knows");
+    product.sums[r->current % WARPGROUP] = sums;
+    const bool at_once = r->job->order == BACKWARD || (r->job->order == SHUFFLED && random_below(r, 2));
+    if (++product.threads < WARPGROUP || !at_once) return;
+    // Those asked for before it add to the same sums.
+    for (unsigned i = group.first; i < group.next; i++) {
+        Product &earlier = group.products[i % MOST_PRODUCTS];
+        if (earlier.threads < WARPGROUP) break;
+        if (!earlier.done) compute(r, site, earlier);
+        earlier.done = true;
+    }
+}
+
+inline void commit_products() { current(region()).product_group++; }
+
+inline void await_products(Site site, unsigned pending) {
+    Region *r = region();
+    Warpgroup &group = my_warpgroup(r, site);
+    const unsigned first = r->current / WARPGROUP * WARPGROUP;
+    start_waiting(r, AWAITS_PRODUCTS, site, 0);
+    for (unsigned t = first; t < first + WARPGROUP; t++) {
+        const Fiber &other = r->fibers[t];
+        if (other.status == AWAITS_PRODUCTS && other.product == group.next) continue;
+        leave(r);
+        return;
+    }
+    const unsigned groups = current(r).product_group;
+    while (group.first < group.next && group.products[group.first % MOST_PRODUCTS].group + pending < groups) {
+        Product &product = group.products[group.first++ % MOST_PRODUCTS];
+        if (!product.done) compute(r, site, product);
+    }
+    for (unsigned t = first; t < first + WARPGROUP; t++) wake(r, t);
+    r->warps[r->current / WARP].runnable &= ~(1u << r->current % WARP);  // it runs already
+}
+
+// A block that ends before its products were waited for.
+inline bool no_product_is_under_way(Region *r) {
+    for (unsigned i = 0; i * WARPGROUP < r->threads; i++) {
+        const Warpgroup &group = r->warpgroups[i];
+        if (group.first == group.next) continue;
+        describe(r, "%u products are asked for, and nobody waits for them", group.next - group.first);
+        r->error->kind = 2;
+        return false;
+    }
+    return true;
+}
+
+}  // namespace emulator
