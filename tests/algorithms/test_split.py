@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,12 @@ from tests.algorithms.split_inputs import KINDS, split_inputs
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
+from convforge.algorithms import find
 from convforge.algorithms.implicit_gemm.split import SplitFilters
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
-from convforge.backends.runtime import LaunchInfo, upload_weights
+from convforge.backends.runtime import upload_weights
+from convforge.check import make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.conv2d import FILTER_LAYOUTS
 
@@ -131,49 +132,27 @@ def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     pytest.fail(f"{fault}: nobody noticed")
 
 
-PRODUCTS = Path(__file__).with_name("split_products.cu")
-
-
-class _Products(ctypes.Structure):
-    _fields_ = (("a", ctypes.c_void_p), ("b", ctypes.c_void_p), ("sums", ctypes.c_void_p), ("rows", ctypes.c_int))
+METHOD: Any = find("conv2d", "emulator", "implicit_gemm_split")
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "positive", "binades", "wide", "integers", "cancelling"])
 def test_sums_of_split_products_are_as_good_as_of_floats(kind: str) -> None:
     """The RMS error of three products, added up each 32, is below that of one multiply-add after the other."""
-    rng = np.random.default_rng(3)
-    rows, count = 256, 576
-    a, b = rng.standard_normal((2, rows, count))
-    if kind == "relu":
-        a = np.maximum(a, 0)
-    elif kind == "positive":
-        a, b = np.abs(a), np.abs(b)
-    elif kind == "binades":
-        a, b = a * 2.0 ** rng.integers(-14, 1, a.shape), b * 2.0 ** rng.integers(-14, 1, b.shape)
-    elif kind == "wide":
-        a, b = a * 2.0 ** rng.integers(-60, 60, (rows, 1)), b * 2.0 ** rng.integers(-60, 60, (rows, 1))
-    elif kind == "integers":
-        a, b = rng.integers(-1000, 1000, a.shape).astype(float), rng.integers(-8, 8, b.shape).astype(float)
-    elif kind == "cancelling":
-        a[:, 1::2], b[:, 1::2] = a[:, ::2] * (1 + 2.0**-20), -b[:, ::2]
-        order = rng.permutation(count)
-        a, b = np.ascontiguousarray(a[:, order]), np.ascontiguousarray(b[:, order])
-    a, b = a.astype(np.float32), b.astype(np.float32)
+    problem: Any = parse_problem("n1c64h8w8_k64r3s3_p1_f32_nhwc")
+    inputs: Any = make_inputs(problem, "integers") if kind == "integers" else split_inputs(problem, kind)
+    order = np.random.default_rng(3).permutation(64)  # pairs that cancel do not stand side by side
+    inputs = dataclasses.replace(inputs, x=inputs.x[..., order].copy(), w=inputs.w[:, order].copy())
     runtime = EmulatorRuntime()
-    kernel = runtime.compile(
-        KernelSource(str(PRODUCTS), "split_products", (f"constexpr int COUNT = {count};",), _Products, "Products")
-    )
-    there = [runtime.upload(array) for array in (a, b, np.zeros(rows, np.float32))]
-    args = _Products(*(array.__array_interface__["data"][0] for array in there), rows)
-    runtime.launch(kernel, LaunchInfo("split_products", (rows // 32,), (32,)), args, None)
-    sums = np.asarray(runtime.download(there[2])).astype(np.float64)
-    exact = (a.astype(np.float64) * b).sum(1)
-    loop = np.zeros(rows, np.float32)
-    for i in range(count):
-        loop = (loop.astype(np.float64) + a[:, i].astype(np.float64) * b[:, i]).astype(np.float32)
-    size = np.sqrt(np.square(a.astype(np.float64) * b).sum(1))
-    ours, theirs = (np.sqrt(np.mean(np.square((found - exact) / size))) for found in (sums, loop))
+    plan = METHOD.plan(problem, METHOD.configs(problem, runtime.facts)[0], runtime)
+    out = runtime.empty(problem.out_shape, "float32")
+    plan(plan.buffers(runtime.upload(inputs.x), plan.prepare(runtime.upload(inputs.w)), {}, out))
+    exact, size, loop = (np.zeros(problem.out_shape) for _ in range(3))
+    padded = np.pad(inputs.x, ((0, 0), (1, 1), (1, 1), (0, 0))).astype(np.float64)
+    for r, s, c in np.ndindex(3, 3, 64):
+        products = padded[:, r : r + 8, s : s + 8, c, None] * inputs.w[:, c, r, s].astype(np.float64)
+        exact, size, loop = exact + products, size + products**2, (loop + products).astype(np.float32)
     if kind == "integers":
-        assert np.array_equal(sums, exact)
+        assert np.array_equal(runtime.download(out), exact)
     else:
+        ours, theirs = (np.sqrt(np.mean((found - exact) ** 2 / size)) for found in (runtime.download(out), loop))
         assert ours < theirs, f"{ours:.2e} beside {theirs:.2e}"

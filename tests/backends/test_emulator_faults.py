@@ -197,8 +197,9 @@ def test_a_box_lands_when_somebody_waits_for_it(order: tuple[str, int], tmp_path
         ({"box": (260, 2, 1)}, "a box has 1 to 256 elements along axis 0; got 260"),
         ({"sizes": (64, 0, 1)}, "1 to 2.32 - 1 elements along axis 1; got 0"),
         ({"element": "u24"}, "element='u24' is unknown; choose one of u8, "),
-        ({"swizzle": 32}, "plain boxes of three axes alone"),
-        ({"steps": (1, 2, 1)}, "plain boxes of three axes alone"),
+        ({"swizzle": 48}, "swizzle=48 must be one of 0, 32, 64, 128"),
+        ({"box": (16, 2, 1), "swizzle": 32}, "a row of a box has at most the 32 bytes of its swizzle; got 64"),
+        ({"steps": (1, 9, 1)}, "steps are one number from 1 to 8 for each axis"),
     ],
 )
 def test_maps_that_no_gpu_takes(change: dict[str, Any], message: str) -> None:

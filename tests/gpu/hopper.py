@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.gpu.present import gpu
 from convforge.algorithms import find
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda import why_absent
-from convforge.backends.emulator import emulator_runtime
+from convforge.backends.emulator import EmulatorRuntime
 
 NUMBER = 90
 
@@ -24,9 +25,21 @@ def is_gpu() -> bool:
     return why_absent() is None and Architecture.parse(gpu().facts.architecture).number == NUMBER
 
 
+class FewCores(EmulatorRuntime):
+    """The emulator as on a machine of so many cores that some problems have more tiles than it has, and some fewer.
+
+    Threads run, and what is asynchronous is computed, in random order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("shuffled")
+        self.facts = replace(self.facts, cores=12)
+
+
+@cache
 def hopper() -> Any:
-    """The runtime. The emulator takes threads, and computes what is asynchronous, in random order."""
-    return gpu() if is_gpu() else emulator_runtime("shuffled")
+    """The runtime."""
+    return gpu() if is_gpu() else FewCores()
 
 
 def method_of(operation: str, name: str) -> Any:
@@ -40,6 +53,9 @@ def some(configs: Sequence[Any], count: int) -> list[Any]:
         return list(dict.fromkeys((configs[0], configs[-1])))
     return list(configs[:: max(1, len(configs) // count)])
 
+
+# A size with several tiles for each multiprocessor.
+MANY_TILES = "m2048n2312k72" if is_gpu() else "m520n712k72"
 
 needs_hopper = [] if is_gpu() else [needs_emulator]
 on_gpu_alone = pytest.mark.skipif(not is_gpu(), reason="needs a GPU of compute capability 9.0")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import MANY_TILES, hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.judged import judge_of
 
 import convforge
@@ -20,7 +20,7 @@ pytestmark = needs_hopper
 
 # One pixel; less than a tile; ragged in every way; whole tiles; many steps; several tiles for each SM; few filters.
 SIZES = (
-    "m1n1k32", "m8n8k32", "m1n130k64", "m203n331k137", "m200n328k136", "m512n192k320", "m72n64k2056", "m2048n2312k72",
+    "m1n1k32", "m8n8k32", "m1n130k64", "m203n331k137", "m200n328k136", "m512n192k320", "m72n64k2056", MANY_TILES,
     "m5000n3k100",
 )  # fmt: skip
 TRANSPOSES = ("", "_ta", "_tb", "_ta_tb")

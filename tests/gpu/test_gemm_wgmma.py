@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.planted import Fault
-from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import MANY_TILES, hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
 from tests.judged import judge_of
 
@@ -22,7 +22,7 @@ METHOD: Any = method_of("gemm", "gemm_wgmma")
 pytestmark = needs_hopper
 
 # One tile and less; ragged in every way; whole boxes; many steps; several tiles for each SM.
-SIZES = ("m8n8k8", "m200n328k136", "m512n192k320", "m72n64k2056", "m2048n2312k72")
+SIZES = ("m8n8k8", "m200n328k136", "m512n192k320", "m72n64k2056", MANY_TILES)
 TRANSPOSES = ("", "_ta", "_tb", "_ta_tb")
 PROBLEMS = [f"{size}{way}_{kind}" for size in SIZES for way in TRANSPOSES for kind in ("f16", "bf16")]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.gpu.present import gpu, need_gpu
 from tests.judged import allowed, judge_of, named
-from tests.on_device import GPUS_ALONE, takes
+from tests.on_device import takes
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.check import check_plan
@@ -58,7 +58,10 @@ def test_a_row_of_more_blocks_than_65535() -> None:
         assert verdict.ok, verdict.message
 
 
-OTHERS = ("depthwise_rows", "depthwise_mma", "depthwise_batch", *GPUS_ALONE)
+OTHERS = (
+    "depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_tf32",
+    "implicit_gemm_split",
+)  # fmt: skip
 
 
 @pytest.mark.large

@@ -1,4 +1,4 @@
-"""Maps of arrays in both modes, as the tensor memory accelerator reads them: several in a struct, swizzled, tiny."""
+"""Maps of arrays in both modes, where hopper.py says: several in a struct, swizzled, tiny."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.present import gpu, need_gpu
+from tests.gpu.hopper import hopper, needs_hopper
 
-from convforge.backends.architecture import Architecture
+from convforge.algorithms.include.conv import address
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap, TiledMap, im2col_of
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.structs import MapField, struct_with_maps
 
-need_gpu()
-if Architecture.parse(gpu().facts.architecture).number < 90:
-    pytest.skip("the tensor memory accelerator came with sm_90", allow_module_level=True)
+pytestmark = needs_hopper
 
 KERNEL = """
-#include "bulk.cuh"
+#include "tensor_copies.cuh"
 struct Bring {
     int c, w, h, n, off_w, off_h, bytes;
     Map other;
@@ -37,11 +35,7 @@ extern "C" __global__ void bring(const __grid_constant__ Bring args) {
         init_barrier(&bar);
         barriers_are_there();
         expect_bytes(&bar, args.bytes);
-        asm volatile(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.MODE.mbarrier::complete_tx::bytes [%0], "
-            "[%1, {%2, %3, %4, %5}], [%6]OFFSETS;" ::"r"(shared_address(tile)), "l"(&args.map), "r"(args.c),
-            "r"(args.w), "r"(args.h), "r"(args.n), "r"(shared_address(&bar)), "h"(static_cast<short>(args.off_w)),
-            "h"(static_cast<short>(args.off_h)) : "memory");
+        COPY;
     }
     __syncthreads();
     await_bytes(&bar, 0);
@@ -57,17 +51,18 @@ PAGE = {"float16": "f16", "float32": "f32", "uint8": "u8"}
 
 def brought(seen: AnyMap, rows: int, row_bytes: int, at: tuple[int, ...], offsets: tuple[int, int], tmp: Path) -> Any:
     """The bytes that one copy brings, (rows, bytes of a row), where a swizzle put them back in order."""
-    mode = ("tile", "") if isinstance(seen, TiledMap) else ("im2col", ", {%7, %8}")
+    name, offset = ("copy_box", "") if isinstance(seen, TiledMap) else ("copy_pixels", "args.off_w, args.off_h, ")
+    copy = f"{name}(tile, args.map, args.c, args.w, args.h, args.n, {offset}&bar)"
     path = tmp / "bring.cu"
-    path.write_text(KERNEL.replace("MODE", mode[0]).replace("OFFSETS", mode[1]), encoding="utf-8")
-    runtime = gpu()
+    path.write_text(KERNEL.replace("COPY", copy), encoding="utf-8")
+    runtime = hopper()
     kernel = runtime.compile(KernelSource(str(path), "bring", (), STRUCT, "Bring"))
     nbytes = rows * row_bytes
     out = runtime.empty((nbytes,), np.uint8)
     args = STRUCT(*at, *offsets, nbytes)
     assert seen.refusal() is None
     args.put_map("map", seen, runtime.tensor_map(seen))
-    args.out = out.address
+    args.out = address(out)
     runtime.launch(kernel, LaunchInfo("bring", (1,), (128,), nbytes + 1024), args)
     runtime.synchronize()
     found = runtime.download(out).reshape(rows, row_bytes // 16, 16)
@@ -89,9 +84,9 @@ def test_tiles_of_four_axes(size: tuple[int, int, int], dtype: str, swizzle: int
     n, h, w = size
     c = 128 // np.dtype(dtype).itemsize
     x = picture(n, h, w, c, dtype)
-    there = gpu().upload(x)
+    there = hopper().upload(x)
     strides = tuple(x.strides[axis] for axis in (2, 1, 0))
-    seen = TiledMap(there.address, PAGE[dtype], (c, w, h, n), strides, (c, 8, 4, 1), swizzle=swizzle)
+    seen = TiledMap(address(there), PAGE[dtype], (c, w, h, n), strides, (c, 8, 4, 1), swizzle=swizzle)
     for at in ((0, 0, 0, 0), (0, -2, -1, n - 1), (0, w - 1, h - 2, 0)):
         found = brought(seen, 32, 128, at, (0, 0), tmp_path).reshape(4, 8, 128).view(dtype)
         padded = np.pad(x[at[3]], ((8, 8), (16, 16), (0, 0)))
@@ -108,9 +103,9 @@ def test_im2col_goes_across_rows_and_pictures(
     n, h, w = size
     c = 32 if swizzle == 64 else 64
     x = picture(n, h, w, c, "float16")
-    there = gpu().upload(x)
+    there = hopper().upload(x)
     padding = ((1, 1), (dilation[1], dilation[1]))
-    seen = im2col_of(there.address, "f16", (c, w, h, n), padding=padding, taps=(3, 3), channels=c, pixels=64,
+    seen = im2col_of(address(there), "f16", (c, w, h, n), padding=padding, taps=(3, 3), channels=c, pixels=64,
                      stride=stride, dilation=dilation, swizzle=swizzle)  # fmt: skip
     q = (w + 2 - 2 * dilation[0] - 1) // stride[0] + 1
     p = (h + 2 * padding[1][0] - 2 * dilation[1] - 1) // stride[1] + 1

@@ -79,6 +79,15 @@ UNSEEN inline void store_box(Site site, const void *map, const void *shared, con
     emulator_recorder.plain->store_box(site, map, shared, to, axes);
 }
 
+// A product of a warpgroup reads both operands once: a thread counts as one load of its share.
+UNSEEN inline void multiply(Site site, const char *instruction, const char *majors, float *sums, unsigned count,
+                            bits_t a, bits_t b, bool adds) {
+    constexpr unsigned ROWS = 64, ROW_BYTES = 32, THREADS = 128;
+    emulator_recorder.shared_reads++;
+    emulator_recorder.shared_bytes_read += (ROWS + 2 * count) * ROW_BYTES / THREADS;
+    emulator_recorder.plain->multiply(site, instruction, majors, sums, count, a, b, adds);
+}
+
 // Before a thread's first instruction: the scheduler sets its services anew for every launch.
 UNSEEN inline void begin_thread() {
     Recorder &r = emulator_recorder;
@@ -88,6 +97,7 @@ UNSEEN inline void begin_thread() {
     r.services.copy = copy;
     r.services.copy_box = copy_box;
     r.services.store_box = store_box;
+    r.services.multiply = multiply;
     here()->services = &r.services;
 }
 
@@ -119,6 +129,20 @@ __attribute__((used)) UNSEEN inline void __tsan_read_range(void *at, emulator::b
 __attribute__((used)) UNSEEN inline void __tsan_write_range(void *at, emulator::bits_t bytes) {
     emulator::note(emulator::number(at), bytes, true);
 }
+// An atomic operation of the emulator (atomics.h) loads a cell, and puts the new value where the old one still is.
+#define ATOMIC(bits, type)                                                                                             \
+    __attribute__((used)) UNSEEN inline type __tsan_atomic##bits##_load(const volatile type *at, int) {                \
+        emulator::note(emulator::number(const_cast<const type *>(at)), sizeof(type), false);                           \
+        return __atomic_load_n(at, __ATOMIC_RELAXED);                                                                  \
+    }                                                                                                                  \
+    __attribute__((used)) UNSEEN inline bool __tsan_atomic##bits##_compare_exchange_strong(                            \
+        volatile type *at, type *expected, type value, int, int) {                                                     \
+        emulator::note(emulator::number(const_cast<const type *>(at)), sizeof(type), true);                            \
+        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);            \
+    }
+ATOMIC(32, unsigned)
+ATOMIC(64, unsigned long long)
+#undef ATOMIC
 __attribute__((used)) UNSEEN inline void __tsan_init() {}
 __attribute__((used)) UNSEEN inline void __tsan_func_entry(void *) {}
 __attribute__((used)) UNSEEN inline void __tsan_func_exit() {}

@@ -7,9 +7,9 @@ what the kernel's source does, access by access; a GPU's compiler may keep more 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ _FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vect
 # Of one launch: 24 bytes each.
 MOST_ACCESSES = 1 << 23
 
+# Grids that are as large as the device, so that they are drawn the same everywhere.
+CORES = 2
+
 # struct Access of recorder.h.
 ACCESS = np.dtype([("address", "u8"), ("block", "u4"), ("thread", "u4"), ("bytes", "u4"), ("is_write", "u4")])
 
@@ -46,7 +49,7 @@ class _Recorder(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SharedUse:
     """Accesses to shared memory by all threads of a launch, and their bytes."""
 
@@ -56,7 +59,7 @@ class SharedUse:
     bytes_written: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TracedLaunch:
     """What the threads of one launch did.
 
@@ -85,6 +88,7 @@ class TracingRuntime(EmulatorRuntime):
         if (reason := why_absent()) is not None:
             raise EmulatorUnavailable(reason)
         super().__init__()
+        self.facts = dataclasses.replace(self.facts, cores=CORES)
         self.launches: list[TracedLaunch] = []
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:

@@ -172,7 +172,7 @@ class OnTensorCores(DeviceConvolution[C]):
             if shares is not None:
                 buffers = {**buffers, "out": shares.array(buffers)}
             arrays = {**buffers["w"].tensors, "x": buffers["x"], "out": buffers["out"]}
-            for name, (make, which) in used.items():
+            for name, (make, which) in used.items() if shape.tiles else ():
                 array = arrays[which]
                 lies = make(address(array), tuple(array.strides))
                 if lies is None or lies.refusal() is not None:

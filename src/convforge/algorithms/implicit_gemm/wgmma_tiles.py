@@ -228,7 +228,7 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
     row, held = row_of(config), filters_held(problem, config, row_channels(problem, config))
     rings = config.pixel_stages * -(-rows * row // 1024) * 1024 + held * filters * row
     results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
-    return rings + 2 * results + 1024
+    return -(-(rings + 2 * results) // 1024) * 1024 + 1024
 
 
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
@@ -318,7 +318,8 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
     if not config.patch and pixels > MOST_PIXELS:
         return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
     if not config.patch:
-        fault = im2col_map(problem, config, 0, _dense(problem), element_of(problem.x_dtype)).refusal()
+        some = problem.replace(n=max(problem.n, 1))  # of no picture nothing is brought
+        fault = im2col_map(some, config, 0, _dense(some), element_of(problem.x_dtype)).refusal()
         if fault is not None:
             return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
     return None

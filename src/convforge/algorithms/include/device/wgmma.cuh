@@ -19,6 +19,7 @@
 // SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, which of A and B are MN-major.
 #pragma once
 #include "device.cuh"
+#include "types.cuh"
 
 constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows
 
