@@ -26,7 +26,10 @@ struct alignas(64) Map {
 extern __shared__ __align__(128) unsigned char boxes_in_shared_memory[];
 #define BOX_SHARED(type, name) type *const name = reinterpret_cast<type *>(boxes_in_shared_memory)
 
-__device__ inline void init_barrier(unsigned long long *bar, int arrivals = 1) {
+__device__ inline void init_barrier(unsigned long long *bar) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
+}
+__device__ inline void init_barrier(unsigned long long *bar, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 }
 __device__ inline void barriers_are_there() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
