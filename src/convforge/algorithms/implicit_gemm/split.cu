@@ -274,7 +274,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
             const float *downs = bars.down[pixels.stage], down = downs[0];
             plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
-#pragma unroll
+#pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
                 const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
                 if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);

@@ -169,7 +169,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         int filters_before = -1, pixels_before = -1;  // stages that products under way may still read
         for (int slice = 0; slice < SLICES; slice++) {
-#pragma unroll
+#pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS; tap++) {
                 const int step = slice * TAPS + tap, stage = RESIDENT ? step : filters.stage;
                 if (!PATCH || tap == 0) await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);

@@ -24,6 +24,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     row_pitch,
     rows_map,
     shared_bytes,
+    shorter_rows,
     smallest,
     whole_groups,
 )
@@ -86,7 +87,8 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         """See :class:`OnTensorCores`."""
         fit = dict.fromkeys(fitting(problem, facts))
-        return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+        found = sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+        return [*found[:1], *shorter_rows(problem, found, facts), *found[1:]]
 
     def smallest(self, problem: Conv2dProblem) -> WgmmaConfig:
         """See :class:`OnTensorCores`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from convforge.algorithms.contract import Config
@@ -17,6 +17,9 @@ from convforge.problem.types import itemsize
 # Bytes of a row of channels, which is a step of one tap; of it, bytes of a product. Columns of outputs that a patch
 # serves: TILE_W of wgmma.cu.
 ROW_BYTES, PRODUCT_BYTES, TILE_W = 128, 32, 8
+
+# Bytes that a row may have where channels take no more, and how many configs are tried with shorter rows.
+ROWS, SHORTER = (32, 64, ROW_BYTES), 3
 
 # Columns of a product that are tried, multiples of 16 up to 256; those before them where a group has so few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
@@ -286,7 +289,7 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
     if not config.turned and must_turn(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
     few = problem.c_per_group * itemsize(problem.x_dtype)
-    if config.row_bytes not in (32, 64, ROW_BYTES) or (config.row_bytes < ROW_BYTES and few > config.row_bytes):
+    if config.row_bytes not in ROWS or (config.row_bytes < ROW_BYTES and few > config.row_bytes):
         return Reason(
             "a row of {bytes} bytes does not hold {count} bytes of channels", bytes=config.row_bytes, count=few
         )
@@ -363,6 +366,14 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]
                 if config_refusal(problem, config, facts) is None:
                     yield config
                     break
+
+
+def shorter_rows(problem: Conv2dProblem, configs: Sequence[WgmmaConfig], facts: DeviceFacts) -> list[WgmmaConfig]:
+    """The first configs with the shortest rows that hold all channels, for a search: they load less, and hold more."""
+    nbytes = problem.c_per_group * itemsize(problem.x_dtype)
+    row = next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
+    others = [replace(config, row_bytes=row) for config in configs[:SHORTER] if row < ROW_BYTES]
+    return [config for config in others if config_refusal(problem, config, facts) is None]
 
 
 def row_pitch(problem: Conv2dProblem, channels: int) -> int:

@@ -32,6 +32,8 @@ constexpr int TAPS = R * S, SLICES = (ALL_SLICES + SPLIT_K - 1) / SPLIT_K, STEPS
 constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
 static_assert(SPLIT_K == 1 || GROUPS == 1, "a share's last channels would be those of the next group");
 constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
+// Taps that code is unrolled for: all 81 of a 9x9 filter would compile for a minute.
+constexpr int TAPS_AT_ONCE = TAPS <= 9 ? TAPS : 3;
 constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
 // Products of a row, each of 32 bytes of it. Where one row has all channels of a group, what follows is not multiplied.
 constexpr int PRODUCT_BYTES = 32, LONGEST = ALL_SLICES > 1 ? ROW_BYTES : C_GROUP * NUMBER_BYTES;
