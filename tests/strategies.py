@@ -59,18 +59,21 @@ def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
 
 
 @st.composite
-def conv2d_problems(draw: Any, largest: int = 12, epilogues: bool = True, dtypes: Any = None) -> Conv2dProblem:
-    """Any valid convolution of at most `largest` pixels a side."""
+def conv2d_problems(
+    draw: Any, largest: int = 12, epilogues: bool = True, dtypes: Any = None, channels: Any = None
+) -> Conv2dProblem:
+    """Any valid convolution of at most `largest` pixels a side; `channels` of a group, and filters, 1 to 4."""
     chosen = draw(st.sampled_from(DTYPES if dtypes is None else dtypes))
     size = st.integers(1, largest)
     small = st.integers(1, 4)
+    counts = small if channels is None else channels
     groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
     mode = draw(st.sampled_from(list(PADDING_MODES)))
     pads = st.integers(0, 5)
     value = float(draw(st.integers(0, 3))) if mode == "constant" else 0.0
     fields: dict[str, Any] = {
-        "n": draw(st.sampled_from([1, 1, 2, 3, 0])), "c": groups * draw(small), "h": draw(size), "w": draw(size),
-        "k": groups * draw(small), "r": draw(st.integers(1, 5)), "s": draw(st.integers(1, 5)),
+        "n": draw(st.sampled_from([1, 1, 2, 3, 0])), "c": groups * draw(counts), "h": draw(size), "w": draw(size),
+        "k": groups * draw(counts), "r": draw(st.integers(1, 5)), "s": draw(st.integers(1, 5)),
         "stride": (draw(small), draw(small)), "padding": (draw(pads), draw(pads), draw(pads), draw(pads)),
         "dilation": draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3)])), "groups": groups, "padding_mode": mode,
         "padding_value": value, "mode": draw(st.sampled_from(["cross-correlation", "convolution"])),

@@ -40,7 +40,7 @@ struct Box {
     Corner from;
 };
 
-constexpr unsigned MOST_BYTE_BARRIERS = 64, MOST_BOXES = 32;
+constexpr unsigned MOST_BYTE_BARRIERS = 128, MOST_BOXES = 32;
 
 // A barrier that counts arrivals and bytes, and its phase that is under way.
 struct ByteBarrier {
