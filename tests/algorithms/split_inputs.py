@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+from tests.judged import judge_of
 
-from convforge.check import Inputs, make_inputs
-from convforge.problem import Conv2dProblem
+from convforge.check import Inputs, Judge, make_inputs
+from convforge.problem import Conv2dProblem, parse_problem
 
 # Kind -> what is in x and in w. Where they cannot be split, a tile or a filter is computed from its floats.
 KINDS: dict[str, str] = {
@@ -84,3 +86,12 @@ def split_inputs(problem: Conv2dProblem, kind: str, seed: int = 0) -> Inputs:
     pixels = x.astype(np.float32)
     pixels = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1) if near else pixels)
     return replace(made, x=pixels, w=w.astype(np.float32), kind="given")
+
+
+@cache
+def split_judge(text: str, kind: str) -> Judge:
+    """The judge of a problem's inputs, of one of :data:`KINDS` or of the kinds of the checks."""
+    if kind == "normal" or kind not in KINDS:
+        return judge_of(text, kind)
+    problem: Any = parse_problem(text)
+    return Judge(problem, split_inputs(problem, kind))

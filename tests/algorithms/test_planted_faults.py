@@ -20,8 +20,7 @@ from tests.algorithms.faults_split import FILTER_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
 from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
-from tests.algorithms.split_inputs import KINDS as SPLIT_KINDS
-from tests.algorithms.split_inputs import split_inputs
+from tests.algorithms.split_inputs import split_judge
 from tests.backends.emulated import needs_emulator
 from tests.judged import judge_of
 
@@ -30,7 +29,7 @@ from convforge.algorithms.gemm.by_convolution import ByConvolution
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.emulator.library import EmulatorKernel
 from convforge.backends.kernel import HEADERS, PACKAGE, KernelSource, included
-from convforge.check import Judge, check_nan_spread, check_plan
+from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
 ALGORITHMS = PACKAGE / "algorithms"
@@ -86,15 +85,6 @@ class Faulty(OneCore):
         return super().compile(dataclasses.replace(kernel, path=str(copy)))
 
 
-@cache
-def judge_for(run: Run) -> Judge:
-    """The judge of a run, whose inputs are of a kind of the checks or of split_inputs.py."""
-    problem: Any = parse_problem(run.problem)
-    if run.kind in set(SPLIT_KINDS) - {"normal"}:
-        return Judge(problem, split_inputs(problem, run.kind))
-    return judge_of(run.problem, run.kind)
-
-
 def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
     """What the emulator or the check has to say of a run; None where it is right."""
     problem = parse_problem(run.problem)
@@ -106,7 +96,7 @@ def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
             return what_is_wrong_ahead(plan, run)
         if run.kind == "factors":
             return what_is_wrong_with_factors(plan)
-        verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, judge_for(run))
+        verdict = check_nan_spread(plan) if run.kind == "nan" else check_plan(plan, split_judge(run.problem, run.kind))
     except EmulatorError as error:
         return str(error)
     return None if verdict.ok else verdict.message
@@ -143,7 +133,18 @@ def what_is_wrong_without(run: Run, order: str) -> str | None:
     return what_is_wrong(run, OneCore(order))
 
 
-# Of the kernels of Hopper, of which a GPU must notice them too.
+def check_that_it_is_noticed(fault: Fault, folder: Path) -> None:
+    """The kernel is right as it is; with the fault it is wrong in some order of the threads."""
+    for order in ORDERS:
+        assert what_is_wrong_without(fault.run, order) is None
+        runtime = Faulty(fault, folder, order)
+        if what_is_wrong(fault.run, runtime) is not None:
+            assert runtime.planted
+            return
+    pytest.fail(f"{fault}: nobody noticed, in any order of the threads")
+
+
+# Of the kernels of Hopper. A GPU must notice these too, in tests/gpu.
 HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 
 
@@ -151,19 +152,13 @@ HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=str)
 def test_a_fault_planted_for_hopper_is_noticed(fault: Fault, tmp_path: Path) -> None:
-    test_a_planted_fault_is_noticed(fault, tmp_path)
+    check_that_it_is_noticed(fault, tmp_path)
 
 
 @needs_emulator
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
-    for order in ORDERS:
-        assert what_is_wrong_without(fault.run, order) is None
-        runtime = Faulty(fault, tmp_path, order)
-        if what_is_wrong(fault.run, runtime) is not None:
-            assert runtime.planted
-            return
-    pytest.fail(f"{fault}: nobody noticed, in any order of the threads")
+    check_that_it_is_noticed(fault, tmp_path)
 
 
 def test_every_kernel_has_a_fault() -> None:

@@ -1,4 +1,4 @@
-"""gemm_split and gemm_tf32, where hopper.py says: transposes, numbers out of reach, arrays with gaps, NaN."""
+"""gemm_split and gemm_tf32 on a GPU or the emulator: transposes, numbers out of reach, gaps, NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gemm_wgmma, where hopper.py says: every config in all four transposes, arrays with gaps, equal bits, NaN, faults."""
+"""gemm_wgmma on a GPU or the emulator: every config in all four transposes, gaps, equal bits, NaN, faults."""
 
 from __future__ import annotations
 

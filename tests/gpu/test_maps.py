@@ -1,4 +1,4 @@
-"""Maps of arrays in both modes, where hopper.py says: several in a struct, swizzled, tiny."""
+"""Maps of arrays in both modes, on a GPU or the emulator: several in a struct, swizzled, tiny."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""implicit_gemm_split, where hopper.py says: configs, inputs that 16 bits hold badly, batches, gaps, faults."""
+"""implicit_gemm_split on a GPU or the emulator: configs, numbers that 16 bits hold badly, batches, gaps, faults."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_split import SPLIT_FAULTS
 from tests.algorithms.planted import Fault
-from tests.algorithms.split_inputs import KINDS, split_inputs
+from tests.algorithms.split_inputs import KINDS, split_inputs, split_judge
 from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
-from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
-from convforge.check import Judge, check_nan_spread, check_plan
+from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_split")
@@ -46,18 +44,12 @@ def configs(text: str) -> list[SplitConfig]:
     return [*found, *(replace(config, turned=True) for config in found[:2] if not config.turned)]
 
 
-@cache
-def judge(text: str, kind: str) -> Judge:
-    problem: Any = parse_problem(text)
-    return judge_of(text, kind) if kind in ("normal", "integers") else Judge(problem, split_inputs(problem, kind))
-
-
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_config_is_right(text: str, kind: str) -> None:
     for config in configs(text):
-        verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), judge(text, kind))
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), split_judge(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
@@ -77,7 +69,7 @@ def test_inputs_that_halves_hold_badly(text: str, kind: str) -> None:
     inputs, runtime = split_inputs(problem, kind), hopper()
     for config in configs(text)[::2]:
         plan = METHOD.plan(problem, config, runtime)
-        verdict = check_plan(plan, judge(text, kind))
+        verdict = check_plan(plan, split_judge(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
         prepared = plan.prepare(runtime.upload(inputs.w))
         plan(plan.buffers(runtime.upload(inputs.x), prepared, {}, runtime.empty(problem.out_shape, problem.out_dtype)))
@@ -146,7 +138,7 @@ def test_a_nan_reaches_the_outputs_that_see_it(text: str) -> None:
 @on_gpu_alone
 @pytest.mark.parametrize("fault", SPLIT_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
-    check_that_it_is_noticed(METHOD, fault, judge(fault.run.problem, fault.run.kind), tmp_path)
+    check_that_it_is_noticed(METHOD, fault, split_judge(fault.run.problem, fault.run.kind), tmp_path)
 
 
 @on_gpu_alone

@@ -1,4 +1,4 @@
-"""implicit_gemm_wgmma and implicit_gemm_tf32, where hopper.py says: configs, gaps, bits, faults."""
+"""implicit_gemm_wgmma and implicit_gemm_tf32 on a GPU or the emulator: configs, gaps, equal bits, faults."""
 
 from __future__ import annotations
 

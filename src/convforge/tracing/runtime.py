@@ -30,7 +30,7 @@ _FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vect
 # Of one launch: 24 bytes each.
 MOST_ACCESSES = 1 << 23
 
-# Grids that are as large as the device, so that they are drawn the same everywhere.
+# Multiprocessors that grids are made for: the same on every machine, so that pictures are the same, too.
 CORES = 2
 
 # struct Access of recorder.h.

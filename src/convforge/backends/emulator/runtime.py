@@ -211,7 +211,7 @@ class EmulatorRuntime:
         Raises
         ------
         EmulatorError
-            No GPU could see the array so, or the emulator has no such boxes.
+            No GPU could see the array so, or it is read in im2col mode and has not four axes.
         """
         if (reason := seen.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)

@@ -1,9 +1,10 @@
 // Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread.
 //
 // A CUDA thread runs until it returns or waits: at a barrier, in an operation of its warp, for bytes or for products of
-// its warpgroup. Then the next one runs. Warps are taken one after the other, each until all its lanes have returned or wait at the barrier; the
-// order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier, and it
-// opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or another.
+// its warpgroup. Then the next one runs. Warps are taken one after the other, each until all its lanes have returned or
+// wait; the order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier,
+// and it opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or
+// another.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -281,7 +282,8 @@ static bool run_block(Region *r) {
     for (unsigned t = 0; t < r->threads; t++) {
         Fiber &fiber = r->fibers[t];
         fiber.status = NEW;
-        fiber.copy_count = fiber.group = fiber.product = fiber.product_group = fiber.store_count = fiber.store_group = 0;
+        fiber.copy_count = fiber.group = fiber.product = fiber.product_group = 0;
+        fiber.store_count = fiber.store_group = 0;
     }
     for (unsigned i = 0; i * WARPGROUP < r->threads; i++) r->warpgroups[i].first = r->warpgroups[i].next = 0;
     for (unsigned w = 0; w < warps; w++) {
@@ -310,7 +312,8 @@ static bool run_block(Region *r) {
         r->error->kind = 2;
         return false;
     }
-    return nothing_is_under_way(r) && no_product_is_under_way(r) && around_is_poison(r, r->shared_page, r->state.dynamic) &&
+    return nothing_is_under_way(r) && no_product_is_under_way(r) &&
+           around_is_poison(r, r->shared_page, r->state.dynamic) &&
            around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
 }
 
