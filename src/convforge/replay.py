@@ -390,7 +390,7 @@ class _StandIns:
 
 
 def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:
-    """All launches of steps in order, each with its struct; None where a step is more than a launch."""
+    """The launches that steps make on these buffers, each with its struct; None where a step is more than a launch."""
     found: list[tuple[Launch, Any]] = []
     for step in steps:
         if not isinstance(step, Launch):
@@ -402,9 +402,7 @@ def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]]
         elif step.otherwise is not None:
             plan = step.otherwise()
             instead = None if plan.workspace_bytes else _filled(plan.steps, buffers)
-            if instead is None:
-                return None
-            found += instead
+            return None if instead is None else [*found, *instead]
     return found
 
 

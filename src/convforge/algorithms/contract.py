@@ -26,6 +26,7 @@ from convforge.algorithms.steps import (
     Single,
     Step,
     nothing_to_prepare,
+    run_in_order,
 )  # fmt: skip
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -215,8 +216,7 @@ class Plan:
     def execute(self, buffers: Buffers, stream: Any = None) -> None:
         """Run the steps on buffers that are already in place."""
         with self._no_fork():
-            for step in self.steps:
-                step.run(buffers, stream)
+            run_in_order(self.steps, buffers, stream)
 
     @property
     def preparation(self) -> Preparation | None:

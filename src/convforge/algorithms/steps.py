@@ -70,7 +70,8 @@ class Launch:
     least_bytes : int or None
         Bytes that it must move if it reads and writes everything once; None where nothing is said.
     otherwise : callable or None
-        Gives the plan that takes the step's place where `fill` gives None; without one nothing is done there.
+        Gives the plan that takes the place of the step, and of all behind it, where `fill` gives None: its result is
+        that of the whole call. Without one nothing is done there.
     """
 
     info: LaunchInfo
@@ -86,16 +87,18 @@ class Launch:
         """Under which the bench times it, together with the plan's other steps of that name."""
         return self.role or self.info.kernel
 
-    def run(self, buffers: Buffers, stream: Any) -> None:
-        """Fill the struct and launch the kernel."""
+    def run(self, buffers: Buffers, stream: Any) -> bool:
+        """Fill the struct and launch the kernel; True if the other plan did that, and what the steps behind do."""
         if 0 in self.info.grid:
-            return
+            return False
         args = self.fill(buffers)
         if args is not None:
             self.runtime.launch(self.kernel, self.info, args, stream)
         elif self.otherwise is not None:
             plan = self.otherwise()
             plan.execute({**buffers, "workspace": plan.enough_workspace(None, stream)}, stream)
+            return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +211,7 @@ class Chunks:
                 own = buffers
                 if size := self.slot_bytes:
                     own = {**buffers, "workspace": buffers["workspace"][slot * size : (slot + 1) * size]}
-                for step in group:
-                    step.run(own, stream)
+                run_in_order(group, own, stream)
 
             return run
 
@@ -217,3 +219,12 @@ class Chunks:
 
 
 Step = Single | Chunks
+
+
+def run_in_order(steps: Iterable[Step], buffers: Buffers, stream: Any) -> None:
+    """Run steps on buffers, up to one whose other plan does the rest."""
+    for step in steps:
+        if not isinstance(step, Launch):
+            step.run(buffers, stream)
+        elif step.run(buffers, stream):
+            return
