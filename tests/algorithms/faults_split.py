@@ -26,29 +26,39 @@ CHANNEL, PIXEL, UNSEEN, FAR = (
     for kind in ("small channels", "small pixels", "unseen channel", "far pixels")
 )
 
+# Pixels that another kernel splits first; many slices of channels; sums whose channels are shared out; a border.
+FIRST = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3, split_first=True))
+MANY_SLICES = replace(FIRST, problem="n1c330h9w7_k40r1s1_f32_nhwc", kind="binades")
+SHARED = replace(FIRST, problem="n1c130h9w7_k40r1s1_f32_nhwc", config=replace(FIRST.config, split_k=2))
+REFLECTED = replace(FIRST, problem="n2c20h9w11_k24r3s3_p1x0x2x1_reflect_f32_nchw")
+
+
+def first_of(kind: str) -> Run:
+    return replace(FIRST, problem="n1c72h13w12_k70r3s3_p1_f32_nhwc", kind=kind)
+
+
 SPLIT_FAULTS = [
     *of_file("implicit_gemm/split.cu", PATCHES,
         ("the first slice of channels twice", "at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS", "at.c"),
         ("the first half of a slice twice", "first_c + half * RAW_CHANNELS", "first_c"),
-        ("no padding above", "h = at.p * STRIDE_H - conv.top;", "h = at.p * STRIDE_H;"),
-        ("no padding on the left", "w = at.q * STRIDE_W - conv.left, h", "w = at.q * STRIDE_W, h"),
-        ("the first picture for all", "args.pixels, c, w, h, at.n, there);", "args.pixels, c, w, h, 0, there);"),
+        ("no padding above", "h = at.p * STRIDE_H - conv.top + ROWS_TOP;", "h = at.p * STRIDE_H;"),
+        ("no padding on the left", "w = at.q * STRIDE_W - conv.left + ROWS_LEFT, h", "w = at.q * STRIDE_W, h"),
+        ("the first picture for all", "args.pixels, c, w, h, n, there);", "args.pixels, c, w, h, 0, there);"),
         ("halves of a stage in plain order", "2 * part + (i ^ upper))", "2 * part + i)"),
         ("raw pixels in plain order", "(piece ^ pixel % PIECES) * 16", "piece * 16"),
         ("no low halves of pixels", "make_uint4(l[0], l[1], l[2], l[3])", "make_uint4(0, 0, 0, 0)"),
         ("low times high left out", "multiply(cross, a_high + at, b_low + at, tap",
          "multiply(cross, a_high + at, b_high + at, tap"),
-        ("sums of low halves as large as those of high ones", "down * (1 / LOW)", "down"),
+        ("sums of low halves as large as those of high ones", "down[e / 2 % 2] * (1 / LOW)", "down[e / 2 % 2]"),
         ("16 channels of each 32 alone", "multiply(main, a_high + at, b_high + at, j)",
          "multiply(main, a_high, b_high, j)"),
         ("sums of low halves that go on from stage to stage", "tap | part | j", "1"),
-        ("the scale of the stage before", "downs = bars.down[pixels.stage], down = downs[0]",
-         "downs = bars.down[pixels.stage], down = 1"),
+        ("no scale of a stage", "down[j] = downs[0];", "down[j] = 1;"),
         ("the next filter's scale", "? args.scales[k] : 1", "? args.scales[k ^ 1] : 1", replace(PATCHES, kind="wide")),
         ("the upper rows of pixels twice", " : share * 8 * PIXEL_PITCH;", " : 0;", PIXELS),
         ("one warpgroup's pixels for both", "share * BLOCK_N / 8 * PIXEL_PITCH", "0", BY_PIXELS),
         ("results of one warpgroup's pixels for both", "BY_PIXELS ? BLOCK_N * share : 0", "0", BY_PIXELS),
-        ("the first tap's pixels for all", "at.n, tap % S * DILATION_W", "at.n, 0", PIXELS),
+        ("the first tap's pixels for all", "right = tap % S * DILATION_W", "right = 0", PIXELS),
         ("the first group's channels for all", "first_c = at.c + (PATCH", "first_c = (PATCH", GROUPS),
         ("computed plainly from the first group's channels", "place(conv.x_strides, out.n, at.c, h, w)",
          "place(conv.x_strides, out.n, 0, h, w)", replace(GROUPS, kind="small channels")),
@@ -59,6 +69,36 @@ SPLIT_FAULTS = [
          "static_cast<long long>(k) * TAPS * FILTER_CHANNELS", CHANNEL),
         ("computed plainly, of the first row alone", "column + e / 4 * 8 + e % 2, k", "column + e % 2, k", CHANNEL),
         ("computed plainly, without padding", "inside(out.p * STRIDE_H - conv.top", "inside(out.p * STRIDE_H", CHANNEL),
+        ("high halves twice", "at.n + half * conv.N", "at.n", FIRST),
+        ("the first slices' scales for all", "first_c / ROW_CHANNELS / SCALES * SCALES", "0", MANY_SLICES),
+        ("the first of four scales for all", "(at.c / ROW_CHANNELS + i / TAPS) % SCALES", "0", FIRST),
+        ("one row's scale for both", "[row + 8 * j]", "[row]", FIRST),
+        ("one warpgroup's scales for both", "row = 64 * share + threadIdx.x %", "row = threadIdx.x %", FIRST),
+        ("the tap on the right before the border", " + ROWS_LEFT", "", REFLECTED),
+        ("the tap below before the border", " + ROWS_TOP", "", REFLECTED),
+        ("pixels that halves do not hold unnoticed", "plain |= down[j] < 0;", "", first_of("far pixels")),
+        ("scales that nobody waits for", "(SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0)", "0", FIRST),
+    ),
+]  # fmt: skip
+
+# Noticed by the halves and the scales: a result is right, if slow, where a scale says that it is computed plainly.
+PIXEL_FAULTS = [
+    *of_file("implicit_gemm/split_pixels.cu", FIRST,
+        ("the largest of 16 channels for that of 64", "most = largest_of(most, largest[i][at]);", ""),
+        ("scales of no slice left out", "slice < SLICES", "slice < 0"),
+        ("high halves for low ones", "square[line + i][of_high + PAIRS]", "square[line + i][of_high]"),
+        ("words in plain order", "lane / PAIRS * OF_PART + lane % PAIRS", "lane"),
+        ("the first square for all", "% args.squares * SIDE", "% args.squares * 0"),
+        ("the first slice for all", "c0 = blockIdx.y * SIDE;", "c0 = 0;"),
+        ("a small channel split as it is", "lost || ", ""),
+        ("numbers beside a huge one split as they are", "balance[at] > 0 || ", ""),
+        ("numbers out of reach split as they are", " || cannot_split(most)", ""),
+        ("small pixels scaled beyond the floats", "most = SMALLEST;", "most = most;"),
+        ("floats before all are there", f"balance[thread] = 0;\n    {SYNC}", "balance[thread] = 0;"),
+        ("the largest before all have theirs", f"largest[part][at] = most;\n    {SYNC}", "largest[part][at] = most;"),
+        ("scales before all are there", f"ups[at] = scale.up;\n    {SYNC}", "ups[at] = scale.up;"),
+        ("channels before all have theirs", f"bits_of(kept));\n    {SYNC}", "bits_of(kept));"),
+        ("rows before all halves are there", f"float_of(low[i]);\n    }}\n    {SYNC}", "float_of(low[i]);\n    }"),
     ),
 ]  # fmt: skip
 

@@ -96,15 +96,17 @@ WGMMA_FAULTS = [
 ]  # fmt: skip
 
 ROWS_FAULTS = [
-    *of_file("implicit_gemm/pixel_rows.cu", TURNED,
+    *of_file("include/device/squares.cuh", TURNED,
         ("the next pixel", "row = pixel / args.width;", "row = (pixel + 1) / args.width;"),
         ("no padding on the left", "row * args.width - args.left", "row * args.width"),
         ("the first group's channels for all", "(group * C_GROUP + in_group) *", "in_group *"),
         ("the next group's channels behind a group's own", "in_group < C_GROUP", "true"),
         ("the first picture for all", "place(conv.x_strides, n, 0, h", "place(conv.x_strides, 0, 0, h"),
+        ("zeros for what stands outside", "stored<x_t>::of(args.conv.outside)", "x_t{}", IN_NHWC),
+    ),
+    *of_file("implicit_gemm/pixel_rows.cu", TURNED,
         ("the first square for all", "% args.squares * SIDE", "% args.squares * 0"),
         ("rows turned before all have come", "    __syncthreads();\n", ""),
-        ("zeros for what stands outside", "stored<x_t>::of(args.conv.outside)", "x_t{}", IN_NHWC),
         ("lines as if they were dense", "+ first + line) * PITCH", "+ first + line) * CHANNELS", IN_NHWC),
     ),
 ]  # fmt: skip

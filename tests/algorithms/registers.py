@@ -218,7 +218,8 @@ FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80,
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90, "sum_shares": 90, "pack_channels": 90, "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
+    "pixel_rows": 90, "split_pixels": 90, "sum_shares": 90, "pack_channels": 90,
+    "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:

@@ -1,4 +1,4 @@
-"""Pictures as rows of channels on the emulator: every layout, border and type, groups, strides; faults."""
+"""Pictures as rows of channels, and of halves, on the emulator: layouts, borders, types, groups, strides; faults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms.faults_split import PIXEL_FAULTS
 from tests.algorithms.faults_wgmma import ROWS_FAULTS
 from tests.algorithms.planted import Fault
+from tests.algorithms.split_inputs import split_inputs
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
+from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, SplitPixels
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem, whole_groups
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
@@ -30,6 +32,22 @@ TEXTS = (
 )  # fmt: skip
 
 
+def padded(problem: Any, x: Any, of_group: int) -> Any:
+    """The picture in NHWC, with what stands outside of it, and so many channels of each group."""
+    pixels = x.transpose(0, 2, 3, 1) if problem.x_layout == "NCHW" else x
+    pixels = pixels.reshape(*pixels.shape[:3], problem.groups, -1)
+    top, bottom, left, right = (0, 0, 0, 0) if problem.padding_mode == "zeros" else problem.padding
+    down = border_indices(problem.h, top, bottom, problem.padding_mode)
+    across = border_indices(problem.w, left, right, problem.padding_mode)
+    there = (down >= 0)[:, None] & (across >= 0)
+    expected = np.zeros((problem.n, len(down), len(across), problem.groups, of_group), x.dtype)
+    own = slice(problem.c_per_group)
+    expected[..., own] = pixels[:, down][:, :, across]
+    expected[:, ~there] = 0
+    expected[:, ~there, :, own] = problem.outside
+    return expected
+
+
 def what_is_wrong(text: str, runtime: Any, order: str = "C") -> str | None:
     problem: Any = parse_problem(text)
     x = np.array(make_inputs(problem).x, order=order)  # type: ignore[call-overload]
@@ -41,18 +59,7 @@ def what_is_wrong(text: str, runtime: Any, order: str = "C") -> str | None:
     made = rows.array(buffers)
     first = (made.address - room.__array_interface__["data"][0]) // made.itemsize
     found = np.lib.stride_tricks.as_strided(room.view(x.dtype)[first:], made.shape, made.strides)
-    pixels = x.transpose(0, 2, 3, 1) if problem.x_layout == "NCHW" else x
-    pixels = pixels.reshape(*pixels.shape[:3], problem.groups, -1)
-    expected = np.zeros((*made.shape[:3], problem.groups, made.shape[3] // problem.groups), x.dtype)
-    zeros = problem.padding_mode == "zeros"
-    top, bottom, left, right = (0, 0, 0, 0) if zeros else problem.padding
-    down = border_indices(problem.h, top, bottom, problem.padding_mode)
-    across = border_indices(problem.w, left, right, problem.padding_mode)
-    there = (down >= 0)[:, None] & (across >= 0)
-    own = slice(problem.c_per_group)
-    expected[..., own] = pixels[:, down][:, :, across]
-    expected[:, ~there] = 0
-    expected[:, ~there, :, own] = problem.outside
+    expected = padded(problem, x, made.shape[3] // problem.groups)
     if np.array_equal(found, expected.reshape(made.shape)):
         return None
     return "rows are others"
@@ -91,4 +98,87 @@ def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
                     return
             except EmulatorError:
                 return
+    pytest.fail(f"{fault}: nobody noticed")
+
+
+# Layouts, borders, slices of channels that are not whole, several squares of pixels.
+SPLIT_TEXTS = (
+    "n2c72h9w10_k8r3s3_f32_nhwc", "n1c20h7w9_k8r3s3_p1x0x2x1_reflect_f32_nchw",
+    "n2c33h6w7_k8r3s3_p2_constant1.5_f32_nhwc", "n1c330h5w3_k8r1s1_f32_nchw",
+)  # fmt: skip
+SPLIT_KINDS = (
+    "normal",
+    "binades",
+    "seen channel",
+    "seen huge",
+    "far pixels",
+    "small pixels",
+    "far filters",
+    "denormals",
+)
+
+
+def what_is_wrong_with_halves(text: str, kind: str, runtime: Any) -> str | None:
+    """By NumPy: each pixel's power of two, the halves, and whether too many of its numbers lose bits."""
+    problem: Any = parse_problem(text)
+    x = split_inputs(problem, kind).x
+    step = SplitPixels(problem, rows_problem(problem, problem.c), runtime)
+    room = np.full(step.nbytes // 4 + 64, np.nan, np.float32)
+    buffers = {"x": x, "out": np.zeros(problem.out_shape, problem.out_dtype), "workspace": room}
+    step.launch.run({**buffers, "w": Prepared()}, None)
+
+    def seen(name: str, dtype: Any) -> Any:
+        made = step.arrays(buffers)[name]
+        first = (made.address - room.__array_interface__["data"][0]) // made.itemsize
+        return np.lib.stride_tricks.as_strided(room.view(dtype)[first:], made.shape, made.strides)
+
+    high, low = np.split(seen("pixels", np.float16), 2)
+    downs, channels = seen("downs", np.float32), high.shape[3]
+    slices = -(-problem.c // 64)
+    pixels = padded(problem, x, 64 * slices)[:, :, :, 0].astype(np.float64)
+    if not (downs[..., slices:] == 0).all():
+        return "scales of no slice are not 0"
+    for i in range(slices):
+        v = pixels[..., 64 * i : 64 * (i + 1)]
+        most = np.abs(v).max(-1, keepdims=True)
+        exponent = np.frexp(np.where(most > 0, np.maximum(most, 2.0**-100), 2.0**14))[1] - 1
+        scaled = v * 2.0 ** (14 - exponent)
+        size = np.abs(scaled)
+        small = (v != 0) & (size < 2.0**-12)
+        plain = (4 * small.sum(-1) > (v != 0).sum(-1)) | (exponent[..., 0] > 100)
+        of_picture = size.reshape(problem.n, -1, 64)
+        for square in range(0, of_picture.shape[1], 64):
+            column = of_picture[:, square : square + 64].max(1)
+            lost = ((column > 0) & (column < 2.0**-12)).any(1)
+            plain.reshape(problem.n, -1)[:, square : square + 64] |= lost[:, None]
+        expected = np.where(plain, -1, np.where(most[..., 0] > 0, 2.0 ** (exponent[..., 0] - 21), 1))
+        if not np.array_equal(downs[..., i], expected):
+            return "scales are others"
+        first = scaled.astype(np.float32).astype(np.float16)
+        second = ((scaled - first.astype(np.float64)) * 2048).astype(np.float32).astype(np.float16)
+        own = slice(64 * i, min(64 * (i + 1), channels))
+        for found, halves in ((high, first), (low, second)):
+            if not np.array_equal(found[..., own][~plain], halves[..., : own.stop - own.start][~plain]):
+                return "halves are others"
+    return None
+
+
+@pytest.mark.parametrize("kind", SPLIT_KINDS)
+@pytest.mark.parametrize("text", SPLIT_TEXTS)
+def test_halves_and_scales_are_those_of_the_padded_picture(text: str, kind: str) -> None:
+    for order in ORDERS:
+        assert what_is_wrong_with_halves(text, kind, EmulatorRuntime(order=order)) is None
+
+
+@pytest.mark.parametrize("fault", PIXEL_FAULTS, ids=str)
+def test_a_fault_planted_where_pixels_are_split_is_noticed(fault: Fault, tmp_path: Path) -> None:
+    for order in ORDERS:
+        runtime = Faulty(order=order).plant(fault, tmp_path)
+        for text in SPLIT_TEXTS:
+            for kind in SPLIT_KINDS:
+                try:
+                    if what_is_wrong_with_halves(text, kind, runtime) is not None:
+                        return
+                except EmulatorError:
+                    return
     pytest.fail(f"{fault}: nobody noticed")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.algorithms.faults import FAULTS
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
-from tests.algorithms.faults_split import FILTER_FAULTS, SPLIT_FAULTS
+from tests.algorithms.faults_split import FILTER_FAULTS, PIXEL_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
 from tests.algorithms.planted import Fault, Run
 from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
@@ -179,7 +179,9 @@ def test_every_barrier_has_a_fault(file: Path) -> None:
         return
     barriers = file.read_text(encoding="utf-8").count("__syncthreads();")
     here = [
-        fault for fault in (*FAULTS, *ROWS_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS) if ALGORITHMS / fault.file == file
+        fault
+        for fault in (*FAULTS, *ROWS_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
+        if ALGORITHMS / fault.file == file
     ]
     mine = [fault for fault in here if "__syncthreads();" in fault.old]
     assert len(mine) == barriers

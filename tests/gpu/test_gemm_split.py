@@ -35,8 +35,10 @@ def configs(name: str, text: str, every: int = 1) -> list[Any]:
     """The default, and others from all along the list; the first of them with rows that are written first, too."""
     found = list(METHODS[name].configs(allowing(name, text), hopper().facts))
     chosen = some(found, len(found) // every)
-    turned = [] if chosen[0].turned else [replace(chosen[0], turned=True)]
-    return [*chosen, *turned]
+    if name == "gemm_split":
+        chosen += [next(config for config in found if config.split_first == first) for first in (False, True)]
+    turned = [replace(c, turned=True) for c in chosen if not c.turned and not getattr(c, "split_first", False)]
+    return [*dict.fromkeys(chosen), *turned[:1]]
 
 
 @pytest.mark.one_in(9)

@@ -1,4 +1,4 @@
-"""Arrays that the tensor memory accelerator cannot bring: a call is handed to another plan, which computes all of it."""
+"""Arrays that the tensor memory accelerator cannot bring: a call is handed to another plan, which does all of it."""
 
 from __future__ import annotations
 

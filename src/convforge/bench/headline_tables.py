@@ -20,7 +20,7 @@ from convforge.timing.timer import Timing
 COLUMNS = ("work", "convforge", "fastest other", "times as fast")
 LEGEND = (
     "Milliseconds a call on {device}, weights prepared on every call; both sides of a row are from one run. Layers "
-    "were timed in both layouts, and each side shows its faster one. Measured: {runs}."
+    "whose row names no layout were timed in both, and each side shows its faster one. Measured: {runs}."
 )
 
 

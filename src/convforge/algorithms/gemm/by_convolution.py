@@ -19,11 +19,15 @@ from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
 from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig, row_pitch
 from convforge.algorithms.include.conv import MOST_BLOCKS, address
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.traits import Mark, MethodCost, Way, Work
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
+
+# Rows and columns with which a tile of C is not mostly empty, and products that are worth the launches before the
+# kernel: of smaller matrices "auto" takes another step.
+FEWEST, LEAST_WORK = 64, 2**24
 
 # Numbers along K that pixel_rows.cu writes, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
@@ -60,6 +64,13 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     def __init__(self, backend: str = "cuda") -> None:
         super().__init__(backend)
         self._convolution = self.convolution(backend)
+
+    def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        work = problem.outputs * problem.k
+        if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or work < LEAST_WORK:
+            return None
+        return Preference(Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads")
 
     def work_for(self, problem: GemmProblem) -> Work:
         """See :class:`Algorithm`."""

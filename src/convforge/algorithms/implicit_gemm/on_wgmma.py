@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
+from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, Squares
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, seen_by, tiling
 from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=TilesConfig)
 # An array's address and strides in bytes -> the map of it; None where it cannot be seen so.
 Seen = Callable[[int, tuple[int, ...]], AnyMap | None]
 
-# Of each map of a struct, what makes it, if it is used, and its array: "x", "out", or a prepared tensor.
+# Of each map of a struct, what makes it, if it is used, and its array: of the call, its workspace or the filters.
 Maps = dict[str, tuple[Seen | None, str]]
 
 
@@ -123,6 +123,10 @@ class OnTensorCores(DeviceConvolution[C]):
     def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
         """What prepares the weights."""
 
+    def rows(self, problem: Conv2dProblem, seen: Conv2dProblem, config: C, runtime: Runtime) -> Squares | None:
+        """The step that first writes x to the workspace; None where the accelerator brings it as it lies."""
+        return PixelRows(problem, seen, runtime) if config.turned else None
+
     def fields(self) -> dict[str, Any]:
         """Further fields of the struct."""
         return {}
@@ -147,7 +151,7 @@ class OnTensorCores(DeviceConvolution[C]):
         # What the kernel sees: rows in a workspace have what stands outside within; shares of channels leave sums.
         own = problem if config.split_k == 1 else problem_of_shares(problem)
         seen = seen_by(own, config, self.of_group(problem))
-        rows = PixelRows(problem, seen, runtime) if config.turned else None
+        rows = self.rows(problem, seen, config, runtime)
         nbytes = 0 if rows is None else rows.nbytes
         shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
         shape, shared = Tiling.of(problem, config), self.shared_bytes(problem, config)
@@ -168,10 +172,10 @@ class OnTensorCores(DeviceConvolution[C]):
         def arguments(buffers: Buffers) -> Any:
             args = struct()
             if rows is not None:
-                buffers = {**buffers, "x": rows.array(buffers)}
+                buffers = {**buffers, **rows.arrays(buffers)}
             if shares is not None:
                 buffers = {**buffers, "out": shares.array(buffers)}
-            arrays = {**buffers["w"].tensors, "x": buffers["x"], "out": buffers["out"]}
+            arrays = {**buffers, **buffers["w"].tensors}
             for name, (make, which) in used.items() if shape.tiles else ():
                 array = arrays[which]
                 lies = make(address(array), tuple(array.strides))

@@ -2,9 +2,12 @@
 //
 // Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters
 // come as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
+// SPLIT_FIRST, split_pixels.cu has split them too: where each tap's pixels come by themselves, or many tiles of filters
+// take the same pixels, they would be split here again and again.
 //
 // Threads   four warpgroups of 128: one splits pixels, two multiply, two threads of another ask for pixels and filters.
 //           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
+//           SPLIT_FIRST there are three: nobody splits.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
 // Producer  pixels come by the accelerator as floats, rows of 32 channels. Threads find the largest of a stage, make its
 //           scale, and write the halves where the floats were.
@@ -22,18 +25,20 @@
 #include "wgmma_tiles.cuh"
 
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
-constexpr bool ASKS_ALONE = BLOCK_N <= 112;
+constexpr bool ASKS_ALONE = BLOCK_N <= 112 && !SPLIT_FIRST;
 constexpr int SPLITTERS = ASKS_ALONE ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + ASKS_ALONE);
+static_assert(!SPLIT_FIRST || (!PATCH && !FILTERS_ON_M && GROUPS == 1), "each row of a product has a scale of its own");
 constexpr int PIECES = ROW_BYTES / 16;  // of a row
 // Registers of a thread: those that multiply have three sums for each pair of columns.
-constexpr int CONSUMER_REGISTERS = BLOCK_N > 112 ? 224 : BLOCK_N > 96 ? 216 : BLOCK_N > 64 ? 200 : 192;
-constexpr int ASKING_REGISTERS = 24;
-constexpr int SPLITTER_REGISTERS = (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
+constexpr int CONSUMER_REGISTERS = SPLIT_FIRST ? 232 : BLOCK_N > 112 ? 224 : BLOCK_N > 96 ? 216 : BLOCK_N > 64 ? 200 : 192;
+constexpr int ASKING_REGISTERS = SPLIT_FIRST ? 40 : 24;
+constexpr int SPLITTER_REGISTERS = SPLIT_FIRST ? ASKING_REGISTERS : (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
 constexpr int RAW_CHANNELS = 32;  // of a row of floats
+constexpr int SCALES = 4;         // of a pixel's, 64 channels each, that come at once: 16 bytes
 
 struct Split {
     Conv conv;
-    Map pixels, filters;
+    Map pixels, filters, downs;  // downs: of pixels that were split first
     Tiling tiling;
     int together;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
@@ -52,6 +57,8 @@ struct Barriers {
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
     float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
     alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
+    // What takes back the scale of each pixel of a stage.
+    alignas(128) float of_pixels[SPLIT_FIRST ? PIXEL_STAGES : 1][SPLIT_FIRST ? PIXEL_ROWS : 1][SCALES];
 };
 
 __device__ inline void splitters_meet() { threads_meet<SPLITTERS>(3); }
@@ -59,24 +66,30 @@ __device__ inline void splitters_meet() { threads_meet<SPLITTERS>(3); }
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
-// Producer. A thread asks for pixels, 32 channels after 32, ahead in their ring.
-__device__ inline void bring_raw(const Split &args, Memory *memory, Barriers &bars) {
+// Producer. A thread asks for pixels, 64 channels after 64, ahead in their ring: for floats, 32 and 32, or for halves.
+__device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
     Ring<PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
-        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+        const int w = at.q * STRIDE_W - conv.left + ROWS_LEFT, h = at.p * STRIDE_H - conv.top + ROWS_TOP;
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
-            unsigned long long *there = &bars.raw_there[ring.stage];
+            unsigned long long *there = SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
             const int tap = PATCH ? 0 : i % TAPS, first_c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            const int right = tap % S * DILATION_W, down = tap / S * DILATION_H;
             await_bytes(&bars.pixels_read[ring.stage], ring.parity);
-            expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES);
+            expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES + (SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 unsigned char *to = memory->pixels[ring.stage] + half * PIXEL_BYTES;
-                const int c = first_c + half * RAW_CHANNELS;
-                if (PATCH) copy_box(to, args.pixels, c, w, h, at.n, there);
-                else copy_pixels(to, args.pixels, c, w, h, at.n, tap % S * DILATION_W, tap / S * DILATION_H, there);
+                const int c = SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
+                const int n = SPLIT_FIRST ? at.n + half * conv.N : at.n;
+                if (PATCH) copy_box(to, args.pixels, c, w, h, n, there);
+                else copy_pixels(to, args.pixels, c, w, h, n, right, down, there);
+            }
+            if (SPLIT_FIRST) {
+                const int scales = first_c / ROW_CHANNELS / SCALES * SCALES;
+                copy_pixels(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, right, down, there);
             }
         }
     }
@@ -248,6 +261,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
     const bool asks = threadIdx.x % WARPGROUP == 0;
     const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
     const int filters_in = FILTERS_ON_M && !BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
+    const int row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;  // the first of a thread's two
     const int pixels_in = FILTERS_ON_M ? (BY_PIXELS ? share * BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
     Ring<PIXEL_STAGES> pixels;
     Ring<FILTER_STAGES> filters;
@@ -272,8 +286,18 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
         int filters_before = -1;  // a stage that products under way may still read
         for (int i = 0; i < STAGES_OF_TILE; i++) {
             await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
-            const float *downs = bars.down[pixels.stage], down = downs[0];
-            plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
+            float down[2];  // of the thread's rows
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float *downs = bars.down[pixels.stage];
+                if (SPLIT_FIRST) {
+                    down[j] = bars.of_pixels[pixels.stage][row + 8 * j][(at.c / ROW_CHANNELS + i / TAPS) % SCALES];
+                    plain |= down[j] < 0;
+                } else {
+                    down[j] = downs[0];
+                    plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
+                }
+            }
 #pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
                 const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
@@ -306,7 +330,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     arrive_when(&bars.filters_read[max(filters_before, 0)],
                                 asks && !RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
-                    for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down, sums[e]);
+                    for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
                 }
                 filters_before = stage;
                 if (!RESIDENT) filters.next();
@@ -315,13 +339,17 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             arrive_when(&bars.pixels_read[pixels.stage], asks);
             pixels.next();
 #pragma unroll
-            for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down * (1 / LOW), sums[e]);
+            for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
         arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
         finish_tile(args, at, sums, share, plain);
-        if (asks && plain && share == 0) atomicAdd(args.redone, 1u);
+        if (SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
+            if (__any_sync(0xffffffffu, plain) && threadIdx.x % 32 == 0) atomicAdd(args.redone, 1u);
+        } else if (asks && plain && share == 0) {
+            atomicAdd(args.redone, 1u);
+        }
     }
 }
 
@@ -333,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     if (threadIdx.x == 0) {
         for (int i = 0; i < PIXEL_STAGES; i++) {
             init_barrier(&bars.raw_there[i], 1);
-            init_barrier(&bars.pixels_there[i], SPLITTERS / 32);
+            init_barrier(&bars.pixels_there[i], SPLIT_FIRST ? 1 : SPLITTERS / 32);
             init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
         }
         for (int i = 0; i < FILTER_STAGES; i++) {
@@ -344,6 +372,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         barriers_are_there();
         prefetch_map(args.pixels);
         prefetch_map(args.filters);
+        if (SPLIT_FIRST) prefetch_map(args.downs);
     }
     __syncthreads();
     wait_for_earlier();
@@ -352,14 +381,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         give_registers<ASKING_REGISTERS>();
         if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        if (thread == 32) bring_raw(args, memory, bars);
+        if (thread == 32) bring_pixels(args, memory, bars);
     } else if (warpgroup == 0) {
         give_registers<SPLITTER_REGISTERS>();
         const int splitter = thread - (WARPGROUP - SPLITTERS);
-        if (splitter >= 0) split_pixels(args, memory, bars, splitter);
+        if (splitter >= 0 && !SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        else if (thread == 1) bring_raw(args, memory, bars);
+        else if (thread == 1) bring_pixels(args, memory, bars);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

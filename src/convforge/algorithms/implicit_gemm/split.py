@@ -12,11 +12,13 @@ import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
+from convforge.algorithms.implicit_gemm.pixel_rows import SplitPixels, Squares
 from convforge.algorithms.implicit_gemm.split_tiles import (
     IN_FULL,
     PRODUCTS,
     REACH,
     ROW_CHANNELS,
+    SCALES,
     TOP,
     SplitConfig,
     config_refusal,
@@ -25,11 +27,19 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     padded_channels,
     shared_bytes,
     smallest,
+    split_rows,
     threads_of,
     whole_groups,
 )
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
-from convforge.algorithms.implicit_gemm.wgmma_tiles import ROW_BYTES, filters_held, pixels_map, rows_map
+from convforge.algorithms.implicit_gemm.wgmma_tiles import (
+    ROW_BYTES,
+    filters_held,
+    im2col_map,
+    pixels_map,
+    rows_map,
+    rows_problem,
+)  # fmt: skip
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -113,7 +123,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
         products = Reason(
             "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
-            "product; each tile of pixels and each filter has a scale, a power of two",
+            "product; pixels and filters are first multiplied by scales, which are powers of two",
             count=PRODUCTS,
         )
         tiles = Reason(
@@ -124,6 +134,14 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
             "many tiles were computed so",
             channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
         )  # fmt: skip
+        if config.split_first:
+            tiles = Reason(
+                "if {channels} channels of a pixel of x hold Inf or NaN, or a value of 2^{above} or more, or more than "
+                "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
+                "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
+                "zeros do not count. {note} says in how many parts of tiles",
+                channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+            )  # fmt: skip
         filters = Reason(
             "if a filter holds Inf or NaN, or its largest value is 2^{above} or more or below 2^{below}, or every "
             "value of one of its channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the "
@@ -132,14 +150,24 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
             **limits, note="Filter.note",
         )  # fmt: skip
         return (
-            Way("tensor_cores", "default", products), Way("plain_tiles", "values", tiles),
-            Way("plain_filters", "values", filters), *ways_of_x(problem, config, self.of_group(problem)),
-            *ways_of_shares(config), *ways_of_arrays(config, False),
+            Way("tensor_cores", "default", products),
+            Way("plain_pixels" if config.split_first else "plain_tiles", "values", tiles),
+            Way("plain_filters", "values", filters), *self._ways_of_x(problem, config), *ways_of_shares(config),
         )  # fmt: skip
+
+    def _ways_of_x(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
+        if not config.split_first:
+            return *ways_of_x(problem, config, self.of_group(problem)), *ways_of_arrays(config, False)
+        words = Reason(
+            "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
+            "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
+            channels=ROW_CHANNELS,
+        )  # fmt: skip
+        return (Way("split_pixels", "default", words),)
 
     def any_way(self, config: SplitConfig) -> SplitConfig:
         """See :class:`OnTensorCores`."""
-        return replace(config, turned=True)
+        return config if config.split_first else replace(config, turned=True)
 
     def threads(self, config: SplitConfig) -> int:
         """See :class:`OnTensorCores`."""
@@ -156,8 +184,11 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
         """See :class:`OnTensorCores`."""
         held = filters_held(problem, config, ROW_CHANNELS)
+        top, _, left, _ = problem.padding
+        outside = config.split_first and problem.padding_mode != "zeros"  # rows have it, around the picture
         return {"NUMBER_BYTES": 2, "ROW_BYTES": ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
-                "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group}  # fmt: skip
+                "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group,
+                "SPLIT_FIRST": config.split_first, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left}  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:
         """See :class:`OnTensorCores`."""
@@ -171,7 +202,30 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         def halves(at: int, strides: tuple[int, ...]) -> AnyMap:
             return rows_map(problem, config, at, "u16", channels, steps, ROW_CHANNELS, halves=2)
 
-        return {"pixels": (partial(pixels_map, seen, config, element="u32"), "x"), "filters": (halves, "halves")}
+        filters = {"filters": (halves, "halves")}
+        if not config.split_first:
+            return {
+                "pixels": (partial(pixels_map, seen, config, element="u32"), "x"),
+                **filters,
+                "downs": (None, "downs"),
+            }
+        rows = split_rows(problem)
+
+        def downs(at: int, strides: tuple[int, ...]) -> AnyMap:
+            sizes = (strides[2] // strides[3], rows.w, rows.h, problem.n)
+            seen = im2col_map(rows, config, at, strides, "u32")
+            return replace(seen, sizes=sizes, channels=SCALES, swizzle=0)
+
+        return {"pixels": (partial(im2col_map, rows, config, element="u16"), "pixels"), **filters,
+                "downs": (downs, "downs")}  # fmt: skip
+
+    def rows(
+        self, problem: Conv2dProblem, seen: Conv2dProblem, config: SplitConfig, runtime: Runtime
+    ) -> Squares | None:
+        """See :class:`OnTensorCores`."""
+        if config.split_first:
+            return SplitPixels(problem, rows_problem(problem, problem.c), runtime)
+        return super().rows(problem, seen, config, runtime)
 
     def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
         """See :class:`OnTensorCores`."""
@@ -233,8 +287,8 @@ class SplitFilters(Preparation):
                 if not plain and not redone:
                     return None
                 return Reason(
-                    "{plain} of {all} filters and {redone} tiles so far were computed by multiply-adds of float32, as "
-                    "numbers of 16 bits do not hold them",
+                    "{plain} of {all} filters and {redone} tiles, or parts of tiles, so far were computed by "
+                    "multiply-adds of float32, as numbers of 16 bits do not hold them",
                     plain=plain, all=k, redone=redone,
                 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     filters_held,
     patch_of,
     room_refusal,
+    rows_problem,
     seen_by,
     sharing_cycles,
     split_refusal,
@@ -44,6 +45,9 @@ PATCH_STAGES = ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), 
 STAGES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2))
 RESIDENT_STAGES = (3, 2)
 
+# Scales of a pixel, each of 64 channels, that a copy brings: 16 bytes.
+SCALES = 4
+
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
@@ -57,6 +61,9 @@ ADD_CYCLES, ADD_COLUMN = 13, 2.2
 STAGE_CYCLES, SPLIT_CYCLES = 1130, 17
 # Finishing a tile: cycles of each column; cycles of a launch.
 OUTPUT_CYCLES, START_CYCLES = 26, 3300
+# Writing pixels to a workspace first: cycles of the launch; bytes of a number that are read and written, and those that
+# the device reads and writes in a cycle. Bytes that the accelerator then loads in a cycle.
+WRITING_CYCLES, WRITTEN_BYTES, WRITTEN_A_CYCLE, LOADED_A_CYCLE = 3000, 8, 2200, 60
 # Columns of a product up to which two threads of a warpgroup of its own ask, and 128 threads split. Beyond, two threads
 # of one warp ask, and 96 split, which takes longer by this factor.
 MOST_ALONE, TOGETHER = 112, 1.6
@@ -70,9 +77,13 @@ class SplitConfig(TilesConfig):
     ----------
     by_pixels : bool
         The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
+    split_first : bool
+        Another kernel first writes the picture to a workspace as halves, each pixel with a scale for 64 channels. It
+        takes any layout, border, number of channels and alignment.
     """
 
     by_pixels: bool = False
+    split_first: bool = False
 
     @property
     def block(self) -> tuple[int, int]:
@@ -95,9 +106,15 @@ def must_turn(problem: Conv2dProblem) -> bool:
     return not can_copy(problem) or whole_groups(problem) != problem.c_per_group
 
 
+def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
+    """Give the problem on rows of halves in a workspace: twice as many pictures, the first ones of high halves."""
+    channels = -(-problem.c // 8) * 8
+    return rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
+
+
 def threads_of(config: SplitConfig) -> int:
     """Of a block."""
-    return 512 if config.columns <= MOST_ALONE else 384
+    return 512 if config.columns <= MOST_ALONE and not config.split_first else 384
 
 
 def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
@@ -121,11 +138,15 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     stages = steps // (problem.r * problem.s) if config.patch else steps
     pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
     split = stages * (pixels * SPLIT_CYCLES + STAGE_CYCLES) * (1 if config.columns <= MOST_ALONE else TOGETHER)
+    if config.split_first:
+        split = steps * sum(config.block) * 2 * ROW_BYTES / LOADED_A_CYCLE
     tile = max(products, split)
     if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
         tile = products + split
     finish = OUTPUT_CYCLES * config.columns
     rest = START_CYCLES + sharing_cycles(problem, config)
+    if config.turned or config.split_first:
+        rest += WRITING_CYCLES + problem.n * problem.c * problem.h * problem.w * WRITTEN_BYTES / WRITTEN_A_CYCLE
     return most * (tile + (0 if config.ping_pong else finish)) + finish + rest
 
 
@@ -145,23 +166,36 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return reason
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
-    if not config.turned and must_turn(problem):
+    if config.split_first:
+        if config.patch or config.filters_on_m or config.turned or problem.groups > 1:
+            return Reason("where pixels are split first, they are rows of products, come by taps, and have one group")
+        seen = split_rows(problem)
+    elif not config.turned and must_turn(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
-    if (reason := copies_refusal(seen_by(problem, config, whole_groups(problem)), config)) is not None:
+    else:
+        seen = seen_by(problem, config, whole_groups(problem))
+    if (reason := copies_refusal(seen, config)) is not None:
         return reason
-    return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES + SPLIT_BYTES - 1024, facts)
+    beside = EXTRA_BYTES + SPLIT_BYTES - 1024
+    if config.split_first:
+        beside += config.pixel_stages * config.block[0] * SCALES * 4
+    return room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
     steps = steps_of(problem, ROW_CHANNELS)
-    ways = ((True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, False, True))
-    for patch, (on_m, ping, by_pixels), columns in product((True, False), ways, COLUMNS):
-        if patch and problem.r * problem.s == 1:
+    by_pixels, split_first, turned = {"by_pixels": True}, {"split_first": True, "turned": False}, must_turn(problem)
+    ways: tuple[tuple[bool, bool, dict[str, bool]], ...] = (
+        *((on_m, ping, {}) for on_m in (True, False) for ping in (True, False)), (True, False, by_pixels),
+        (False, True, split_first), (False, False, split_first),
+    )  # fmt: skip
+    for patch, (on_m, ping, how), columns in product((True, False), ways, COLUMNS):
+        if patch and (problem.r * problem.s == 1 or how is split_first):
             continue
-        if by_pixels and columns > MOST_ALONE:
+        if how is by_pixels and columns > MOST_ALONE:
             continue
-        base = SplitConfig(patch, on_m, ping, 1, columns, turned=must_turn(problem), by_pixels=by_pixels)
+        base = replace(SplitConfig(patch, on_m, ping, 1, columns, turned=turned), **how)
         pixels, filters = base.block
         if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue
