@@ -22,6 +22,7 @@ PIXELS = replace(PATCHES, config=WgmmaConfig(False, False, False, 1, 64, False, 
 STRIDED = Run(
     "implicit_gemm_wgmma", "n2c72h14w13_k72r3s3_st2_p1_f16_nhwc", WgmmaConfig(False, True, True, 1, 64, False, 2, 2)
 )
+PHASES = replace(STRIDED, config=WgmmaConfig(True, True, True, 1, 64, False, 2, 3))
 # Groups whose tiles are not whole; pictures that are turned, results that threads store; TF32.
 GROUPS = Run("implicit_gemm_wgmma", "n2c64h13w11_k80r3s3_p1_g2_f16_nhwc_+scale:channel+bias",
              replace(PATCHES.config, scattered=True))  # fmt: skip
@@ -38,8 +39,8 @@ MANY = replace(PATCHES, problem="n40c64h14w13_k72r3s3_p1_f16_nhwc")
 
 WGMMA_FAULTS = [
     *of_file("include/device/wgmma_tiles.cuh", PATCHES,
-        ("the next tap's pixels", "tap % S * DILATION_W) * ROW_BYTES : 0", "tap % S * DILATION_W + 1) * ROW_BYTES : 0"),
-        ("taps as if not dilated", "tap % S * DILATION_W) * ROW_BYTES : 0", "tap % S) * ROW_BYTES : 0"),
+        ("the next tap's pixels", "+ right / STRIDE_W) * ROW_BYTES", "+ right / STRIDE_W + 1) * ROW_BYTES"),
+        ("taps as if not dilated", "right = tap % S * DILATION_W;", "right = tap % S;"),
         ("rows of a patch as if it were narrower", "PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES",
          "PIXEL_PITCH = PATCH ? EIGHT_ROWS"),
         ("the first slice of filters twice", "step / TAPS * ROW_CHANNELS, step % TAPS, k,", "0, step % TAPS, k,"),
@@ -65,6 +66,9 @@ WGMMA_FAULTS = [
          replace(TURNED, config=IN_NHWC.config)),
         ("slices of floats as if they were of 16 bits", "ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES", "ROW_CHANNELS = 64",
          TF32),
+        ("phases of a row alone", "down % STRIDE_H * PHASES_W", "0", PHASES),
+        ("taps in a phase as far apart as in the picture", "PHASE_BYTES + (down / STRIDE_H", "PHASE_BYTES + (down",
+         PHASES),
         ("every tile from the first column on", "q = number - row * columns.by;", "q = 0;", STRIDED),
     ),
     *of_file("implicit_gemm/wgmma.cu", PATCHES,
@@ -78,7 +82,9 @@ WGMMA_FAULTS = [
         ("pairs of a result the wrong way round", "narrow_pair<out_t>(first, second)",
          "narrow_pair<out_t>(second, first)",
          replace(PATCHES, problem="n1c64h13w11_k64r3s3_p1_f16_nhwc")),
-        ("the first picture for all", "args.pixels, c, w, h, at.n, there);", "args.pixels, c, w, h, 0, there);"),
+        ("the first picture for all", "h + i / PHASES_W, at.n, there);", "h + i / PHASES_W, 0, there);"),
+        ("the first column's phase for all", "c, w + i % PHASES_W,", "c, w,", PHASES),
+        ("the first row's phase for all", "h + i / PHASES_W, at.n", "h, at.n", PHASES),
         ("sums that go on from tile to tile", "of_filters, of_pixels, adds || i > 0", "of_filters, of_pixels, true",
          MANY),
         ("every group's channels those of the first", "c = at.c + (PATCH", "c = (PATCH", GROUPS),

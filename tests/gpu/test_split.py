@@ -102,7 +102,7 @@ def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
     problem: Any = parse_problem(text).replace(n=3)  # type: ignore[union-attr]
     alone, runtime = problem.replace(n=1), hopper()
     inputs = split_inputs(problem, "binades")
-    for config in (config for config in configs(text) if config.patch):
+    for config in (config for config in configs(text) if config.patch or config.split_first):
         outs = []
         for part, pictures in ((problem, slice(0, 3)), (alone, slice(1, 2))):
             operands = {name: runtime.upload(array[pictures] if name == "residual" else array)

@@ -60,7 +60,8 @@ def configs(text: str) -> list[WgmmaConfig]:
     """The default, others from all along the list, some with shorter rows, turned, scattered: each takes a second."""
     found = list(method(text).configs(parse_problem(text), hopper().facts))
     either = [next((c for c in found if (c.split_k > 1) == shared), found[0]) for shared in (False, True)]
-    found = list(dict.fromkeys([*some(found, 6), *either]))
+    patches = [next(config for config in found if config.patch)] if any(config.patch for config in found) else []
+    found = list(dict.fromkeys([*some(found, 6), *either, *patches]))
     narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
     narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, hopper().facts) is None]
     return [

@@ -27,6 +27,7 @@
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
 constexpr bool ASKS_ALONE = BLOCK_N <= 112 && !SPLIT_FIRST;
 constexpr int SPLITTERS = ASKS_ALONE ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + ASKS_ALONE);
+static_assert(PHASES == 1, "a patch is split as one");
 static_assert(!SPLIT_FIRST || (!PATCH && !FILTERS_ON_M && GROUPS == 1), "each row of a product has a scale of its own");
 constexpr int PIECES = ROW_BYTES / 16;  // of a row
 // Registers of a thread: those that multiply have three sums for each pair of columns.

@@ -166,6 +166,8 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return reason
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
+    if config.patch and problem.stride != (1, 1):
+        return Reason("patches of floats are for filters that move by one pixel")
     if config.split_first:
         if config.patch or config.filters_on_m or config.turned or problem.groups > 1:
             return Reason("where pixels are split first, they are rows of products, come by taps, and have one group")

@@ -62,9 +62,14 @@ __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers 
             const int tap = PATCH ? 0 : i % TAPS, c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
             await_bytes(&bars.pixels_read[ring.stage], ring.parity);
             expect_bytes(there, PIXEL_ROWS * ROW_BYTES);
-            if (PATCH) copy_box(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, there);
-            else copy_pixels(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, tap % S * DILATION_W,
-                             tap / S * DILATION_H, there);
+            if (PATCH)
+#pragma unroll
+                for (int i = 0; i < PHASES; i++)
+                    copy_box(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, w + i % PHASES_W,
+                             h + i / PHASES_W, at.n, there);
+            else
+                copy_pixels(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, tap % S * DILATION_W,
+                            tap / S * DILATION_H, there);
         }
     }
 }

@@ -16,15 +16,13 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     element_of,
     filter_steps,
     filters_held,
-    fitting,
-    modelled_cycles,
+    ordered,
     pixels_map,
     results_map,
     row_channels,
     row_pitch,
     rows_map,
     shared_bytes,
-    shorter_rows,
     smallest,
     whole_groups,
 )
@@ -86,9 +84,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
 
     def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         """See :class:`OnTensorCores`."""
-        fit = dict.fromkeys(fitting(problem, facts))
-        found = sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
-        return [*found[:1], *shorter_rows(problem, found, facts), *found[1:]]
+        return ordered(problem, facts)
 
     def smallest(self, problem: Conv2dProblem) -> WgmmaConfig:
         """See :class:`OnTensorCores`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import ALIGNMENT, MOST_PIXELS, MOST_UNITS, AnyMap, Im2colMap, TiledMap
+from convforge.backends.maps import ALIGNMENT, MOST_PIXELS, MOST_STRIDE, MOST_UNITS, AnyMap, Im2colMap, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -18,8 +18,9 @@ from convforge.problem.types import itemsize
 # serves: TILE_W of wgmma.cu.
 ROW_BYTES, PRODUCT_BYTES, TILE_W = 128, 32, 8
 
-# Bytes that a row may have where channels take no more, and how many configs are tried with shorter rows.
-ROWS, SHORTER = (32, 64, ROW_BYTES), 3
+# Bytes that a row may have where channels take no more. Configs of each kind that the model was not fitted to which are
+# tried before others.
+ROWS, OTHERS = (32, 64, ROW_BYTES), 3
 
 # Columns of a product that are tried, multiples of 16 up to 256; those before them where a group has so few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
@@ -219,17 +220,24 @@ def filters_held(problem: Conv2dProblem, config: TilesConfig, channels: int) -> 
 
 
 def patch_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
-    """Columns and rows of pixels that a tile sees by all taps."""
-    down = config.block[0] // TILE_W
-    return TILE_W + (problem.s - 1) * problem.dilation[1], down + (problem.r - 1) * problem.dilation[0]
+    """Columns and rows of pixels that a tile sees by all taps; where the filter moves by several, those of a phase."""
+    down, (high, wide) = config.block[0] // TILE_W, problem.stride
+    reach_w, reach_h = (problem.s - 1) * problem.dilation[1], (problem.r - 1) * problem.dilation[0]
+    return TILE_W + reach_w // wide, down + reach_h // high
+
+
+def phases_of(problem: Conv2dProblem) -> int:
+    """Patches that a tile's pixels come as, each of every so many-th pixel: one where the filter moves by one pixel."""
+    reach_w, reach_h = (problem.s - 1) * problem.dilation[1], (problem.r - 1) * problem.dilation[0]
+    return min(problem.stride[1], reach_w + 1) * min(problem.stride[0], reach_h + 1)
 
 
 def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
     """Of a block: struct Memory of wgmma.cu, and what aligns it."""
     pixels, filters = config.block
-    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    rows, phases = (math.prod(patch_of(problem, config)), phases_of(problem)) if config.patch else (pixels, 1)
     row, held = row_of(config), filters_held(problem, config, row_channels(problem, config))
-    rings = config.pixel_stages * -(-rows * row // 1024) * 1024 + held * filters * row
+    rings = config.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
     results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
     return -(-(rings + 2 * results) // 1024) * 1024 + 1024
 
@@ -257,7 +265,7 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
-    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
+    rows = math.prod(patch_of(problem, config)) * phases_of(problem) if config.patch else pixels
     loaded, copied = stages * rows * row, 0 if config.resident else steps
     loaded += copied * filters * row
     stored = pixels * filters * (4 if config.split_k > 1 else itemsize(problem.out_dtype))
@@ -312,11 +320,11 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
 def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None:
     """Why the accelerator cannot bring a tile's pixels; None if it can."""
     pixels, _ = config.block
-    if config.patch and problem.stride != (1, 1):
-        return Reason("patches are for filters that move by one pixel")
+    if config.patch and max(problem.stride) > MOST_STRIDE:
+        return Reason("patches are for filters that move by at most {most} pixels", most=MOST_STRIDE)
     if config.patch and pixels % TILE_W:
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
-    if config.patch and max(*patch_of(problem, config), 0) > MOST_UNITS:
+    if config.patch and max(box_of(problem, config)) > MOST_UNITS:
         return Reason("a patch has at most {most} pixels along an axis", most=MOST_UNITS)
     if not config.patch and pixels > MOST_PIXELS:
         return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
@@ -340,16 +348,16 @@ def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, fac
     return None
 
 
-def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]:
-    """Configs worth a look, each with the deepest rings that fit."""
-    steps, k = steps_of(problem, ROW_BYTES // itemsize(problem.x_dtype)), problem.k_per_group
+def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
+    """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
+    steps, k = steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
     ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         if patch and problem.r * problem.s == 1:
             continue
         rows = 1
-        base = WgmmaConfig(patch, on_m, ping, rows, columns)
+        base = WgmmaConfig(patch, on_m, ping, rows, columns, row_bytes=row)
         pixels, filters = base.block
         idle = on_m and columns < COLUMNS[0]
         # Threads store NCHW in pairs of pixels, which are columns.
@@ -362,18 +370,38 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[WgmmaConfig]
         splits = splits_worth_a_look(problem, base, row_channels(problem, base), facts)
         for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
             for ring in rings:
-                config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, **how)
+                config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, row_bytes=row, **how)
                 if config_refusal(problem, config, facts) is None:
                     yield config
                     break
 
 
-def shorter_rows(problem: Conv2dProblem, configs: Sequence[WgmmaConfig], facts: DeviceFacts) -> list[WgmmaConfig]:
-    """The first configs with the shortest rows that hold all channels, for a search: they load less, and hold more."""
+def shortest_row(problem: Conv2dProblem) -> int:
+    """Bytes of the shortest row that holds all channels of a group, or the longest row."""
     nbytes = problem.c_per_group * itemsize(problem.x_dtype)
-    row = next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
-    others = [replace(config, row_bytes=row) for config in configs[:SHORTER] if row < ROW_BYTES]
-    return [config for config in others if config_refusal(problem, config, facts) is None]
+    return next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
+
+
+def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
+    """Configs worth a look, the fastest by the model of cycles first.
+
+    Behind the first come some that the model was not fitted to, for a search: rows as short as the channels, which load
+    less and leave room for more; and patches of filters that move by several pixels.
+    """
+
+    def by_cycles(row: int) -> list[WgmmaConfig]:
+        fit = dict.fromkeys(fitting(problem, facts, row))
+        return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+
+    found, row = by_cycles(ROW_BYTES), shortest_row(problem)
+    short = by_cycles(row) if row < ROW_BYTES else []
+    if problem.stride == (1, 1):
+        first, others = found[:1], short[:OTHERS]
+    else:
+        patches = [config for config in (*short, *found) if config.patch]
+        first = [config for config in found if not config.patch][:1]
+        others = [*[config for config in short if not config.patch][:OTHERS], *patches[:OTHERS]]
+    return list(dict.fromkeys([*first, *others, *found]))
 
 
 def row_pitch(problem: Conv2dProblem, channels: int) -> int:
@@ -405,9 +433,15 @@ def pixels_map(
         return None
     if not config.patch:
         return im2col_map(problem, config, at, strides, element)
-    sizes = (problem.c, problem.w, problem.h, problem.n)
-    box = (row_channels(problem, config), *patch_of(problem, config), 1)
-    return TiledMap(at, element, sizes, _outwards(strides), box, swizzle=row_of(config))
+    sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+    box = (row_channels(problem, config), *box_of(problem, config), 1)
+    return TiledMap(at, element, sizes, _outwards(strides), box, steps, row_of(config))
+
+
+def box_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
+    """Columns and rows of the picture over which a patch, or a phase of it, reaches."""
+    (across, down), (high, wide) = patch_of(problem, config), problem.stride
+    return (across - 1) * wide + 1, (down - 1) * high + 1
 
 
 def im2col_map(

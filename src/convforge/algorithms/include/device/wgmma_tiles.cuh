@@ -8,7 +8,8 @@
 // PING_PONG      the two warpgroups take turns with a tile each; else they share every tile, each with half of the rows
 //                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters.
 // PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
-//                halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
+//                halo, and a tap is an offset into it. If the filter moves by several pixels, a patch comes as several,
+//                each of every so many-th pixel. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
 // SPLIT_K        a tile's channels are shared out among so many tiles, where there are few. Each stores sums of its share
 //                to an array of its own, and sum_shares.cu adds these up.
@@ -45,9 +46,14 @@ constexpr int BLOCK_M = 64 * ROWS_64 * (BY_PIXELS ? 1 : GROUPS_OF_TILE), COLUMNS
 constexpr int BLOCK_PIXELS = FILTERS_ON_M ? COLUMNS : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
 
 constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
-constexpr int PATCH_W = TILE_W + (S - 1) * DILATION_W, PATCH_H = TILE_H + (R - 1) * DILATION_H;
-constexpr int PIXEL_ROWS = PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS;
-constexpr int PIXEL_BYTES = (PIXEL_ROWS * ROW_BYTES + 1023) / 1024 * 1024;
+// Of a patch, every STRIDE_W-th pixel of every STRIDE_H-th row is a phase, which lies by itself: a tap sees one phase, as
+// if its filter moved by one pixel. All phases that some tap sees come.
+constexpr int REACH_W = (S - 1) * DILATION_W, REACH_H = (R - 1) * DILATION_H;
+constexpr int PHASES_W = REACH_W < STRIDE_W ? REACH_W + 1 : STRIDE_W, PHASES_H = REACH_H < STRIDE_H ? REACH_H + 1 : STRIDE_H;
+constexpr int PHASES = PATCH ? PHASES_W * PHASES_H : 1;
+constexpr int PATCH_W = TILE_W + REACH_W / STRIDE_W, PATCH_H = TILE_H + REACH_H / STRIDE_H;
+constexpr int PHASE_ROWS = PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS, PIXEL_ROWS = PHASES * PHASE_ROWS;
+constexpr int PHASE_BYTES = (PHASE_ROWS * ROW_BYTES + 1023) / 1024 * 1024, PIXEL_BYTES = PHASES * PHASE_BYTES;
 constexpr int FILTER_BYTES = HALVES * BLOCK_FILTERS * ROW_BYTES;
 constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES : EIGHT_ROWS;
 
@@ -217,7 +223,9 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 }
 
 __device__ constexpr int tap_offset(int tap) {
-    return PATCH ? (tap / S * DILATION_H * PATCH_W + tap % S * DILATION_W) * ROW_BYTES : 0;
+    const int down = tap / S * DILATION_H, right = tap % S * DILATION_W;
+    const int phase = down % STRIDE_H * PHASES_W + right % STRIDE_W;
+    return PATCH ? phase * PHASE_BYTES + (down / STRIDE_H * PATCH_W + right / STRIDE_W) * ROW_BYTES : 0;
 }
 
 __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
