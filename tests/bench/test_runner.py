@@ -308,6 +308,20 @@ def test_a_prediction_that_would_refuse_is_made_again_from_a_larger_problem() ->
     assert len(probed) == 1, "a larger problem would take too long itself"
 
 
+def test_probes_grow_until_a_calls_fixed_time_no_longer_hides_what_its_size_takes() -> None:
+    probed: list[Problem] = []
+
+    def probe(problem: Problem) -> float:
+        probed.append(problem)
+        return 0.01 + 1e-12 * problem.flops
+
+    large = parse_problem("m4000n4000k4000_f32")
+    predicted = Forecast().predict([("fast",)], large, probe, most=1.0)
+    assert predicted is not None
+    assert 0.01 + 1e-12 * large.flops < predicted[0] < 1.0
+    assert len(probed) == 3
+
+
 def test_what_a_case_took_is_forecast_for_the_next() -> None:
     rows = _rows(400, 2000)
     budget = Budget(200.0, rows, Forecast(), clock=lambda: 0.0)

@@ -62,6 +62,11 @@ class Budget:
         What a call of a row should take.
     calls : int
         Calls that a row takes at least.
+
+    Attributes
+    ----------
+    total_s, calls
+        As they were given.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class Budget:
     ) -> None:
         self.total_s = total_s
         self._forecast = forecast
-        self._calls = calls
+        self.calls = calls
         self._clock = clock
         self._case_s_per_output = CASE_S_PER_OUTPUT
         self._end = None if total_s is None else clock() + total_s
@@ -167,7 +172,7 @@ class Budget:
         self._rows.pop(row.key, None)
 
     def _cost(self, sizes: _Sizes, call_s: float | None = None) -> float:
-        calls_s = self._calls * (self._call_s(sizes) if call_s is None else call_s)
+        calls_s = self.calls * (self._call_s(sizes) if call_s is None else call_s)
         return ROW_S + ROW_S_PER_OUTPUT * sizes.outputs + calls_s
 
     def _call_s(self, sizes: _Sizes) -> float:
@@ -288,18 +293,21 @@ class Forecast:
         None for problems too small to matter, and for those whose probe is refused. What a probe took is kept under the
         last key.
 
-        A prediction of more than `most` seconds is made again from a probe sixteen times as large, if that should take
-        no more than a quarter of them: small problems keep few cores at work.
+        A prediction of more than `most` seconds is made again from a probe sixteen times as large, and so on, if that
+        should take no more than a quarter of them: small problems keep few cores at work.
         """
         seen = self._found(keys) or self._probed(keys[-1], problem, probe)
         if seen is None:
             return None
-        flops, seconds, _ = seen
-        if seconds * problem.flops / flops > most:
-            larger = smaller(problem, 16 * flops)
-            if larger is not None and flops < larger.flops < problem.flops and 16 * seconds <= most / 4:
-                seen = self._tried(keys[-1], larger, probe) or seen
         flops, seconds, source = seen
+        while seconds * problem.flops / flops > most and 16 * seconds <= most / 4:
+            larger = smaller(problem, 16 * flops)
+            if larger is None or not flops < larger.flops < problem.flops:
+                break
+            tried = self._tried(keys[-1], larger, probe)
+            if tried is None:
+                break
+            flops, seconds, source = tried
         return seconds * problem.flops / flops, {"known": f"{1e3 * seconds:.3g} ms", "problem": source}
 
     def _found(self, keys: Sequence[tuple[str, ...]]) -> tuple[int, float, str] | None:

@@ -258,8 +258,9 @@ class Runner:
         if budget.remaining_s <= 0:
             return row.result("skipped", budget.spent)
         try:
+            most = budget.share(row) / budget.calls
             predicted = self._forecast.predict(
-                row.forecast_keys, row.problem, lambda small: self._probe(row, small, material.check, budget)
+                row.forecast_keys, row.problem, lambda small: self._probe(row, small, material.check, budget), most
             )
         except UnsupportedProblem as fault:
             return row.result("refused", fault.reason_of(row.algorithm.name))
