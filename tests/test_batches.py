@@ -27,8 +27,8 @@ TEXTS = (
 )  # fmt: skip
 
 
-def outputs(method: Any, problem: Any, runtime: Any, x: Any, w: Any) -> Any:
-    plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
+def outputs(method: Any, problem: Any, config: Any, runtime: Any, x: Any, w: Any) -> Any:
+    plan = method.plan(problem, config, runtime)
     out = runtime.empty(problem.out_shape, problem.out_dtype)
     plan(plan.buffers(runtime.upload(x), plan.prepare(runtime.upload(w)), {}, out))
     return np.asarray(runtime.download(out))
@@ -54,8 +54,10 @@ def test_a_picture_has_the_same_bits_in_a_batch_as_alone(method: Any) -> None:
         if refusal(method, problem, runtime.facts) is not None:
             continue
         inputs: Any = make_inputs(problem)
-        together = outputs(method, problem, runtime, inputs.x, inputs.w)
-        alone = outputs(method, problem.replace(n=1), runtime, np.ascontiguousarray(inputs.x[1:2]), inputs.w)
+        config = method.configs(problem, runtime.facts)[0]
+        together = outputs(method, problem, config, runtime, inputs.x, inputs.w)
+        x = np.ascontiguousarray(inputs.x[1:2])
+        alone = outputs(method, problem.replace(n=1), config, runtime, x, inputs.w)
         same.append(np.array_equal(together[1:2], alone))
         np.testing.assert_allclose(together[1:2].astype(float), alone.astype(float), rtol=1e-3, atol=1e-3)
     assert same

@@ -225,10 +225,9 @@ ONLY_ARCHITECTURE = {
 # The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
 # with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
 # direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills up to 14 words
-# once a tile: 112 columns have 168 sums in a thread. gemm_split is the same kernel.
+# once a tile: 112 columns have 168 sums in a thread.
 SPILLS = {
     "gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",),
-    "gemm_split": ("sm_90",),
 }  # fmt: skip
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that

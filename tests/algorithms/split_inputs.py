@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "small channels": "all but one channel smaller by 2^40; their weights larger by as much",
     "unseen channel": "all but one channel smaller by 2^40; that one has no weights",
     "seen channel": "one channel smaller by 2^40; every second filter sees no other",
+    "late channel": "one channel smaller by 2^40 in the upper half of each picture",
     "seen huge": "one number of 1e30 among others of 1; every second filter does not see its channel",
     "small pixels": "all but one pixel of a picture smaller by 2^40",
     "small taps": "all but one tap of each filter smaller by 2^40; the last tap sees the border for some outputs alone",
@@ -67,6 +68,8 @@ def split_inputs(problem: Conv2dProblem, kind: str, seed: int = 0) -> Inputs:
     elif kind == "seen channel":
         x[:, 0] /= FAR
         w[::2, 1:] = 0
+    elif kind == "late channel":
+        x[:, 0, : x.shape[2] // 2] /= FAR
     elif kind == "seen huge":
         x[0, 0, x.shape[2] // 2, x.shape[3] // 2] = 1e30
         w[::2, 0] = 0

@@ -110,6 +110,7 @@ SPLIT_KINDS = (
     "normal",
     "binades",
     "seen channel",
+    "late channel",
     "seen huge",
     "far pixels",
     "small pixels",

@@ -166,7 +166,7 @@ def test_every_kernel_has_a_fault() -> None:
     intrinsics = {f"include/device/{name}.cuh" for name in ("device", "bulk", "settled", "tensor_copies")}
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
-    made = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS)
+    made = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
     planted = [*FAULTS, *HOPPER_FAULTS, *made]
     assert files | headers == {fault.file for fault in planted}
     ours = {(a.operation, a.name) for a in ON_DEVICE if not isinstance(a, ByConvolution)}  # their kernels are others'
