@@ -36,7 +36,8 @@ def test_such_a_call_gives_the_result_of_others(name: str, text: str) -> None:
     problem: Any = parse_problem(text)
     method, runtime = method_of("gemm" if name.startswith("gemm") else "conv2d", name), hopper()
     inputs = make_inputs(problem, "integers")
-    found = list(method.configs(problem, runtime.facts))
+    # Where pixels are split first, another kernel reads x, whose alignment does not matter.
+    found = [c for c in method.configs(problem, runtime.facts) if not getattr(c, "split_first", False)]
     shared = [config for config in found if getattr(config, "split_k", 1) > 1]
     assert shared or name in ("gemm_wgmma", "gemm_tf32") or "k64" in text
     for config in (found[0], *shared[:1]):

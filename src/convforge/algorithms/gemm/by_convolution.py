@@ -29,7 +29,7 @@ from convforge.problem import Conv2dProblem, GemmProblem
 # kernel: of smaller matrices "auto" takes another step.
 FEWEST, LEAST_WORK = 64, 2**24
 
-# Numbers along K that pixel_rows.cu writes, 64 for each block along y.
+# Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
 
 C = TypeVar("C", bound=TilesConfig)

@@ -9,7 +9,8 @@
 //           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
 //           SPLIT_FIRST there are three: nobody splits.
 // Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  pixels come by the accelerator as floats, rows of 32 channels. Threads find the largest of a stage, make its
+// Producer  pixels come by the accelerator: SPLIT_FIRST as halves, with a scale for each; else as floats, rows of 32
+//           channels. Then threads find the largest of a stage, make its
 //           scale, and write the halves where the floats were.
 // Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each
 //           stage high * low + low * high into others. Those products run on while the sums of the first are added.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from convforge.algorithms.implicit_gemm.wgmma_configs import sharing_cycles, splits_worth_a_look
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     EXTRA_BYTES,
     MOST_RESIDENT,
@@ -20,9 +21,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     room_refusal,
     rows_problem,
     seen_by,
-    sharing_cycles,
     split_refusal,
-    splits_worth_a_look,
     steps_of,
     tiling,
 )  # fmt: skip
@@ -39,6 +38,13 @@ TOP, IN_FULL, REACH = 14, -12, 100
 
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
+
+# How the two warpgroups share tiles, and who splits.
+WAYS: tuple[dict[str, bool], ...] = (
+    *({"filters_on_m": on_m, "ping_pong": ping} for on_m in (True, False) for ping in (True, False)),
+    {"filters_on_m": True, "ping_pong": False, "by_pixels": True},
+    *({"filters_on_m": False, "ping_pong": ping, "split_first": True} for ping in (True, False)),
+)
 
 # Stages of pixels and filters, the first that fit.
 PATCH_STAGES = ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
@@ -187,17 +193,13 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
     steps = steps_of(problem, ROW_CHANNELS)
-    by_pixels, split_first, turned = {"by_pixels": True}, {"split_first": True, "turned": False}, must_turn(problem)
-    ways: tuple[tuple[bool, bool, dict[str, bool]], ...] = (
-        *((on_m, ping, {}) for on_m in (True, False) for ping in (True, False)), (True, False, by_pixels),
-        (False, True, split_first), (False, False, split_first),
-    )  # fmt: skip
-    for patch, (on_m, ping, how), columns in product((True, False), ways, COLUMNS):
-        if patch and (problem.r * problem.s == 1 or how is split_first):
+    for patch, way, columns in product((True, False), WAYS, COLUMNS):
+        base = SplitConfig(patch=patch, columns=columns, **way)
+        if patch and (problem.r * problem.s == 1 or base.split_first):
             continue
-        if how is by_pixels and columns > MOST_ALONE:
+        if base.by_pixels and columns > MOST_ALONE:
             continue
-        base = replace(SplitConfig(patch, on_m, ping, 1, columns, turned=turned), **how)
+        base = replace(base, turned=must_turn(problem) and not base.split_first)
         pixels, filters = base.block
         if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
             continue

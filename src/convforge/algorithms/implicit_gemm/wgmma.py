@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from convforge.algorithms.contract import Buffers, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
+from convforge.algorithms.implicit_gemm.wgmma_configs import ordered
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     WgmmaConfig,
     config_refusal,
     element_of,
     filter_steps,
     filters_held,
-    ordered,
     pixels_map,
     results_map,
     row_channels,

@@ -1,0 +1,155 @@
+"""Which configs of wgmma.cu are worth a look, and in which order: the fastest by a model of cycles first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+from convforge.algorithms.implicit_gemm.wgmma_tiles import (
+    MOST_RESIDENT,
+    PRODUCT_BYTES,
+    ROW_BYTES,
+    ROWS,
+    TILE_W,
+    TilesConfig,
+    WgmmaConfig,
+    can_store,
+    config_refusal,
+    must_turn,
+    patch_of,
+    phases_of,
+    row_channels,
+    row_of,
+    slices_of,
+    steps_of,
+    tiling,
+)
+from convforge.backends.facts import DeviceFacts
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Columns of a product that are tried, multiples of 16 up to 256; those before them where a group has so few filters.
+COLUMNS = (64, 96, 112, 128, 192, 224, 256)
+FEW_COLUMNS = (16, 32, 48)
+
+# Configs of each kind that the model was not fitted to which are tried before others.
+OTHERS = 3
+
+# Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
+PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
+STAGES = ((6, 6), (5, 5), (4, 4), (3, 3), (2, 2))
+RESIDENT_STAGES = (4, 3, 2)
+
+# The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
+# multiprocessor.
+# In a cycle: multiply-adds of the tensor cores, bytes that they read from shared memory, bytes that the accelerator
+# loads, and bytes that it loads and stores.
+PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 50
+# Cycles of a step, and of each copy of filters.
+STEP_CYCLES, COPY_CYCLES = 16, 106
+# Finishing: cycles of a tile, and of each 128 outputs; cycles of a launch.
+FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
+# Adding up shares: cycles of the launch, and bytes that the device reads and writes in one.
+SHARING_CYCLES, SHARED_A_CYCLE = 3000, 2500
+# A ring of DEEP stages hides how long copies take. For each stage that is missing, a tile takes this share longer.
+DEEP, SHALLOW = 4, 0.083
+
+
+def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
+    """Shares of channels with which tiles fill the multiprocessors, and with which they fill half of them."""
+    tiles, slices = tiling(problem, config)[0], slices_of(problem, channels)
+    if problem.groups > 1 or config.resident or not tiles:
+        return []
+    most = [min(slices, facts.cores // (tiles * share)) for share in (1, 2)]
+    return [many for many in dict.fromkeys(-(-slices // -(-slices // max(1, few))) for few in most) if many > 1]
+
+
+def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
+    """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
+    pixels, filters = config.block
+    most = -(-tiling(problem, config)[0] // facts.cores)
+    row, channels = row_of(config), row_channels(problem, config)
+    steps = steps_of(problem, channels, config.split_k)
+    read = 64 * row + config.columns * row  # of a step, for 64 rows
+    each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
+    if slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
+        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / row
+    each += STEP_CYCLES
+    products = steps * pixels * filters // (64 * config.columns) * each
+    stages = steps // (problem.r * problem.s) if config.patch else steps
+    rows = math.prod(patch_of(problem, config)) * phases_of(problem) if config.patch else pixels
+    loaded, copied = stages * rows * row, 0 if config.resident else steps
+    loaded += copied * filters * row
+    stored = pixels * filters * (4 if config.split_k > 1 else itemsize(problem.out_dtype))
+    tile = max(products, loaded / LOADED_A_CYCLE + copied * COPY_CYCLES, (loaded + stored) / MOVED_A_CYCLE)
+    depth = config.pixel_stages if config.resident else min(config.pixel_stages, config.filter_stages)
+    tile *= 1 + SHALLOW * max(0, DEEP - depth)
+    finish = FINISH_CYCLES + OUTPUT_CYCLES * pixels * filters / 128 / (1 if config.ping_pong else 2)
+    rest = START_CYCLES + sharing_cycles(problem, config)
+    if config.ping_pong:  # a tile is finished while the next one is multiplied
+        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + rest
+    return most * (tile + finish) + rest
+
+
+def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
+    """Estimate the cycles in which the sums of all shares are added up."""
+    if config.split_k == 1:
+        return 0
+    return SHARING_CYCLES + problem.outputs * 4 * (config.split_k + 0.5) / SHARED_A_CYCLE
+
+
+def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
+    """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
+    steps, k = steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
+    ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
+    widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
+    for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
+        if patch and problem.r * problem.s == 1:
+            continue
+        rows = 1
+        base = WgmmaConfig(patch, on_m, ping, rows, columns, row_bytes=row)
+        pixels, filters = base.block
+        idle = on_m and columns < COLUMNS[0]
+        # Threads store NCHW in pairs of pixels, which are columns.
+        idle |= not on_m and columns >= COLUMNS[0] and ways["scattered"] and problem.out_layout == "NCHW"
+        if idle or filters >= 2 * max(k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+            continue
+        rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
+        if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
+            rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
+        splits = splits_worth_a_look(problem, base, row_channels(problem, base), facts)
+        for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
+            for ring in rings:
+                config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, row_bytes=row, **how)
+                if config_refusal(problem, config, facts) is None:
+                    yield config
+                    break
+
+
+def shortest_row(problem: Conv2dProblem) -> int:
+    """Bytes of the shortest row that holds all channels of a group, or the longest row."""
+    nbytes = problem.c_per_group * itemsize(problem.x_dtype)
+    return next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
+
+
+def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
+    """Configs worth a look, the fastest by the model of cycles first.
+
+    Behind the first come some that the model was not fitted to, for a search: rows as short as the channels, which load
+    less and leave room for more; and patches of filters that move by several pixels.
+    """
+
+    def by_cycles(row: int) -> list[WgmmaConfig]:
+        fit = dict.fromkeys(fitting(problem, facts, row))
+        return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+
+    found, row = by_cycles(ROW_BYTES), shortest_row(problem)
+    short = by_cycles(row) if row < ROW_BYTES else []
+    if problem.stride == (1, 1):
+        first, others = found[:1], short[:OTHERS]
+    else:
+        patches = [config for config in (*short, *found) if config.patch]
+        first = [config for config in found if not config.patch][:1]
+        others = [*[config for config in short if not config.patch][:OTHERS], *patches[:OTHERS]]
+    return list(dict.fromkeys([*first, *others, *found]))
