@@ -15,15 +15,16 @@ TURNED = replace(RAGGED, problem="m200n328k136_ta_tb_f16")
 # Whole boxes of an MN-major B, one copy a stage.
 WHOLE = replace(RAGGED, problem="m200n320k136_f16")
 PING_PONG = replace(RAGGED, config=GemmWgmmaConfig(128, 128, True, 3, 2))
+PAIRS = replace(RAGGED, config=replace(RAGGED.config, paired=True))
 # More tiles than two for each SM.
 MANY = replace(RAGGED, problem="m1024n2560k72_f16", config=GemmWgmmaConfig(128, 64, True, 4, 5))
 
 GEMM_WGMMA_FAULTS = [
     *of_file("gemm/wgmma.cu", RAGGED,
-        ("the first step of a K-major operand for all", "copy_box(to, map, step * STEP_K, x, 0, loaded)",
-         "copy_box(to, map, 0, x, 0, loaded)"),
-        ("the first rows of A for every tile", "copy_box(to, map, step * STEP_K, x, 0, loaded)",
-         "copy_box(to, map, step * STEP_K, 0, 0, loaded)"),
+        ("the first step of a K-major operand for all", "copy(to, step * STEP_K, x, 0, loaded)",
+         "copy(to, 0, x, 0, loaded)"),
+        ("the first rows of A for every tile", "copy(to, step * STEP_K, x, 0, loaded)",
+         "copy(to, step * STEP_K, 0, 0, loaded)"),
         ("the first 64 columns for all of a tile",
          "x + 64 * i, step * STEP_K, 0, loaded", "x, step * STEP_K, 0, loaded"),
         ("the first step of an MN-major operand for all",
@@ -45,8 +46,12 @@ GEMM_WGMMA_FAULTS = [
         ("pairs of a result the wrong way round", "narrow_pair<out_t>(sums[e], sums[e + 1])",
          "narrow_pair<out_t>(sums[e + 1], sums[e])"),
         ("tiles of the second group as of the first",
-         "(first + in_group % rows) * BLOCK_M", "(in_group % rows) * BLOCK_M",
+         "(first + in_group % rows) * OF_CLUSTER", "(in_group % rows) * OF_CLUSTER",
          MANY),
+        ("both blocks of a pair load to the same place", "+ part * BLOCK * ROW_BYTES;", ";", PAIRS),
+        ("both blocks of a pair load the same columns", "(IS_A ? at.m : at.n) + part * BLOCK;", "IS_A ? at.m : at.n;",
+         PAIRS),
+        ("both blocks of a pair take the same tile", "* OF_CLUSTER + tile % OF_CLUSTER)", "* OF_CLUSTER)", PAIRS),
         ("columns of tiles as if every group were whole", "in_group / rows * BLOCK_N", "in_group / GROUP * BLOCK_N",
          replace(MANY, problem="m1152n2560k72_f16")),
     ),

@@ -34,6 +34,7 @@ IN_NHWC = Run("implicit_gemm_wgmma", "n2c70h13w11_k70r3s2_p1_constant9.0_f16_nhw
               replace(PIXELS.config, turned=True, scattered=True))  # fmt: skip
 TF32 = Run("implicit_gemm_tf32", "n2c40h13w12_k72r3s2_p1_f32_nhwc_math-tf32",
            replace(PIXELS.config, scattered=True))  # fmt: skip
+PAIRS = replace(PATCHES, config=replace(PATCHES.config, paired=True))
 # More tiles than two for each multiprocessor.
 MANY = replace(PATCHES, problem="n40c64h14w13_k72r3s3_p1_f16_nhwc")
 
@@ -43,10 +44,13 @@ WGMMA_FAULTS = [
         ("taps as if not dilated", "right = tap % S * DILATION_W;", "right = tap % S;"),
         ("rows of a patch as if it were narrower", "PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES",
          "PIXEL_PITCH = PATCH ? EIGHT_ROWS"),
-        ("the first slice of filters twice", "step / TAPS * ROW_CHANNELS, step % TAPS, k,", "0, step % TAPS, k,"),
-        ("one tap of the filters for all", "step / TAPS * ROW_CHANNELS, step % TAPS, k,",
-         "step / TAPS * ROW_CHANNELS, 0, k,"),
-        ("the first filters for every tile", "step % TAPS, k, 0,", "step % TAPS, 0, 0,"),
+        ("the first slice of filters twice", "+ step / TAPS * ROW_CHANNELS, tap", ", tap"),
+        ("one tap of the filters for all", "tap = step % TAPS;", "tap = 0;"),
+        ("the first filters for every tile", "channel, tap, k, 0,", "channel, tap, 0, 0,"),
+        ("both blocks of a pair bring to the same place", "+ half * FILTER_BYTES / 2, map", ", map", PAIRS),
+        ("both blocks of a pair bring the same filters", "half * BLOCK_FILTERS / 2 : 0", "0 : 0", PAIRS),
+        ("both blocks of a pair take the same pixels", "row * OF_CLUSTER + tile % OF_CLUSTER", "row * OF_CLUSTER",
+         PAIRS),
         ("the residual of the tile's first row", "at.p + pixel / TILE_W", "at.p"),
         ("the first group's filters for all", "k = group * K_GROUP + (i", "k = (i", GROUPS),
         ("channels of the first group for all", "c = group * C_GROUP + share", "c = share", GROUPS),

@@ -41,7 +41,8 @@ def configs(text: str) -> list[SplitConfig]:
     """The default, and others from all along the list; some of them with pictures that are turned first, too."""
     every = list(METHOD.configs(parse_problem(text), hopper().facts))
     either = [next((c for c in every if c.split_first == first), every[0]) for first in (False, True)]
-    found = list(dict.fromkeys([*some(every, 6), *either]))
+    pairs = [c for c in every if c.paired][:1]
+    found = list(dict.fromkeys([*some(every, 6), *either, *pairs]))
     return [*found, *(replace(c, turned=True) for c in found[:3] if not c.turned and not c.split_first)]
 
 

@@ -57,11 +57,11 @@ def method(text: str) -> Any:
 
 
 def configs(text: str) -> list[WgmmaConfig]:
-    """The default, others from all along the list, some with shorter rows, turned, scattered: each takes a second."""
+    """The default, others from all along the list, one of each way: each takes a second."""
     found = list(method(text).configs(parse_problem(text), hopper().facts))
     either = [next((c for c in found if (c.split_k > 1) == shared), found[0]) for shared in (False, True)]
-    patches = [next(config for config in found if config.patch)] if any(config.patch for config in found) else []
-    found = list(dict.fromkeys([*some(found, 6), *either, *patches]))
+    patches, pairs = ([config for config in found if getattr(config, way)][:1] for way in ("patch", "paired"))
+    found = list(dict.fromkeys([*some(found, 6), *either, *patches, *pairs]))
     narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
     narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, hopper().facts) is None]
     return [

@@ -13,13 +13,15 @@
 //           cores read both: neither operand is transposed first.
 // Producer  each thread waits until a stage of the ring is free, then asks for its operand's part of it: one box, or
 //           BLOCK / 64 boxes where M or N is ragged. One barrier a stage counts the bytes of both.
+//           PAIRED: two blocks, a cluster, take tiles with the same columns of B in step; each asks for half of B's part,
+//           for both, and a stage is free when both have read it.
 // Consumer  together, each with half of a tile's rows; or in turn (PING_PONG), each with a tile of its own: one stores
 //           while the other multiplies. A stage is free when the products after it have been asked for.
 // Store     64 x 64 results at a time: rounded, put into one of two boxes of shared memory by stmatrix, stored by TMA.
 // Any       M, N, K: the TMA loads zeros beyond the ends and stores nothing there. Needs rows, addresses and strides
 //           that are multiples of 16 bytes.
 // Limit     tensor cores; with small tiles, L2.
-#include "tensor_copies.cuh"
+#include "clusters.cuh"
 #include "types.cuh"
 #include "wgmma.cuh"
 
@@ -27,13 +29,14 @@ constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUME
 constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;              // warpgroups that share a tile
 constexpr int ROWS_64 = BLOCK_M / (64 * GROUPS_OF_TILE);       // products of 64 rows of a warpgroup
 constexpr int STEP_K = 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
+constexpr int OF_CLUSTER = PAIRED ? 2 : 1;                     // blocks, one below the other
 constexpr int PRODUCTS = STEP_K / 16;                          // of 16 along K, in a step
 static_assert(ROWS_64 >= 1 && BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
 static_assert(BLOCK_N % 64 == 0 && BLOCK_N <= 256, "results are stored 64 columns at a time");
 
 struct Wgmma {
     Map a, b, c;
-    int tiles_m, tiles_n, steps;
+    int tiles_m, tiles_n, steps;  // tiles_m: of a cluster each
     int boxes_a, boxes_b;  // copies that load an operand's part of a stage
 };
 
@@ -54,33 +57,39 @@ struct Place {
     int m, n;
 };
 __device__ inline Place place_of(const Wgmma &args, int tile) {
-    const int group = tile / (GROUP * args.tiles_n), first = group * GROUP;
-    const int rows = min(args.tiles_m - first, GROUP), in_group = tile - first * args.tiles_n;
-    return {(first + in_group % rows) * BLOCK_M, in_group / rows * BLOCK_N};
+    const int all = tile / OF_CLUSTER, group = all / (GROUP * args.tiles_n), first = group * GROUP;
+    const int rows = min(args.tiles_m - first, GROUP), in_group = all - first * args.tiles_n;
+    return {((first + in_group % rows) * OF_CLUSTER + tile % OF_CLUSTER) * BLOCK_M, in_group / rows * BLOCK_N};
 }
+__device__ inline int tiles_of(const Wgmma &args) { return args.tiles_m * args.tiles_n * OF_CLUSTER; }
 
 // Producer: one thread loads one operand, IS_A or B.
 template <bool IS_A>
 __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
     constexpr bool ACROSS = IS_A ? A_ACROSS : B_ACROSS;
-    constexpr int BLOCK = IS_A ? BLOCK_M : BLOCK_N, BYTES = BLOCK * ROW_BYTES;
+    constexpr bool SHARED = PAIRED && !IS_A;  // half of it comes from here, for both blocks
+    constexpr int BYTES = (IS_A ? BLOCK_M : BLOCK_N) * ROW_BYTES, BLOCK = IS_A ? BLOCK_M : BLOCK_N / OF_CLUSTER;
     const Map &map = IS_A ? args.a : args.b;
     const int boxes = IS_A ? args.boxes_a : args.boxes_b;
+    const int part = SHARED ? block_of_cluster() : 0;
+    const auto copy = [&](unsigned char *to, int x, int y, int z, unsigned long long *loaded) {
+        if (SHARED) copy_box_to(3, to, map, x, y, z, loaded);
+        else copy_box(to, map, x, y, z, loaded);
+    };
     Ring<STAGES> ring{0, 1};
-    for (int tile = blockIdx.x; tile < args.tiles_m * args.tiles_n; tile += gridDim.x) {
+    for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x) {
         const Place at = place_of(args, tile);
-        const int x = IS_A ? at.m : at.n;
+        const int x = (IS_A ? at.m : at.n) + part * BLOCK;
         for (int step = 0; step < args.steps; step++, ring.next()) {
             unsigned long long *loaded = &bars.loaded[ring.stage];
-            unsigned char *to = IS_A ? memory->a[ring.stage] : memory->b[ring.stage];
+            unsigned char *to = (IS_A ? memory->a[ring.stage] : memory->b[ring.stage]) + part * BLOCK * ROW_BYTES;
             await_bytes(&bars.read[ring.stage], ring.parity);
             expect_bytes(loaded, BYTES);
-            if (!ACROSS) copy_box(to, map, step * STEP_K, x, 0, loaded);
+            if (!ACROSS) copy(to, step * STEP_K, x, 0, loaded);
             else if (BLOCK > 64 && boxes == 1)  // the map has 64 by 64 of M or N
-                copy_box(to, map, 0, step * STEP_K, x / 64, loaded);
+                copy(to, 0, step * STEP_K, x / 64, loaded);
             else
-                for (int i = 0; i < boxes; i++)
-                    copy_box(to + i * BOX_BYTES, map, x + 64 * i, step * STEP_K, 0, loaded);
+                for (int i = 0; i < boxes; i++) copy(to + i * BOX_BYTES, x + 64 * i, step * STEP_K, 0, loaded);
         }
     }
 }
@@ -116,13 +125,20 @@ __device__ inline void round_results(const float (&sums)[SUMS], int first, unsig
     }
 }
 
+// A stage is free: the first threads of a warpgroup say so, each to a block.
+__device__ inline void stage_is_read(unsigned long long *bar, bool yes) {
+    const int thread = threadIdx.x % WARPGROUP;
+    if (PAIRED) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
+    else arrive_when(bar, thread == 0 && yes);
+}
+
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
     const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
     Ring<STAGES> ring;
     int turn = 0;
     unsigned parity = warpgroup ^ 1;
-    for (int tile = blockIdx.x; tile < args.tiles_m * args.tiles_n; tile += gridDim.x, turn ^= 1) {
+    for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x, turn ^= 1) {
         if (PING_PONG && turn != warpgroup) {
             ring.skip(args.steps);
             continue;
@@ -139,11 +155,11 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
             products_are_asked();
             await_products<1>();
-            arrive_when(&bars.read[max(before, 0)], asks && before >= 0);
+            stage_is_read(&bars.read[max(before, 0)], before >= 0);
             before = ring.stage;
         }
         await_products<0>();
-        arrive_when(&bars.read[before], asks);
+        stage_is_read(&bars.read[before], true);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
 
         const Place at = place_of(args, tile);
@@ -176,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             init_barrier(&bars.loaded[i], 2);  // the threads that load A and B
-            init_barrier(&bars.read[i], GROUPS_OF_TILE);
+            init_barrier(&bars.read[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();
@@ -184,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
         prefetch_map(args.b);
         prefetch_map(args.c);
     }
-    __syncthreads();
+    if (PAIRED) cluster_meets();
+    else __syncthreads();
     wait_for_earlier();
     if (warpgroup == 0) {
         give_registers<40>();
@@ -194,4 +211,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
         take_registers<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
+    if (PAIRED) cluster_meets();
 }

@@ -22,7 +22,7 @@ from convforge.algorithms.implicit_gemm.on_wgmma import (
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.include.resident import evenly, persistent
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -50,6 +50,8 @@ TILES = (
     (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
 )  # fmt: skip
 FEWEST_STAGES, MOST_STAGES = 2, 8
+# Of the configs that the model puts first, as many are tried in pairs of blocks, too.
+PAIRS = 2
 
 # The model that orders the configs, in clock cycles of an SM: that of implicit_gemm_wgmma (wgmma_tiles.py).
 PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, STEP_CYCLES = 2100, 106, 60, 16
@@ -71,6 +73,9 @@ class GemmWgmmaConfig(Config):
         Steps of 64 along K that are in shared memory at once.
     group : int
         Rows of tiles that are computed together, so that they share columns of B in L2.
+    paired : bool
+        Two neighbouring SMs, a cluster, take tiles one below the other, and each loads half of their columns of B for
+        both.
     """
 
     block_m: int = 128
@@ -78,6 +83,12 @@ class GemmWgmmaConfig(Config):
     ping_pong: bool = False
     stages: int = 4
     group: int = 16
+    paired: bool = False
+
+    @property
+    def of_cluster(self) -> int:
+        """Blocks that load for each other."""
+        return 2 if self.paired else 1
 
     @property
     def rows(self) -> int:
@@ -150,17 +161,22 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             while config.stages > FEWEST_STAGES and config.shared_bytes + EXTRA_BYTES - 1024 > facts.block_shared_bytes:
                 config = replace(config, stages=config.stages - 1)
             found.append(config)
-        return sorted(found, key=lambda config: modelled_cycles(problem, config, facts))
+        found.sort(key=lambda config: modelled_cycles(problem, config, facts))
+        several = [config for config in found if problem.m > config.block_m]
+        pairs = [config for config in several if config_refusal(replace(config, paired=True), facts) is None]
+        return [*found[:1], *(replace(config, paired=True) for config in pairs[:PAIRS]), *found[1:]]
 
     def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         if (reason := config_refusal(config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         a_across, b_across = problem.transpose_a, not problem.transpose_b
-        tiles = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+        of_cluster = config.of_cluster
+        tiles = -(-problem.m // (config.block_m * of_cluster)), -(-problem.n // config.block_n)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, PING_PONG=config.ping_pong, STAGES=config.stages,
-            GROUP=config.group, A_ACROSS=a_across, B_ACROSS=b_across, SHARED_BYTES=config.shared_bytes,
+            GROUP=max(1, config.group // of_cluster), PAIRED=config.paired, A_ACROSS=a_across, B_ACROSS=b_across,
+            SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
         types = ElementTypes(out=problem.dtype, acc="float32").prelude()
         lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
@@ -168,12 +184,13 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         kernel = runtime.compile(
             KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
         )
-        grid = (min(math.prod(tiles), runtime.facts.cores),)
-        info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, early=True)
+        cluster = (of_cluster,) if config.paired else ()
+        grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
+        info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, cluster=cluster, early=True)
         kept = lru_cache(maxsize=MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
-            "b": kept(partial(matrix_map, block=config.block_n, across=b_across)),
+            "b": kept(partial(matrix_map, block=config.block_n // of_cluster, across=b_across)),
             "c": kept(results_map),
         }
 
@@ -188,7 +205,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             args.tiles_m, args.tiles_n = tiles
             args.steps = -(-problem.k // ROW)
             args.boxes_a = copies_of(problem.m, config.block_m, a_across)
-            args.boxes_b = copies_of(problem.n, config.block_n, b_across)
+            args.boxes_b = copies_of(problem.n, config.block_n // of_cluster, b_across)
             return args
 
         def otherwise() -> Plan:
@@ -207,6 +224,8 @@ def config_refusal(config: GemmWgmmaConfig, facts: DeviceFacts) -> Reason | None
     if config.block_n % ROW or not ROW <= config.block_n <= MOST_COLUMNS:
         return Reason("results are stored 64 columns at a time, at most {most}; block_n={columns} is none of these",
                       columns=config.block_n, most=MOST_COLUMNS)  # fmt: skip
+    if config.paired and config.block_n % (2 * ROW):
+        return Reason("half of {columns} columns is not whole boxes of {width}", columns=config.block_n, width=ROW)
     if config.block_m > MOST_COLUMNS:
         return Reason("a copy brings at most {most} rows", most=MOST_COLUMNS)
     if config.rows * config.block_n // 128 > MOST_SUMS:

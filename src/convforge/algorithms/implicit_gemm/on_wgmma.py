@@ -16,7 +16,7 @@ from convforge.algorithms.include.conv import address, conv_constants, conv_stru
 from convforge.algorithms.include.divide import Divisor, divisor
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.include.resident import evenly, persistent
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -160,13 +160,14 @@ class OnTensorCores(DeviceConvolution[C]):
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
-            SPLIT_K=config.split_k, OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
+            SPLIT_K=config.split_k, PAIRED=config.paired, OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
             **self.numbers(problem, config),
         )  # fmt: skip
         lines = (*conv_constants(seen), *prelude, *self.names, *wgmma_lines(config.columns, self.instruction(problem)))
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
-        grid = (min(shape.tiles, runtime.facts.cores),)
-        info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, early=True)
+        cluster = (2,) if config.paired else ()
+        grid = persistent(shape.tiles, runtime.facts, *cluster)
+        info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, cluster=cluster, early=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
         def arguments(buffers: Buffers) -> Any:

@@ -329,8 +329,8 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     }
                     products_are_asked();
                     await_products<1>();
-                    arrive_when(&bars.filters_read[max(filters_before, 0)],
-                                asks && !RESIDENT && part == 0 && filters_before >= 0);
+                    filters_are_read(&bars.filters_read[max(filters_before, 0)],
+                                     !RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
                 }
@@ -344,7 +344,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
-        arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT);
+        filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
         finish_tile(args, at, sums, share, plain);
         if (SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
@@ -368,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         }
         for (int i = 0; i < FILTER_STAGES; i++) {
             init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();
@@ -376,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         prefetch_map(args.filters);
         if (SPLIT_FIRST) prefetch_map(args.downs);
     }
-    __syncthreads();
+    blocks_begin();
     wait_for_earlier();
     const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {
@@ -395,4 +395,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
+    if (PAIRED) cluster_meets();
 }

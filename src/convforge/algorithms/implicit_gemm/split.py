@@ -32,6 +32,7 @@ from convforge.algorithms.implicit_gemm.split_tiles import (
     whole_groups,
 )
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
+from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     ROW_BYTES,
     filters_held,
@@ -112,7 +113,8 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[SplitConfig]:
         """See :class:`OnTensorCores`."""
         fit = dict.fromkeys(fitting(problem, facts))
-        return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+        found = sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+        return [*found[:1], *in_pairs(problem, found), *found[1:]]
 
     def smallest(self, problem: Conv2dProblem) -> SplitConfig:
         """See :class:`OnTensorCores`."""

@@ -185,7 +185,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 multiply_row(sums, pixel, filter, share, step > 0);
                 products_are_asked();
                 await_products<1>();
-                arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT && filters_before >= 0);
+                filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT && filters_before >= 0);
                 arrive_when(&bars.pixels_read[max(pixels_before, 0)],
                             asks && pixels_before >= 0 && (!PATCH || tap == 0));
                 filters_before = stage;
@@ -195,7 +195,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         first = false;
         await_products<0>();
-        arrive_when(&bars.filters_read[max(filters_before, 0)], asks && !RESIDENT);
+        filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
         arrive_when(&bars.pixels_read[max(pixels_before, 0)], asks);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
 
@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
         }
         for (int i = 0; i < FILTER_STAGES; i++) {
             init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();
@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
         prefetch_map(args.filters);
         if (!SCATTERED) prefetch_map(args.results);
     }
-    __syncthreads();
+    blocks_begin();
     wait_for_earlier();
     if (warpgroup == 0) {
         give_registers<40>();
@@ -254,4 +254,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
         take_registers<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
+    if (PAIRED) cluster_meets();
 }

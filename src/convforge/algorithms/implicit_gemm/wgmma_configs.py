@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice, product
+from typing import TypeVar
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     MOST_RESIDENT,
@@ -33,8 +35,13 @@ from convforge.problem.types import itemsize
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
 FEW_COLUMNS = (16, 32, 48)
 
+C = TypeVar("C", bound=TilesConfig)
+
 # Configs of each kind that the model was not fitted to which are tried before others.
 OTHERS = 3
+
+# Of the configs that the model puts first, as many are tried in pairs of blocks, too.
+PAIRS = 2
 
 # Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
 PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
@@ -63,6 +70,13 @@ def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: i
         return []
     most = [min(slices, facts.cores // (tiles * share)) for share in (1, 2)]
     return [many for many in dict.fromkeys(-(-slices // -(-slices // max(1, few))) for few in most) if many > 1]
+
+
+def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
+    """The first configs whose tiles two blocks can take side by side, so taken."""
+    fit = (config for config in configs if not config.resident)
+    several = (config for config in fit if tiling(problem, config)[0] > tiling(problem, config)[1])
+    return [replace(config, paired=True) for config in islice(several, PAIRS)]
 
 
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
@@ -137,7 +151,7 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
     """Configs worth a look, the fastest by the model of cycles first.
 
     Behind the first come some that the model was not fitted to, for a search: rows as short as the channels, which load
-    less and leave room for more; and patches of filters that move by several pixels.
+    less and leave room for more; patches of filters that move by several pixels; and pairs of blocks.
     """
 
     def by_cycles(row: int) -> list[WgmmaConfig]:
@@ -152,4 +166,4 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         patches = [config for config in (*short, *found) if config.patch]
         first = [config for config in found if not config.patch][:1]
         others = [*[config for config in short if not config.patch][:OTHERS], *patches[:OTHERS]]
-    return list(dict.fromkeys([*first, *others, *found]))
+    return list(dict.fromkeys([*first, *others, *in_pairs(problem, found), *found]))

@@ -61,6 +61,9 @@ class TilesConfig(Config):
     split_k : int
         The channels of a tile are shared out among so many tiles, whose sums another kernel adds up: where there are
         fewer tiles than multiprocessors.
+    paired : bool
+        Two neighbouring multiprocessors, a cluster, take tiles with the same filters, and each brings half of these for
+        both.
     """
 
     patch: bool = True
@@ -73,6 +76,7 @@ class TilesConfig(Config):
     filter_stages: int = 4
     turned: bool = False
     split_k: int = 1
+    paired: bool = False
 
     @property
     def block(self) -> tuple[int, int]:
@@ -215,13 +219,14 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
 
 
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
-    """All tiles; those along the filters; of a picture, those along a row and down."""
-    pixels, filters = config.block
+    """All tiles, with the last one of a pair; those along the filters; of a picture, those along a row and down."""
+    (pixels, filters), of_cluster = config.block, 2 if config.paired else 1
     tiles_k = -(-problem.k_per_group // filters) * problem.groups * config.split_k
-    if config.patch:
-        across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
-        return problem.n * across * down * tiles_k, tiles_k, across, down
-    return -(-problem.n * problem.p * problem.q // pixels) * tiles_k, tiles_k, 1, 1
+    across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
+    if not config.patch:
+        across = down = 1
+    along = problem.n * across * down if config.patch else -(-problem.n * problem.p * problem.q // pixels)
+    return -(-along // of_cluster) * of_cluster * tiles_k, tiles_k, across, down
 
 
 def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
@@ -260,6 +265,8 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
     pixels, _ = config.block
     if config.patch and max(problem.stride) > MOST_STRIDE:
         return Reason("patches are for filters that move by at most {most} pixels", most=MOST_STRIDE)
+    if config.paired and config.resident:
+        return Reason("filters that stay are not brought in pairs: once is enough")
     if config.patch and pixels % TILE_W:
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
     if config.patch and max(box_of(problem, config)) > MOST_UNITS:
@@ -374,7 +381,10 @@ def rows_map(
 ) -> TiledMap:  # fmt: skip
     """Filters in rows of so many channels, in boxes of channels `together`; `steps` are those of filter_steps."""
     of_tap, of_filter = steps
-    sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, config.block[1], halves)
+    rows, high_and_low = config.block[1], halves
+    if config.paired:  # each of two blocks brings half of it
+        rows, high_and_low = (rows, 1) if halves == 2 else (rows // 2, 1)
+    sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, rows, high_and_low)
     return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=row_of(config))
 
 

@@ -84,6 +84,24 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     return runtime.describe(kernel, replace(info, scratch_bytes=room))
 
 
+def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int, ...]:
+    """The grid of a kernel whose blocks, one a multiprocessor, take tile after tile: no more than there are tiles.
+
+    Parameters
+    ----------
+    of_cluster : int
+        Blocks of a cluster, which take as many tiles together; `tiles` is a multiple of it.
+
+    Examples
+    --------
+    >>> from convforge.backends.facts import DeviceFacts
+    >>> facts = DeviceFacts("cuda", "H200", 132, 0, 0, 0, 0, 16, "sm_90")
+    >>> persistent(1000, facts), persistent(50, facts), persistent(1000, facts, of_cluster=8)
+    ((132,), (50,), (128,))
+    """
+    return (min(tiles, max(1, facts.cores // of_cluster) * of_cluster),)
+
+
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
     """A launch of a block a tile, with no more blocks than run at once: for a kernel whose blocks take tile after tile.
 

@@ -6,29 +6,24 @@
 // what lay there before. A thread that waits for what nobody has asked for yet lets the others run. Boxes to be stored
 // are read when their thread waits for that; in the backward order when they are asked for.
 #pragma once
-#include "faults.h"
+#include "clusters.h"
 
 namespace emulator {
-
-[[noreturn]] inline void refuse(Region *r, Site site, const char *fault) {
-    describe(r, "%s: %s, %s:%d", site.what, fault, site.file, site.line);
-    abandon(r);
-}
 
 inline ByteBarrier &barrier_at(Region *r, Site site, const void *at) {
     for (unsigned i = 0; i < r->byte_barrier_count; i++)
         if (r->byte_barriers[i].at == at) return r->byte_barriers[i];
-    refuse(r, site, "nobody called init_barrier for this barrier");
+    refuse(site, "nobody called init_barrier for this barrier");
 }
 
 inline void init_barrier(Site site, unsigned long long *at, unsigned arrivals) {
     Region *r = region();
     if (!in_shared(r, at, 8) || reinterpret_cast<bits_t>(at) % 8)
-        refuse(r, site, "a barrier is 8 bytes of shared memory, at a multiple of 8");
-    if (!arrivals) refuse(r, site, "a barrier waits for at least one arrival");
+        refuse(site, "a barrier is 8 bytes of shared memory, at a multiple of 8");
+    if (!arrivals) refuse(site, "a barrier waits for at least one arrival");
     for (unsigned i = 0; i < r->byte_barrier_count; i++)
-        if (r->byte_barriers[i].at == at) refuse(r, site, "this barrier is there already");
-    if (r->byte_barrier_count == MOST_BYTE_BARRIERS) refuse(r, site, "more barriers than the emulator has room for");
+        if (r->byte_barriers[i].at == at) refuse(site, "this barrier is there already");
+    if (r->byte_barrier_count == MOST_BYTE_BARRIERS) refuse(site, "more barriers than the emulator has room for");
     ByteBarrier &bar = r->byte_barriers[r->byte_barrier_count++];
     bar.at = at, bar.arrivals = arrivals;
     bar.phase = bar.arrived = bar.box_count = 0;
@@ -53,8 +48,8 @@ inline void something_came(Region *r, ByteBarrier &bar) {
 
 inline void arrived_at(Region *r, Site site, ByteBarrier &bar) {
     if (bar.arrived == bar.arrivals) {
-        if (all_there(bar)) refuse(r, site, "nobody has waited for the bytes that were announced before");
-        refuse(r, site, "more threads arrive than the barrier was made for");
+        if (all_there(bar)) refuse(site, "nobody has waited for the bytes that were announced before");
+        refuse(site, "more threads arrive than the barrier was made for");
     }
     bar.arrived++;
 }
@@ -64,6 +59,13 @@ inline void arrive(Site site, unsigned long long *at) {
     ByteBarrier &bar = barrier_at(r, site, at);
     arrived_at(r, site, bar);
     something_came(r, bar);
+}
+
+inline void arrive_in(Site site, unsigned long long *at, unsigned block) {
+    Region *r = region(), *other = block_of_cluster(r, site, block);
+    ByteBarrier &bar = barrier_at(other, site, there(r, other, site, at));
+    arrived_at(other, site, bar);
+    something_came(other, bar);
 }
 
 inline void expect(Site site, unsigned long long *at, unsigned bytes) {
@@ -80,27 +82,34 @@ inline Box box_of(Region *r, Site site, const void *described, const void *share
     memcpy(&box.map, described, sizeof box.map);
     box.shared = static_cast<unsigned char *>(const_cast<void *>(shared));
     box.from = from;
-    if (box.map.axes != axes) refuse(r, site, "the map has another number of axes");
-    if (!in_shared(r, shared, box_bytes(box.map))) refuse(r, site, "the box does not lie in shared memory");
-    if (reinterpret_cast<bits_t>(shared) % 128) refuse(r, site, "the box must begin at a multiple of 128 bytes");
-    if (static_cast<long long>(from.at[0]) * box.map.unit % 16) refuse(r, site, "x must be a multiple of 16 bytes");
+    if (box.map.axes != axes) refuse(site, "the map has another number of axes");
+    if (!in_shared(r, shared, box_bytes(box.map))) refuse(site, "the box does not lie in shared memory");
+    if (reinterpret_cast<bits_t>(shared) % 128) refuse(site, "the box must begin at a multiple of 128 bytes");
+    if (static_cast<long long>(from.at[0]) * box.map.unit % 16) refuse(site, "x must be a multiple of 16 bytes");
     return box;
 }
 
 inline void ask(Region *r, Site site, const Box &box, ByteBarrier &bar) {
-    if (bar.box_count == MOST_BOXES) refuse(r, site, "more boxes under way than the emulator has room for");
+    if (bar.box_count == MOST_BOXES) refuse(site, "more boxes under way than the emulator has room for");
     bar.boxes[bar.box_count++] = box;
     bar.asked += box_bytes(box.map);
     if (bar.arrived == bar.arrivals && bar.asked > bar.expected)
-        refuse(r, site, "more bytes are asked for than were announced");
+        refuse(site, "more bytes are asked for than were announced");
     something_came(r, bar);
 }
 
-inline void copy_box(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar) {
+inline void copy_box(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar,
+                     unsigned blocks) {
     Region *r = region();
-    const Box box = box_of(r, site, map, to, *from, axes);
-    if (box.map.im2col && (from->right | from->down) & ~255) refuse(r, site, "a tap is 0 to 255 pixels away");
-    ask(r, site, box, barrier_at(r, site, bar));
+    Box box = box_of(r, site, map, to, *from, axes);
+    if (box.map.im2col && (from->right | from->down) & ~255) refuse(site, "a tap is 0 to 255 pixels away");
+    if (!blocks) ask(r, site, box, barrier_at(r, site, bar));
+    for (unsigned i = 0; blocks >> i; i++) {
+        if (!(blocks >> i & 1)) continue;
+        Region *other = block_of_cluster(r, site, i);
+        box.shared = static_cast<unsigned char *>(there(r, other, site, to));
+        ask(other, site, box, barrier_at(other, site, there(r, other, site, bar)));
+    }
 }
 
 // An address in shared memory, its pieces of 16 bytes swizzled by the rows of 128 bytes that they lie in.
@@ -170,7 +179,7 @@ inline void commit_stores() { current(region()).store_group++; }
 inline void store_box(Site site, const void *map, const void *shared, const Corner *to, unsigned axes) {
     Region *r = region();
     const Box box = box_of(r, site, map, shared, *to, axes);
-    if (box.map.im2col) refuse(r, site, "the map is one of pixels, not of boxes");
+    if (box.map.im2col) refuse(site, "the map is one of pixels, not of boxes");
     if (r->job->order == BACKWARD) return store(box);
     Fiber &fiber = current(r);
     if (fiber.store_count == fiber.store_room) {

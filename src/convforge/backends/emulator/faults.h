@@ -29,6 +29,11 @@ __attribute__((format(printf, 2, 3))) inline void describe(Region *r, const char
     __builtin_unreachable();
 }
 
+[[noreturn]] inline void refuse(Site site, const char *fault) {
+    describe(region(), "%s: %s, %s:%d", site.what, fault, site.file, site.line);
+    abandon(region());
+}
+
 // The layouts that -fsanitize hands to its handlers.
 struct SourceLocation {
     const char *file;

@@ -87,14 +87,14 @@ inline void compute(Region *r, Site site, const Product &product) {
     static __thread double of_a[ROWS][MOST_DEEP], of_b[MOST_DEEP][MOST_COLUMNS];
     unsigned columns, deep, across_a = 0, across_b = 0;
     Kind kind;
-    if (!shape_of(product.instruction, columns, deep, kind)) refuse(r, site, "the emulator has no such instruction");
+    if (!shape_of(product.instruction, columns, deep, kind)) refuse(site, "the emulator has no such instruction");
     sscanf(product.majors, ", %u, %u", &across_a, &across_b);
     const unsigned bytes = kind == TF32 ? 4 : 2;
     const Matrix a = matrix_of(r, product.a, across_a), b = matrix_of(r, product.b, across_b);
-    if (!a.swizzle || !b.swizzle) refuse(r, site, "the emulator reads matrices with a swizzle alone");
+    if (!a.swizzle || !b.swizzle) refuse(site, "the emulator reads matrices with a swizzle alone");
     const auto read = [&](const Matrix &matrix, unsigned m, unsigned k) {
         const unsigned char *at = number_at(matrix, m, k, bytes);
-        if (!in_shared(r, at, bytes)) refuse(r, site, "a matrix does not lie in shared memory");
+        if (!in_shared(r, at, bytes)) refuse(site, "a matrix does not lie in shared memory");
         return number_of(at, kind);
     };
     for (unsigned m = 0; m < ROWS; m++)
@@ -116,7 +116,7 @@ inline void compute(Region *r, Site site, const Product &product) {
 }
 
 inline Warpgroup &my_warpgroup(Region *r, Site site) {
-    if (r->threads % WARPGROUP) refuse(r, site, "a block of whole warpgroups, of 128 threads, multiplies matrices");
+    if (r->threads % WARPGROUP) refuse(site, "a block of whole warpgroups, of 128 threads, multiplies matrices");
     return r->warpgroups[r->current / WARPGROUP];
 }
 
@@ -127,7 +127,7 @@ inline void multiply(Site site, const char *instruction, const char *majors, flo
     Warpgroup &group = my_warpgroup(r, site);
     if (fiber.product == group.next) {
         if (group.next - group.first == MOST_PRODUCTS)
-            refuse(r, site, "more products under way than the emulator has room for");
+            refuse(site, "more products under way than the emulator has room for");
         Product &made = group.products[group.next++ % MOST_PRODUCTS];
         made.instruction = instruction, made.majors = majors, made.a = a, made.b = b, made.adds = adds;
         made.count = count, made.group = fiber.product_group, made.threads = 0, made.done = false;
@@ -135,11 +135,11 @@ inline void multiply(Site site, const char *instruction, const char *majors, flo
     Product &product = group.products[fiber.product++ % MOST_PRODUCTS];
     if (product.a != a || product.b != b || product.adds != adds || product.group != fiber.product_group ||
         product.instruction != instruction || product.count != count)
-        refuse(r, site, "the threads of a warpgroup ask for different products");
+        refuse(site, "the threads of a warpgroup ask for different products");
     unsigned columns, deep;
     Kind kind;
     if (!product.threads && (!shape_of(instruction, columns, deep, kind) || columns / 2 != count))
-        refuse(r, site, "the instruction has another number of sums, or is none that the emulator knows");
+        refuse(site, "the instruction has another number of sums, or is none that the emulator knows");
     product.sums[r->current % WARPGROUP] = sums;
     const bool at_once = r->job->order == BACKWARD || (r->job->order == SHUFFLED && random_below(r, 2));
     if (++product.threads < WARPGROUP || !at_once) return;

@@ -68,7 +68,9 @@ struct Warpgroup {
     Product products[MOST_PRODUCTS];
 };
 
-enum Status : unsigned char { NEW, RUNNABLE, AT_BARRIER, IN_WARP, AWAITS_BYTES, MEETS, AWAITS_PRODUCTS, RETURNED };
+enum Status : unsigned char {
+    NEW, RUNNABLE, AT_BARRIER, AT_CLUSTER, IN_WARP, AWAITS_BYTES, MEETS, AWAITS_PRODUCTS, RETURNED
+};
 
 // One CUDA thread.
 struct Fiber {
@@ -108,9 +110,12 @@ struct Job {
     Index grid, block;
     bits_t dynamic_bytes;
     bits_t order, seed, early;
+    bits_t cluster;  // blocks of one, along x
 };
 
 enum Order { FORWARD, BACKWARD, SHUFFLED };
+
+struct Cluster;  // clusters.h
 
 struct Region {
     State state;
@@ -118,6 +123,9 @@ struct Region {
     Error *error;
     Context scheduler;
     unsigned current, threads, waiting, returned, yes;
+    Cluster *cluster;  // nullptr: each block runs by itself
+    unsigned at_cluster;
+    bool ran, ended;  // since the block's turn began; before the others of its cluster
     unsigned char *shared;                    // static
     unsigned char *shared_page, *shared_end;  // the pages that dynamic shared memory lies in
     bits_t random;

@@ -47,6 +47,9 @@ POISON = 0xFF
 # Bytes of poison before and behind every array that is uploaded.
 MARGIN = 1 << 12
 
+# Blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
+MOST_OF_CLUSTER = 16
+
 # Blocks of this many threads together are handed to an OS thread at once: enough to be worth it, few enough that an
 # interrupt is soon noticed.
 LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
@@ -136,13 +139,14 @@ class EmulatorRuntime:
             The kernel did something wrong, or no GPU would launch it so.
         """
         self._check(kernel, info, args)
-        blocks, threads = math.prod(info.grid), math.prod(info.block)
+        cluster = math.prod(info.cluster)
+        blocks, threads = math.prod(info.grid) // cluster, math.prod(info.block) * cluster
         if not blocks:
             return
         job = Job(
             kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
             ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
-            ORDERS.index(self.order), self.seed % (1 << 64), info.early,
+            ORDERS.index(self.order), self.seed % (1 << 64), info.early, cluster,
         )  # fmt: skip
         run = (_portable_scheduler() if self._portable else scheduler()).run
 
@@ -188,8 +192,11 @@ class EmulatorRuntime:
                 f"{static} bytes of static and {info.scratch_bytes} of dynamic shared memory; "
                 f"a block has at most {facts.block_shared_bytes} together",
             )
-        if info.cluster:
-            raise EmulatorError(name, f"clusters of {info.cluster} blocks: the emulator runs each block by itself")
+        size, *others = (*info.cluster, 1, 1, 1)[:3]
+        if not 1 <= size <= MOST_OF_CLUSTER or max(others) > 1:
+            raise EmulatorError(name, f"clusters of {info.cluster}: the emulator has {MOST_OF_CLUSTER} blocks, along x")
+        if grid[0] % size:
+            raise EmulatorError(name, f"grid {grid}: x must be whole clusters of {size} blocks")
         if ctypes.sizeof(args) != (nbytes := ctypes.sizeof(kernel.source.arguments)):
             raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
 

@@ -1,4 +1,4 @@
-// Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread.
+// Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread; clusters.h has those of a cluster.
 //
 // A CUDA thread runs until it returns or waits: at a barrier, in an operation of its warp, for bytes or for products of
 // its warpgroup. Then the next one runs. Warps are taken one after the other, each until all its lanes have returned or
@@ -159,7 +159,7 @@ static void meet(Site site, unsigned number, unsigned threads) {
 }
 
 static const Services services = {
-    barrier, ballot, exchange, copy, commit, wait, meet, init_barrier, arrive, expect, copy_box, await_bytes, store_box,
+    barrier, ballot, exchange, copy, commit, wait, meet, init_barrier, arrive, expect, arrive_in, meet_cluster, copy_box, await_bytes, store_box,
     commit_stores, await_stores, multiply, commit_products, await_products, fail, out_of_bounds, mismatch,
 };
 
@@ -182,6 +182,7 @@ static bool resume(Region *r, unsigned thread) {
         prepare(&fiber.context, bottom, top, begin_thread);
     }
     fiber.status = RUNNABLE;
+    r->ran = true;
     switch_stack(&r->scheduler, &fiber.context);
     if (r->error->kind) return false;
     if (fiber.status != RETURNED) return true;
@@ -229,7 +230,7 @@ static void describe_stuck(Region *r) {
                 counted[other] = true, count++;
         const Index at = fiber.index;
         awaited |= fiber.status == AWAITS_BYTES;
-        meets |= fiber.status == MEETS || fiber.status == AWAITS_PRODUCTS;
+        meets |= fiber.status == MEETS || fiber.status == AWAITS_PRODUCTS || fiber.status == AT_CLUSTER;
         if (!shown++) first = t;
         used += snprintf(text + used, sizeof text - used, "%s%u of %u threads wait at %s, %s:%d, first (%u, %u, %u)",
                          used ? "; " : "", count, r->threads, fiber.site.what, fiber.site.file, fiber.site.line, at.x,
@@ -278,7 +279,8 @@ static bool run_block(Region *r) {
     const unsigned warps = (r->threads + WARP - 1) / WARP;
     memset(r->shared, POISON, r->job->shared_bytes);
     memset(r->shared_page, POISON, r->shared_end - r->shared_page);
-    r->waiting = r->returned = r->state.waited = r->byte_barrier_count = 0;
+    r->waiting = r->returned = r->state.waited = r->byte_barrier_count = r->at_cluster = 0;
+    r->ran = false;
     for (unsigned t = 0; t < r->threads; t++) {
         Fiber &fiber = r->fibers[t];
         fiber.status = NEW;
@@ -302,7 +304,7 @@ static bool run_block(Region *r) {
         for (unsigned i = 0; i < warps; i++)
             if (!run_warp(r, turn[i])) return false;
         if (r->returned == r->threads) break;
-    } while (anyone_can_run(r) || open_barrier(r));
+    } while (anyone_can_run(r) || open_barrier(r) || others_go_on(r));
     if (r->returned < r->threads) {
         describe_stuck(r);
         return false;
@@ -317,17 +319,82 @@ static bool run_block(Region *r) {
            around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
 }
 
+// Run the blocks of this rank in clusters [begin, end), or blocks [begin, end) where each is a cluster by itself.
 static void run_blocks(Region *r, const Job &job, bits_t begin, bits_t end) {
-    const bits_t blocks = static_cast<bits_t>(job.grid.x) * job.grid.y * job.grid.z;
+    const bits_t clusters = static_cast<bits_t>(job.grid.x) * job.grid.y * job.grid.z / job.cluster;
     for (bits_t i = begin; i < end; i++) {
-        const bits_t linear = job.order == BACKWARD ? blocks - 1 - i : i;
+        const bits_t linear = (job.order == BACKWARD ? clusters - 1 - i : i) * job.cluster + r->state.rank;
         r->state.block = index_of(linear, job.grid);
         r->random = job.seed * 0x9e3779b97f4a7c15ull + linear;
-        if (run_block(r)) continue;
-        for (unsigned t = 0; t < r->threads; t++)
+        const bool well = run_block(r);
+        for (unsigned t = 0; t < r->threads && !well; t++)
             if (r->fibers[t].stack >= 0) give_stack(r, r->fibers[t]);
+        if (r->cluster ? !end_block(*r->cluster, r, well, i + 1 == end) : !well) return;
+    }
+}
+
+// What one OS thread runs: the blocks of a rank.
+struct Share {
+    const Job *job;
+    bits_t begin, end;
+    Error *error;
+    Cluster *cluster;
+    unsigned rank;
+};
+
+static void no_memory(Error *error) {
+    error->kind = 3;
+    snprintf(error->text, sizeof error->text, "the system has no memory left for a block's threads");
+}
+
+// A region made ready for a share; nullptr where the system has no memory.
+static Region *ready(const Share &share) {
+    const Job *job = share.job;
+    Region *r = take_region();
+    share.error->kind = 0;
+    if (!r || job->args_bytes > sizeof r->args || !place_dynamic(r, job->dynamic_bytes)) {
+        no_memory(share.error);
+        if (r) give_region(r);
+        return nullptr;
+    }
+    r->job = job;
+    r->error = share.error;
+    r->threads = job->block.x * job->block.y * job->block.z;
+    for (unsigned t = 0; t < r->threads; t++) r->fibers[t].index = index_of(t, job->block);
+    memcpy(r->args, job->args, job->args_bytes);
+    r->shared = static_cast<unsigned char *>(job->anchor()) - job->shared_offset;
+    r->state.block_size = job->block;
+    r->state.grid_size = job->grid;
+    r->state.services = &services;
+    r->state.rank = share.rank;
+    r->cluster = share.cluster;
+    r->random = job->seed;
+    r->ended = false;
+    return r;
+}
+
+static void run_share(const Share &share) {
+    Region *r = ready(share);
+    if (!r) {
+        if (share.cluster) no_block(*share.cluster, share.rank);
         return;
     }
+    stack_t ours, theirs;
+    memset(&ours, 0, sizeof ours);
+    ours.ss_sp = r->signal_stack;
+    ours.ss_size = sizeof r->signal_stack;
+    sigaltstack(&ours, &theirs);
+    watch();
+    if (!share.cluster || join(*share.cluster, r)) run_blocks(r, *share.job, share.begin, share.end);
+    unwatch();
+    sigaltstack(&theirs, nullptr);
+    r->error = nullptr;
+    give_region(r);
+}
+
+static void *run_other(void *share) {
+    run_share(*static_cast<Share *>(share));
+    return nullptr;
 }
 
 }  // namespace emulator
@@ -336,37 +403,27 @@ using namespace emulator;
 
 extern "C" {
 
-// Run blocks [begin, end) of a grid on the calling OS thread; error->kind is 0 where all went well.
+// Run blocks [begin, end) of a grid on the calling OS thread, or clusters, each block of one on a thread of its own;
+// error->kind is 0 where all went well.
 __attribute__((visibility("default"))) void emulator_run(const Job *job, bits_t begin, bits_t end, Error *error) {
-    error->kind = 0;
-    Region *r = take_region();
-    if (!r || job->args_bytes > sizeof r->args || !place_dynamic(r, job->dynamic_bytes)) {
-        error->kind = 3;
-        snprintf(error->text, sizeof error->text, "the system has no memory left for a block's threads");
-        if (r) give_region(r);
-        return;
-    }
-    r->job = job;
-    r->error = error;
-    r->threads = job->block.x * job->block.y * job->block.z;
-    for (unsigned t = 0; t < r->threads; t++) r->fibers[t].index = index_of(t, job->block);
-    memcpy(r->args, job->args, job->args_bytes);
-    r->shared = static_cast<unsigned char *>(job->anchor()) - job->shared_offset;
-    r->state.block_size = job->block;
-    r->state.grid_size = job->grid;
-    r->state.services = &services;
-
-    stack_t ours, theirs;
-    memset(&ours, 0, sizeof ours);
-    ours.ss_sp = r->signal_stack;
-    ours.ss_size = sizeof r->signal_stack;
-    sigaltstack(&ours, &theirs);
-    watch();
-    run_blocks(r, *job, begin, end);
-    unwatch();
-    sigaltstack(&theirs, nullptr);
-    r->error = nullptr;
-    give_region(r);
+    const unsigned size = static_cast<unsigned>(job->cluster);
+    if (size == 1) return run_share({job, begin, end, error, nullptr, 0});
+    Cluster cluster{};
+    cluster.size = size;
+    Error errors[MOST_OF_CLUSTER];
+    Share shares[MOST_OF_CLUSTER];
+    pthread_t threads[MOST_OF_CLUSTER];
+    unsigned begun = 0;
+    for (unsigned i = 0; i < size; i++) shares[i] = {job, begin, end, errors + i, &cluster, i};
+    for (unsigned i = 1; i < size; i++, begun++)
+        if (pthread_create(threads + i, nullptr, run_other, shares + i)) {
+            no_memory(errors + i);
+            no_block(cluster, i);
+            break;
+        }
+    run_share(shares[0]);
+    for (unsigned i = 1; i <= begun; i++) pthread_join(threads[i], nullptr);
+    *error = errors[cluster.failed_first];
 }
 
 // Where the anchor of a kernel's library stands in its static shared memory, and how many bytes that has.

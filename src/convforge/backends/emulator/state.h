@@ -36,7 +36,11 @@ struct Services {
     void (*init_barrier)(Site site, unsigned long long *bar, unsigned arrivals);  // from here on: boxes.h
     void (*arrive)(Site site, unsigned long long *bar);
     void (*expect)(Site site, unsigned long long *bar, unsigned bytes);
-    void (*copy_box)(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar);
+    void (*arrive_in)(Site site, unsigned long long *bar, unsigned block);
+    void (*meet_cluster)(Site site);
+    // `blocks`: of the cluster, bit by bit; 0: the thread's own.
+    void (*copy_box)(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar,
+                     unsigned blocks);
     void (*await_bytes)(Site site, unsigned long long *bar, unsigned parity);
     void (*store_box)(Site site, const void *map, const void *shared, const Corner *to, unsigned axes);
     void (*commit_stores)();
@@ -52,7 +56,7 @@ struct Services {
 
 struct State {
     Index thread, block, block_size, grid_size;
-    unsigned lane;
+    unsigned lane, rank;     // rank: of the block in its cluster
     unsigned waited;         // threads of the block that waited for earlier launches
     unsigned char *dynamic;  // the dynamic shared memory
     const Services *services;

@@ -70,7 +70,7 @@ inline void expect_bytes(unsigned long long *bar, unsigned bytes, AT) {
 }
 inline void copy_box(void *to, const Map &map, int x, int y, int z, unsigned long long *bar, AT) {
     const emulator::Corner from{{x, y, z}};
-    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 3, bar);
+    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 3, bar, 0);
 }
 inline void copies_may_overwrite() {}
 inline void await_bytes(unsigned long long *bar, unsigned parity, AT) {

@@ -65,12 +65,12 @@ inline void arrive_when(unsigned long long *bar, bool yes, AT) {
 }
 inline void copy_box(void *to, const Map &map, int x, int y, int z, int v, unsigned long long *bar, AT) {
     const emulator::Corner from{{x, y, z, v}};
-    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 4, bar);
+    emulator::here()->services->copy_box({"copy_box", file, line}, to, &map, &from, 4, bar, 0);
 }
 inline void copy_pixels(void *to, const Map &map, int c, int w, int h, int n, int right, int down,
                         unsigned long long *bar, AT) {
     const emulator::Corner from{{c, w, h, n}, right, down};
-    emulator::here()->services->copy_box({"copy_pixels", file, line}, to, &map, &from, 4, bar);
+    emulator::here()->services->copy_box({"copy_pixels", file, line}, to, &map, &from, 4, bar, 0);
 }
 inline void store_box(const Map &map, const void *from, int x, int y, AT) {
     const emulator::Corner to{{x, y}};

@@ -11,6 +11,8 @@
 //                halo, and a tap is an offset into it. If the filter moves by several pixels, a patch comes as several,
 //                each of every so many-th pixel. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
+// PAIRED         two blocks, a cluster, take tiles with the same filters in step: each brings half of a stage of these, to
+//                both blocks, and a stage is free when both have read it.
 // SPLIT_K        a tile's channels are shared out among so many tiles, where there are few. Each stores sums of its share
 //                to an array of its own, and sum_shares.cu adds these up.
 //
@@ -20,11 +22,12 @@
 // forward(conv, output);          on by 8 of the tile's pixels
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
+// filters_are_read(bar, yes);     a warpgroup has read a stage of filters: its first threads say so, by a predicate
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
 #include "divide.cuh"
 #include "ends.cuh"
-#include "tensor_copies.cuh"
+#include "clusters.cuh"
 #include "wgmma.cuh"
 
 constexpr int ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
@@ -59,6 +62,9 @@ constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BY
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 
+constexpr int OF_CLUSTER = PAIRED ? 2 : 1;  // blocks
+static_assert(!PAIRED || !RESIDENT, "filters that stay are brought once");
+
 struct Tiling {
     int tiles;
     Divisor tiles_k, across, down;  // along the filters; of a picture, along its rows and columns
@@ -91,9 +97,10 @@ __device__ inline void filters_of(int i, int &k, int &c, int &share) {
 }
 
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
-    const int t = quotient(tile, tiling.tiles_k);
+    const int all = tile / OF_CLUSTER, row = quotient(all, tiling.tiles_k);
+    const int t = row * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
     Place at{0, 0, t * BLOCK_PIXELS, 0};
-    filters_of(tile - t * tiling.tiles_k.by, at.k, at.c, at.share);
+    filters_of(all - row * tiling.tiles_k.by, at.k, at.c, at.share);
     if (PATCH) {
         taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
@@ -231,15 +238,33 @@ __device__ constexpr int tap_offset(int tap) {
 __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
     Ring<FILTER_STAGES> ring{0, 1};
+    const int half = PAIRED ? block_of_cluster() : 0;  // of the filters, or where they are halves, high or low
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
         int k, c, share;
-        filters_of(tile - quotient(tile, tiling.tiles_k) * tiling.tiles_k.by, k, c, share);
+        const int all = tile / OF_CLUSTER;
+        filters_of(all - quotient(all, tiling.tiles_k) * tiling.tiles_k.by, k, c, share);
         for (int step = 0; step < STEPS; step++, ring.next()) {
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);
-            copy_box(filters[ring.stage], map, share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, step % TAPS, k, 0,
-                     &there[ring.stage]);
+            const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
+            if (PAIRED)
+                copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap,
+                            k + (HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0), HALVES == 1 ? 0 : half, &there[ring.stage]);
+            else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
         }
         if (RESIDENT) return;
     }
+}
+
+// The next filters of a stage may come.
+__device__ inline void filters_are_read(unsigned long long *bar, bool yes) {
+    const int thread = threadIdx.x % WARPGROUP;
+    if (PAIRED) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
+    else arrive_when(bar, thread == 0 && yes);
+}
+
+// All threads go on once barriers are there, of both blocks of a pair.
+__device__ inline void blocks_begin() {
+    if (PAIRED) cluster_meets();
+    else __syncthreads();
 }
