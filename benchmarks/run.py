@@ -61,6 +61,8 @@ class Part:
     heavy: bool = False
 
 
+DENSE = "implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d,torch_conv2d_nchw"
+
 # Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
 # the largest outputs takes far longer than their calls, so that fewer methods take part.
 PARTS: dict[str, dict[str, Part]] = {
@@ -86,7 +88,8 @@ PARTS: dict[str, dict[str, Part]] = {
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),
-        "dense": Part(methods="implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d"),
+        "dense": Part(methods=DENSE),
+        "dense-bf16": Part(methods=DENSE),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),

@@ -233,9 +233,9 @@ def played_torch(monkeypatch: Any) -> Any:
         with torch.inference_mode(), torch_cuda.flags(tf32):
             yield
 
+    monkeypatch.setattr(torch_cuda, "_shared", lambda array: torch.from_numpy(array.described))
     for module in (torch_cuda, torch_cuda_parts):
         monkeypatch.setattr(module, "missing_cuda", lambda: None)
-        monkeypatch.setattr(module, "tensor", lambda array: torch.from_numpy(array.described))
         monkeypatch.setattr(module, "running", running)
     return torch
 
@@ -259,7 +259,7 @@ def test_cases_by_pytorch_on_the_hosts_memory(peer: Any, text: str, played_torch
     plan = peer.plan(problem, peer.configs(problem, FACTS)[0], runtime)
     prepared = plan.prepare(None if inputs.w is None else runtime.upload(inputs.w))
     own = runtime.download(
-        plan(plan.buffers(runtime.upload(inputs.x), prepared, upload_inputs(runtime, inputs).operands))
+        plan(plan.buffers(plan.lay(runtime.upload(inputs.x)), prepared, upload_inputs(runtime, inputs).operands))
     )
     verdict = Judge(problem, inputs).verdict(peer.precision, own)
     assert verdict.ok, verdict.message

@@ -166,6 +166,10 @@ class Plan:
             named[self.weights] = prepared
         return {name: array for name, array in named.items() if array is not None}
 
+    def lay(self, x: Any) -> Any:
+        """The input as a caller could keep it for this plan, before any call and outside of any time: as it is."""
+        return x
+
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
         """Compute the result, and give it back. The caller owns all buffers.
 

@@ -108,11 +108,12 @@ class Rig:
     def prepared_calls(self) -> Cycle:
         """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""
         plan, slots, workspace, prepared = self.plan, self.material.ring.slots, self.workspace, self.prepared
+        laid = self.material.ring.laid(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
             out = None if plan.allocates else slot.out
-            slot.out = plan(plan.buffers(slot.x, prepared[i], slot.operands, out, workspace))
+            slot.out = plan(plan.buffers(laid[i], prepared[i], slot.operands, out, workspace))
 
         return Cycle(len(prepared), call)
 

@@ -23,6 +23,7 @@ from convforge.peers.torch_cuda import (
     TorchConv2dCuda,
     TorchConv2dCudaChannelsLast,
     TorchConv2dCudaChannelsLastTf32,
+    TorchConv2dCudaNchw,
     TorchConv2dCudaTf32,
 )
 from convforge.peers.torch_cuda_parts import TorchMatmulCuda, TorchMatmulCudaTf32, TorchMaxPool2dCuda, TorchReluCuda
@@ -50,6 +51,7 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchConv2dCudaTf32(),
     TorchConv2dCudaChannelsLast(),
     TorchConv2dCudaChannelsLastTf32(),
+    TorchConv2dCudaNchw(),
     CupyNdimage(),
     NppFilter(),
     TorchMaxPool2dCuda(),

@@ -24,6 +24,7 @@ from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, versio
 from convforge.peers.short_list import random_array
 from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import numpy_dtype
 
 _FLAGS = threading.RLock()
 
@@ -50,7 +51,15 @@ def missing_cuda() -> Reason | None:
 
 
 def tensor(array: Any) -> Any:
-    """An array in a GPU's memory as a tensor that shares it."""
+    """An array in a GPU's memory as a tensor that shares it. The interface between them knows no bfloat16."""
+    import torch
+
+    if array.dtype == numpy_dtype("bfloat16"):
+        return _shared(array.view("int16")).view(torch.bfloat16)
+    return _shared(array)
+
+
+def _shared(array: Any) -> Any:
     import torch
 
     return torch.as_tensor(array, device="cuda")
@@ -98,7 +107,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     PyTorch searches for the fastest of cuDNN's algorithms (or takes a kernel of its own for depthwise filters) when a
     shape first comes by; that is before any timing, as a plan is called once when it is made. Nothing keeps it from
     Winograd's transforms: where its error is then larger than strict arithmetic allows, it fails the check. Where
-    factors and output are float16, the sums are float32's; other types are cast first, inside the time.
+    factors and output are of one type of 16 bits, the sums are float32's; other types are cast first, inside the time.
     """
 
     name = "torch_conv2d"
@@ -112,7 +121,8 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if reason := missing() or dtype_refusal(problem) or epilogue_refusal(problem):
+        dtype = None if compute_dtype(problem) == "bfloat16" else dtype_refusal(problem)
+        if reason := missing() or dtype or epilogue_refusal(problem):
             return reason
         if "uint16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
             return Reason("PyTorch converts no {dtype} on a GPU; cast to float32", dtype="uint16")
@@ -135,8 +145,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         """See :class:`Algorithm`."""
         dtype = compute_dtype(problem)
-        keeps = problem.x_layout if not self.channels_last else "NHWC"  # the layout that conv2d's own result has
-        same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             with running(runtime, stream):
@@ -148,13 +156,17 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
                 bias = tensor(buffers["bias"]) if problem.epilogue.bias else None
                 y = self._conv2d(problem, tensor(buffers["x"]), buffers["w"].tensors["w"], bias, dtype)
                 if buffers["out"] is None:
-                    return device_array(y.to(_torch_type(problem.out_dtype)).contiguous())
+                    return self._own(y.to(_torch_type(problem.out_dtype)))
                 tensor(buffers["out"]).copy_(y)
                 return buffers["out"]
 
+        def lay(x: Any) -> Any:
+            with running(runtime, None):
+                return self._lay(x)
+
         plan = PeerPlan(
             self, problem, config, runtime, compute=compute, prepare=prepare, kernel="torch.nn.functional.conv2d",
-            allocates=same and problem.out_dtype == dtype,
+            allocates=self._keeps(problem) and problem.out_dtype == dtype, lay=lay,
         )  # fmt: skip
         _first_call(plan, problem, runtime)
         return plan
@@ -168,17 +180,35 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         import torch
 
         w = w.flip(2, 3) if problem.mode == "convolution" else w
-        last = self.channels_last or problem.x_layout == "NHWC"
         return w.to(_torch_type(dtype)).contiguous(
-            memory_format=torch.channels_last if last else torch.contiguous_format
+            memory_format=torch.channels_last if self._is_last(problem) else torch.contiguous_format
         )
+
+    def _is_last(self, problem: Conv2dProblem) -> bool:
+        """Whether conv2d sees channels_last."""
+        return self.channels_last or problem.x_layout == "NHWC"
+
+    def _keeps(self, problem: Conv2dProblem) -> bool:
+        """Whether conv2d's own result lies as the problem asks."""
+        layout = "NHWC" if self._is_last(problem) else "NCHW"
+        return layout == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
+
+    def _lay(self, x: Any) -> Any:
+        """See :class:`PeerPlan`."""
+        return x
+
+    def _own(self, y: Any) -> DeviceArray:
+        """A result as an array of ours."""
+        return device_array(y.contiguous())
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, dtype: str) -> Any:
         """The result in the order of the problem's output axes; a view where they are not PyTorch's."""
         import torch
 
         x = logical_tensor(x, problem.x_layout).to(_torch_type(dtype))
-        if self.channels_last:
+        if not self._is_last(problem):
+            x = x.contiguous()
+        elif self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         x, padding = padded(problem, x)
         bias = None if bias is None else bias.to(_torch_type(dtype))
@@ -225,11 +255,49 @@ class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
     look = Mark("torch", "cross", (7, 3, 2, 3))
 
 
+class TorchConv2dCudaNchw(TorchConv2dCuda):
+    """The same in NCHW, PyTorch's default: of an NHWC problem, the picture is turned beforehand, outside of the time.
+
+    The result stays in NCHW. It is what a caller who may choose the layout would compare.
+    """
+
+    name = "torch_conv2d_nchw"
+    summary = "PyTorch's conv2d on an NHWC picture that was turned to NCHW beforehand"
+    since = "torch_conv2d"
+    look = Mark("torch", "x", (7, 3, 2, 3))
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        if reason := super().refuses(problem, facts):
+            return reason
+        if (problem.x_layout, problem.out_layout) != ("NHWC", "NHWC"):
+            return Reason("it is about pictures and results in NHWC; torch_conv2d takes others as they lie")
+        return None
+
+    def _is_last(self, problem: Conv2dProblem) -> bool:
+        return False
+
+    def _keeps(self, problem: Conv2dProblem) -> bool:
+        return True  # it is seen in NHWC, as it lies
+
+    def _lay(self, x: Any) -> Any:
+        return _turned(device_array(logical_tensor(tensor(x), "NHWC").contiguous()))
+
+    def _own(self, y: Any) -> DeviceArray:
+        return _turned(device_array(logical_tensor(y, "NHWC").contiguous()))
+
+
+def _turned(array: DeviceArray) -> DeviceArray:
+    """An array in NCHW seen as NHWC."""
+    return array.transpose(0, 2, 3, 1)
+
+
 def compute_dtype(problem: Conv2dProblem) -> str:
-    """The type that conv2d is called with: float16 where nothing follows it that would round twice, else the sums'."""
-    halves = {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float16"} and problem.acc_dtype == "float32"
+    """The type that conv2d is called with: 16 bits where nothing follows it that would round twice, else the sums'."""
+    types = {problem.x_dtype, problem.w_dtype, problem.out_dtype}
+    halves = len(types) == 1 and problem.x_dtype in ("float16", "bfloat16") and problem.acc_dtype == "float32"
     if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
-        return "float16"
+        return problem.x_dtype
     return sums_dtype(problem)
 
 

@@ -34,7 +34,7 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
-        if is_integer(problem.dtype) or problem.dtype == "bfloat16":
+        if is_integer(problem.dtype):
             return Reason(
                 "max_pool2d of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
             )
@@ -80,8 +80,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("PyTorch is asked for products that sum at least one number")
-        if problem.dtype == "bfloat16":
-            return Reason("matmul of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype)
         return missing_cuda()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
@@ -141,7 +139,7 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
         """See :class:`Algorithm`."""
         if reason := missing():
             return reason
-        if problem.dtype in ("bfloat16", "uint16"):
+        if problem.dtype == "uint16":
             return Reason(
                 "clamp_min of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
             )

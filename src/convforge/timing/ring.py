@@ -126,14 +126,18 @@ class Ring:
 
         Where the result is the library's own array, copying it into ours would be no part of its time.
         """
-        slots = self.slots
+        slots, laid = self.slots, self.laid(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
             out = None if plan.allocates else slot.out
-            slot.out = plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, workspace))
+            slot.out = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
 
         return Cycle(len(slots), call)
+
+    def laid(self, plan: Any) -> list[Any]:
+        """Each slot's input as the plan would have it lie."""
+        return [plan.lay(slot.x) for slot in self.slots]
 
     def poison(self) -> None:
         """Poison every slot's output, and put back our own where a library had lent one."""
