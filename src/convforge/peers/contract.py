@@ -57,7 +57,7 @@ def sums_dtype(problem: Conv2dProblem) -> str:
 
 
 def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What no peer computes: bfloat16, but for those that say so, and int32 out of float sums."""
+    """What no peer computes: bfloat16, and int32 out of float sums."""
     if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
         return Reason("other libraries are not asked for bfloat16 here; cast to float32")
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
@@ -102,8 +102,6 @@ class PeerPlan(Plan):
         The library's name of the call.
     allocates : bool
         The library gives back an array of its own, already of the type and layout that the problem asks for.
-    lay : callable, optional
-        The input -> the same with the layout in memory that the library is to have; see :meth:`Plan.lay`.
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class PeerPlan(Plan):
         kernel: str,
         workspace_bytes: int = 0,
         allocates: bool = False,
-        lay: Callable[[Any], Any] | None = None,
     ) -> None:
         def run(buffers: Buffers, stream: Any) -> None:
             result, out = compute(buffers, stream), buffers[self.result]
@@ -130,11 +127,7 @@ class PeerPlan(Plan):
             algorithm, problem, config, runtime, steps=[step], prepare=prepare, workspace_bytes=workspace_bytes
         )
         self.allocates = allocates
-        self._compute, self._lay = compute, lay
-
-    def lay(self, x: Any) -> Any:
-        """See :class:`Plan`."""
-        return x if self._lay is None else self._lay(x)
+        self._compute = compute
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
         """Compute into the output, or return the library's own array where there is none.

@@ -118,6 +118,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     reads = "forward"
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
+    _plan: ClassVar[type[PeerPlan]] = PeerPlan
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
@@ -160,13 +161,9 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
                 tensor(buffers["out"]).copy_(y)
                 return buffers["out"]
 
-        def lay(x: Any) -> Any:
-            with running(runtime, None):
-                return self._lay(x)
-
-        plan = PeerPlan(
+        plan = self._plan(
             self, problem, config, runtime, compute=compute, prepare=prepare, kernel="torch.nn.functional.conv2d",
-            allocates=self._keeps(problem) and problem.out_dtype == dtype, lay=lay,
+            allocates=self._keeps(problem) and problem.out_dtype == dtype,
         )  # fmt: skip
         _first_call(plan, problem, runtime)
         return plan
@@ -192,10 +189,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         """Whether conv2d's own result lies as the problem asks."""
         layout = "NHWC" if self._is_last(problem) else "NCHW"
         return layout == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
-
-    def _lay(self, x: Any) -> Any:
-        """See :class:`PeerPlan`."""
-        return x
 
     def _own(self, y: Any) -> DeviceArray:
         """A result as an array of ours."""
@@ -255,6 +248,15 @@ class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
     look = Mark("torch", "cross", (7, 3, 2, 3))
 
 
+class _InNchw(PeerPlan):
+    """A plan whose input is turned to NCHW beforehand, and seen as NHWC."""
+
+    def lay(self, x: Any) -> Any:
+        """See :class:`Plan`."""
+        with running(self.runtime, None):
+            return _turned(device_array(logical_tensor(tensor(x), "NHWC").contiguous()))
+
+
 class TorchConv2dCudaNchw(TorchConv2dCuda):
     """The same in NCHW, PyTorch's default: of an NHWC problem, the picture is turned beforehand, outside of the time.
 
@@ -265,6 +267,7 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
     summary = "PyTorch's conv2d on an NHWC picture that was turned to NCHW beforehand"
     since = "torch_conv2d"
     look = Mark("torch", "x", (7, 3, 2, 3))
+    _plan = _InNchw
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
@@ -279,9 +282,6 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
         return True  # it is seen in NHWC, as it lies
-
-    def _lay(self, x: Any) -> Any:
-        return _turned(device_array(logical_tensor(tensor(x), "NHWC").contiguous()))
 
     def _own(self, y: Any) -> DeviceArray:
         return _turned(device_array(logical_tensor(y, "NHWC").contiguous()))
