@@ -30,6 +30,7 @@ CHANNEL, PIXEL, UNSEEN, FAR = (
 FIRST = replace(PATCHES, config=SplitConfig(False, False, False, 1, 64, False, 3, 3, split_first=True))
 MANY_SLICES = replace(FIRST, problem="n1c330h9w7_k40r1s1_f32_nhwc", kind="binades")
 SHARED = replace(FIRST, problem="n1c130h9w7_k40r1s1_f32_nhwc", config=replace(FIRST.config, split_k=2))
+SHARED_FAR = replace(SHARED, kind="far filters")
 REFLECTED = replace(FIRST, problem="n2c20h9w11_k24r3s3_p1x0x2x1_reflect_f32_nchw")
 
 
@@ -65,8 +66,10 @@ SPLIT_FAULTS = [
         ("small channels split as they are", "largest.least * scale.up >= IN_FULL", "true", UNSEEN),
         ("small pixels split as they are", "full >= FULL || some << 1 == 0", "true", PIXEL),
         ("numbers out of reach split as they are", "&& !cannot_split(largest.all)", "", FAR),
-        ("computed plainly from the first tap alone", "(static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS",
-         "static_cast<long long>(k) * TAPS * FILTER_CHANNELS", CHANNEL),
+        ("computed plainly from the first row alone", "tap / S * of_w.h", "0", CHANNEL),
+        ("computed plainly from the first column alone", "tap % S * of_w.w", "0", CHANNEL),
+        ("computed plainly by the first filter alone", "k * of_w.n", "0", CHANNEL),
+        ("computed plainly from the filter's first channels alone", "first * of_w.c", "0", SHARED_FAR),
         ("computed plainly, of the first row alone", "column + e / 4 * 8 + e % 2, k", "column + e % 2, k", CHANNEL),
         ("computed plainly, without padding", "inside(out.p * STRIDE_H - conv.top", "inside(out.p * STRIDE_H", CHANNEL),
         ("high halves twice", "at.n + half * conv.N", "at.n", FIRST),
@@ -78,6 +81,9 @@ SPLIT_FAULTS = [
         ("the tap below before the border", " + ROWS_TOP", "", REFLECTED),
         ("pixels that halves do not hold unnoticed", "plain |= down[j] < 0;", "", first_of("far pixels")),
         ("scales that nobody waits for", "(SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0)", "0", FIRST),
+    ),
+    *of_file("include/device/wgmma_tiles.cuh", replace(PATCHES, config=replace(PATCHES.config, paired=True)),
+        ("both blocks of a pair bring the high halves", "HALVES == 1 ? 0 : half", "0"),
     ),
 ]  # fmt: skip
 
@@ -116,15 +122,12 @@ FILTER_FAULTS = [
         ("small taps split as they are", "        least = fminf(least, unless_zero(most));\n    }\n    for (int c =",
          "    }\n    for (int c ="),
         ("filters out of reach split as they are", "cannot_split(largest) || least", "least"),
-        ("floats of filters left out", "if (c < C) args.plain[row * C + c] = a;", ""),
+        ("floats of filters left out", "if (KEEPS && c < C) args.plain[row * C + c] = a;", ""),
         ("tiles counted on from before", "if (threadIdx.x == 0 && k == 0) *args.redone = 0;", ""),
         ("the largest before all warps have theirs", f"least_of_warp[warp] = least;\n    {SYNC}",
          "least_of_warp[warp] = least;"),
         ("weights before all are there", f"given(args, c, tap);\n        }}\n        {SYNC}",
          "given(args, c, tap);\n        }"),
-    ),
-    *of_file("include/device/wgmma_tiles.cuh", replace(PATCHES, config=replace(PATCHES.config, paired=True)),
-        ("both blocks of a pair bring the high halves", "HALVES == 1 ? 0 : half", "0"),
     ),
     *of_file("include/device/split.cuh", PATCHES,
         ("low halves as they are", "(first - a) * LOW", "(first - a)"),

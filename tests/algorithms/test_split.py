@@ -15,8 +15,10 @@ from tests.algorithms.split_inputs import KINDS, split_inputs
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
+import convforge
 from convforge.algorithms import find
 from convforge.algorithms.implicit_gemm.split import SplitFilters
+from convforge.algorithms.include.conv import address
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import upload_weights
@@ -84,6 +86,42 @@ def test_filters_are_split(text: str, kind: str) -> None:
     made = prepared(parse_problem(text), split_inputs(parse_problem(text), kind).w, EmulatorRuntime())  # type: ignore[arg-type]
     assert (made["scales"] == 0).any() == (kind in PLAIN_FILTERS)
     assert (made["note"] is not None) == (kind in PLAIN_FILTERS)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_weights_that_are_lent_are_read_where_they_lie(text: str) -> None:
+    """The halves are the same; the floats are the weights themselves, from the first tap on."""
+    problem: Any = parse_problem(text)
+    w, runtime = split_inputs(problem, "normal").w, EmulatorRuntime()
+    for layout in FILTER_LAYOUTS:
+        given = upload_weights(runtime, w, layout)
+        kept = SplitFilters(problem, runtime)
+        lent = kept.borrow(given)
+        assert "w" not in kept.borrow.pieces
+        assert lent.tensors["given"] is given
+        seen = lent.tensors["w"]
+        first = given[:, :, -1, -1] if problem.mode == "convolution" else given
+        assert (seen.shape, address(seen)) == (given.shape, address(first))
+        steps = np.sign(seen.strides[2:])
+        assert set(steps) == ({-1} if problem.mode == "convolution" else {1})
+        for name in ("halves", "scales"):
+            np.testing.assert_array_equal(lent.tensors[name], kept(given).tensors[name])
+
+
+@pytest.mark.parametrize("mode", ["cross-correlation", "convolution"])
+@pytest.mark.parametrize("near", [False, True])
+def test_a_call_computes_plainly_from_weights_where_they_lie(near: bool, mode: str) -> None:
+    """To the bits of a Filter, which has floats of its own."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 40, 9, 7), (5, 40, 3, 2)))
+    w[2] *= 1e33
+    w[4, 3] *= 1e-20
+    given = np.ascontiguousarray(w.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if near else w
+    options: Any = {"mode": mode, "padding": 1, "algorithm": "implicit_gemm_split", "device": "emulator"}
+    made = convforge.Filter(given, **options)
+    for _ in range(3):
+        np.testing.assert_array_equal(convforge.conv2d(x, given, **options), made(x))
+    assert made.note.startswith("2 of 5 filters")
 
 
 def test_a_large_filter_is_split() -> None:

@@ -44,6 +44,7 @@ struct Split {
     Tiling tiling;
     int together;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
+    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
     unsigned *redone;
 };
 
@@ -203,7 +204,9 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
 }
 
 // Finish.
-__device__ inline float plainly(const Conv &conv, const Place &at, int k, const Output &out) {
+__device__ inline float plainly(const Split &args, const Place &at, int k, const Output &out) {
+    const Conv &conv = args.conv;
+    const Strides &of_w = args.w_strides;
     const int first = at.share * SHARE_CHANNELS;  // of the filter's channels
     const int channels = SPLIT_K == 1 ? FILTER_CHANNELS : min(FILTER_CHANNELS - first, SHARE_CHANNELS);
     float sum = 0;
@@ -213,10 +216,10 @@ __device__ inline float plainly(const Conv &conv, const Place &at, int k, const 
         const int w = inside(out.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
         const bool there = h >= 0 && w >= 0;
         const float *x = conv.x + (there ? place(conv.x_strides, out.n, at.c, h, w) : 0);
-        const float *weights = conv.w + (static_cast<long long>(k) * TAPS + tap) * FILTER_CHANNELS + first;
+        const float *weights = conv.w + k * of_w.n + first * of_w.c + tap / S * of_w.h + tap % S * of_w.w;
         const index_t step = conv.x_strides.c;
 #pragma unroll 4
-        for (int c = 0; c < channels; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c], sum);
+        for (int c = 0; c < channels; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c * of_w.c], sum);
     }
     return sum;
 }
@@ -233,7 +236,7 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
         const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
         const Output out = output_of(args.conv, args.tiling, at, FILTERS_ON_M ? n : m);
         if (!out.there || k >= at.end()) continue;
-        const out_t value = finished(args.conv, out.n, k, out.p, out.q, plainly(args.conv, at, k, out));
+        const out_t value = finished(args.conv, out.n, k, out.p, out.q, plainly(args, at, k, out));
         results_of(args.conv, at)[place(args.conv.out_strides, out.n, k, out.p, out.q)] = value;
     }
 }

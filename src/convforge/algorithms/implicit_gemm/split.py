@@ -12,7 +12,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.pixel_rows import SplitPixels, Squares
+from convforge.algorithms.implicit_gemm.pixel_rows import Rows, SplitPixels, Squares
 from convforge.algorithms.implicit_gemm.split_tiles import (
     IN_FULL,
     PRODUCTS,
@@ -41,7 +41,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     rows_map,
     rows_problem,
 )  # fmt: skip
-from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.conv import Strides, address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -235,12 +235,13 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
     def fields(self) -> dict[str, Any]:
         """See :class:`OnTensorCores`."""
-        return {"scales": ctypes.c_void_p, "redone": ctypes.c_void_p}
+        return {"scales": ctypes.c_void_p, "w_strides": Strides, "redone": ctypes.c_void_p}
 
     def put(self, args: Any, buffers: Buffers) -> None:
         """See :class:`OnTensorCores`."""
         filters = buffers["w"].tensors
         args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
+        args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
 
 
 class _SplitFilters(ctypes.Structure):
@@ -253,20 +254,30 @@ class _SplitFilters(ctypes.Structure):
 
 
 class SplitFilters(Preparation):
-    """Splits the filters on the device, and keeps them as floats beside.
+    """Splits the filters on the device.
 
-    Its tensors: "w", float32 in the order K, R, S, C, seen as (K, C, R, S); "halves" (2, K, R, S, channels), float16,
-    high and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
+    Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
+    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
+
+    Parameters
+    ----------
+    keeps : bool
+        "w" is a copy; else the weights where they lie, for calls that end before these change.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        The same without a copy.
     """
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
         k, c, r, s = problem.w_shape
         channels, held = padded_channels(problem), c * (r * s | 1) * 4
         if held > MOST_HELD:
             held = 0
         # A block a filter: of few filters, each block has more threads.
         threads = max(256, min(1024, FILTER_THREADS // k // 256 * 256))
-        prelude = constants(C=c, R=r, S=s, CHANNELS=channels, THREADS=threads, IS_HELD=held > 0)
+        prelude = constants(C=c, R=r, S=s, CHANNELS=channels, THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)
         source = KernelSource(
             "algorithms/implicit_gemm/split_filters.cu", "split_filters", prelude, _SplitFilters, "SplitFilters"
         )
@@ -276,12 +287,16 @@ class SplitFilters(Preparation):
         def arguments(buffers: Buffers) -> Any:
             w = buffers["given"]
             strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
-            pieces = (address(buffers[name]) for name in ("w", "halves", "scales", "redone"))
-            return _SplitFilters(address(w), *pieces, strides, k, flip)
+            pieces = (address(buffers[name]) for name in ("halves", "scales", "redone"))
+            return _SplitFilters(address(w), address(buffers["w"]) if keeps else 0, *pieces, strides, k, flip)
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            tensors = {name: buffers[name] for name in ("w", "halves", "scales", "redone")}
-            tensors["w"] = tensors["w"].transpose(0, 3, 1, 2)
+            tensors = {name: buffers[name] for name in pieces}
+            nbytes = sum(tensor.nbytes for tensor in tensors.values())
+            if keeps:
+                tensors["w"] = tensors["w"].transpose(0, 3, 1, 2)
+            else:
+                tensors |= {"w": in_order(buffers["given"], flip > 0), "given": buffers["given"]}
 
             def said() -> Reason | None:
                 plain = int((np.asarray(runtime.download(tensors["scales"])) == 0).sum())
@@ -294,10 +309,21 @@ class SplitFilters(Preparation):
                     plain=plain, all=k, redone=redone,
                 )  # fmt: skip
 
-            return PreparedFilter(tensors, sum(tensors[name].nbytes for name in tensors), said)
+            return PreparedFilter(tensors, nbytes, said)
 
         pieces = {
-            "w": ((k, r, s, c), "float32"), "halves": ((2, k, r, s, channels), "float16"),
-            "scales": ((k,), "float32"), "redone": ((1,), "int32"),
+            "halves": ((2, k, r, s, channels), "float16"), "scales": ((k,), "float32"), "redone": ((1,), "int32"),
+            **({"w": ((k, r, s, c), "float32")} if keeps else {}),
         }  # fmt: skip
         super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
+        if keeps:
+            self.borrow = SplitFilters(problem, runtime, keeps=False)
+
+
+def in_order(w: Any, flip: bool) -> Any:
+    """Weights (K, C, R, S) as a kernel sees them from the first tap on: in cross-correlation order."""
+    if not flip:
+        return w
+    _, _, r, s = w.shape
+    of_k, of_c, of_r, of_s = w.strides
+    return Rows(address(w) + (r - 1) * of_r + (s - 1) * of_s, w.shape, (of_k, of_c, -of_r, -of_s), w.itemsize)

@@ -1,5 +1,5 @@
-// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), and as floats; channels side by
-// side.
+// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), channels side by side; and, where the
+// filters may change before they are used (KEEPS), as floats in the same order.
 //
 // Threads   a block a filter. It reads what lies side by side in w, taps of a channel or channels of a tap; then its warps
 //           take the taps in turn, lanes neighbouring channels.
@@ -86,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
             split_pair(a * scale.up, b * scale.up, high, low);
             args.halves[(row * CHANNELS + c) / 2] = high;
             args.halves[((rows + row) * CHANNELS + c) / 2] = low;
-            if (c < C) args.plain[row * C + c] = a;
-            if (c + 1 < C) args.plain[row * C + c + 1] = b;
+            if (KEEPS && c < C) args.plain[row * C + c] = a;
+            if (KEEPS && c + 1 < C) args.plain[row * C + c + 1] = b;
         }
     }
 }
