@@ -2,8 +2,9 @@
 
     python benchmarks/sweep.py direct_tiled n1c3h4096w4096_k3r3s3_p1_f32_nchw --device cuda --grid "out_p=1,2 out_q=2,4"
     python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
+    python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
 
-Each config is the method's default with the fields of the grid changed. All are compiled in processes side by side,
+Each config is the method's default with the fields of the grid changed, or one of those that the method puts first. All are compiled in processes side by side,
 then each is checked against the truth and timed as a row of the bench is; those that a method refuses are counted with
 their reasons. Nothing is stored but by --out: a figure that is quoted comes from the bench.
 """
@@ -73,16 +74,17 @@ def changed(config: Config, change: dict[str, str]) -> Config:
     return dataclasses.replace(config, **values)
 
 
-def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str, str]]) -> list[Config]:
-    """The configs of a case: the default, the changes of it, each once."""
-    default = method.configs(case.problem, runtime_of(device).facts)[0]
-    return list(dict.fromkeys([default, *(changed(default, change) for change in changes)]))
+def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str, str]], first: int = 1) -> list[Config]:
+    """The configs of a case: those that the method puts first, then the changes of the very first, each once."""
+    offered = list(method.configs(case.problem, runtime_of(device).facts)[: max(1, first)])
+    return list(dict.fromkeys([*offered, *(changed(offered[0], change) for change in changes)]))
 
 
 def main(
     method: Annotated[str, typer.Argument(help="Name of the method.")],
     targets: Annotated[list[str], typer.Argument(help="Suites, or problems in their text form.")],
     grid_: Annotated[str, typer.Option("--grid", help="Fields and values, such as 'out_p=1,2 lanes=4,8'.")] = "",
+    first: Annotated[int, typer.Option(help="So many configs as the method puts them first.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     seconds: Annotated[float, typer.Option(help="Time for each config, compiling not counted.")] = 0.2,
     processes: Annotated[int, typer.Option(help="That compile side by side; all cores but one by default.")] = 0,
@@ -97,7 +99,7 @@ def main(
         if (reason := refusal(found, case.problem, runtime.facts)) is not None:
             console.print(f"{case.name}: refused: {reason}")
             continue
-        jobs += [(found, case, config) for config in configs_of(found, case, device, changes)]
+        jobs += [(found, case, config) for config in configs_of(found, case, device, changes, first)]
     ahead = [Job(found.operation, found.name, str(case.problem), config) for found, case, config in jobs]
     faults = compile_ahead(ahead, device, processes)
     compiled = [(*job, fault) for job, fault in zip(jobs, faults, strict=True)]

@@ -40,6 +40,15 @@ def test_fields_are_read_as_what_they_are(script: ModuleType) -> None:
         script.changed(NaiveConfig(), {"block_x": "wide"})
 
 
+def test_configs_that_a_method_puts_first_come_with_the_grid(script: ModuleType) -> None:
+    method, (case,) = find("conv2d", "cpu", "direct_rows"), script.load([PROBLEM])[1]
+    offered = list(method.configs(case.problem, cpu_facts()))
+    assert script.configs_of(method, case, "cpu", script.grid("")) == offered[:1]
+    assert script.configs_of(method, case, "cpu", script.grid(""), 3) == offered[:3]
+    found = script.configs_of(method, case, "cpu", script.grid("tile_p=61"), 2)
+    assert found == [*offered[:2], script.changed(offered[0], {"tile_p": "61"})]
+
+
 def test_configs_are_compiled_checked_and_timed(tmp_path: Path) -> None:
     words = ["direct_rows", PROBLEM, "--grid", "tile_p=2,4", "--seconds", "0.05", "--out", tmp_path / "a.jsonl",
              "--processes", "1", "--top", "1"]  # fmt: skip
