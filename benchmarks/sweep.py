@@ -4,9 +4,10 @@
     python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
     python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
 
-Each config is the method's default with the fields of the grid changed, or one of those that the method puts first. All are compiled in processes side by side,
-then each is checked against the truth and timed as a row of the bench is; those that a method refuses are counted with
-their reasons. Nothing is stored but by --out: a figure that is quoted comes from the bench.
+Each config is the method's default with the fields of the grid changed, or one of those that it puts first. All are
+compiled in processes side by side, then each is checked against the truth and timed as a row of the bench is; those
+that a method refuses are counted with their reasons. Nothing is stored but by --out: a figure that is quoted comes from
+the bench.
 """
 
 from __future__ import annotations
