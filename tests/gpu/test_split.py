@@ -16,6 +16,7 @@ from tests.gpu.planted import check_that_it_is_noticed
 
 import convforge
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
+from convforge.algorithms.implicit_gemm.wgmma_tiles import PAIRS
 from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
 
@@ -41,7 +42,7 @@ def configs(text: str) -> list[SplitConfig]:
     """The default, and others from all along the list; some of them with pictures that are turned first, too."""
     every = list(METHOD.configs(parse_problem(text), hopper().facts))
     either = [next((c for c in every if c.split_first == first), every[0]) for first in (False, True)]
-    pairs = [c for c in every if c.paired][:1]
+    pairs = [config for kind in PAIRS[1:] for config in [c for c in every if c.pairs == kind][:1]]
     found = list(dict.fromkeys([*some(every, 6), *either, *pairs]))
     return [*found, *(replace(c, turned=True) for c in found[:3] if not c.turned and not c.split_first)]
 

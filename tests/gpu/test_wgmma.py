@@ -15,7 +15,7 @@ from tests.gpu.planted import check_that_it_is_noticed
 from tests.judged import judge_of
 
 import convforge
-from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
+from convforge.algorithms.implicit_gemm.wgmma_tiles import PAIRS, WgmmaConfig
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
@@ -60,7 +60,8 @@ def configs(text: str) -> list[WgmmaConfig]:
     """The default, others from all along the list, one of each way: each takes a second."""
     found = list(method(text).configs(parse_problem(text), hopper().facts))
     either = [next((c for c in found if (c.split_k > 1) == shared), found[0]) for shared in (False, True)]
-    patches, pairs = ([config for config in found if getattr(config, way)][:1] for way in ("patch", "paired"))
+    patches = [config for config in found if config.patch][:1]
+    pairs = [config for kind in PAIRS[1:] for config in [c for c in found if c.pairs == kind][:1]]
     found = list(dict.fromkeys([*some(found, 6), *either, *patches, *pairs]))
     narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
     narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, hopper().facts) is None]

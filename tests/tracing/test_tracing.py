@@ -14,13 +14,14 @@ from tests.backends.emulated import needs_emulator
 
 from convforge import tracing
 from convforge.algorithms import ON_DEVICE, find, make_config
-from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
-from convforge.backends.emulator.library import Error, Job, scheduler
+from convforge.backends.emulator import EmulatorError, EmulatorRuntime, emulator_runtime
+from convforge.backends.emulator.library import Error, scheduler
 from convforge.check import make_inputs
 from convforge.check.inputs import output_dtype
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tracing import runtime as traced_runtime
 from convforge.tracing import trace, traced
+from convforge.tracing.runtime import TracingRuntime
 
 pytestmark = needs_emulator
 
@@ -78,12 +79,8 @@ class OneBlock(EmulatorRuntime):
         if self.seen - 1 != self.which:
             super().launch(kernel, info, args, stream)
             return
-        job = Job(
-            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
-            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes, 0, 0, info.early,
-        )  # fmt: skip
         error = Error()
-        scheduler().run(job, self.block, self.block + 1, error)
+        scheduler().run(self._job(kernel, info, args), self.block, self.block + 1, error)
         assert not error.kind, error.text
 
 
@@ -264,3 +261,13 @@ def test_a_launch_knows_what_it_was() -> None:
     assert found.writer() == 2
     assert dataclasses.asdict(found.launches[1].info)["block"] == (256,)
     assert found.touched("workspace", 1, written=True).accesses > 0
+
+
+def test_clusters_are_refused_in_words() -> None:
+    method: Any = find("gemm", "emulator", "gemm_wgmma")
+    problem, runtime = parse_problem("m136n128k64_f16"), TracingRuntime()
+    config = next(config for config in method.configs(problem, runtime.facts) if config.paired)
+    inputs: Any = make_inputs(problem)
+    plan = method.plan(problem, config, runtime)
+    with pytest.raises(EmulatorError, match=r"clusters of \(2,\) blocks are not traced"):
+        plan(plan.buffers(inputs.x, plan.prepare(inputs.w), {}, runtime.empty(problem.out_shape, problem.dtype)))

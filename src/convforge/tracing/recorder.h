@@ -67,10 +67,10 @@ UNSEEN inline TensorMap noted_box(const void *described, const Corner &corner, b
 }
 
 UNSEEN inline void copy_box(Site site, void *to, const void *map, const Corner *from, unsigned axes,
-                            unsigned long long *bar) {
+                            unsigned long long *bar, unsigned blocks) {
     emulator_recorder.shared_writes++;
     emulator_recorder.shared_bytes_written += box_bytes(noted_box(map, *from, false));
-    emulator_recorder.plain->copy_box(site, to, map, from, axes, bar);
+    emulator_recorder.plain->copy_box(site, to, map, from, axes, bar, blocks);
 }
 
 UNSEEN inline void store_box(Site site, const void *map, const void *shared, const Corner *to, unsigned axes) {

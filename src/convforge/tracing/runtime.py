@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime, EmulatorUnavailable, why_absent
 from convforge.backends.emulator.compiler import FLAGS, library_of
-from convforge.backends.emulator.library import EmulatorKernel, Error, Job, scheduler
+from convforge.backends.emulator.library import EmulatorKernel, Error, scheduler
 from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.sources import on_disk, read_file
@@ -96,20 +96,24 @@ class TracingRuntime(EmulatorRuntime):
         return _traced(kernel)
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel on this OS thread alone; see :meth:`EmulatorRuntime.launch`."""
+        """Run a kernel on this OS thread alone; see :meth:`EmulatorRuntime.launch`.
+
+        Raises
+        ------
+        EmulatorError
+            The blocks are in clusters: each has an OS thread.
+        """
         self._check(kernel, info, args)
+        if info.cluster:
+            raise EmulatorError(kernel.source.name, f"clusters of {info.cluster} blocks are not traced")
         recorder = _Recorder.from_address(kernel.symbol("emulator_recorder")[0])
         anchor = ctypes.CFUNCTYPE(ctypes.c_void_p)(kernel.anchor)() or 0
         room = np.empty(MOST_ACCESSES, ACCESS)
         ctypes.memset(ctypes.addressof(recorder), 0, ctypes.sizeof(recorder))
         recorder.next, recorder.end = room.ctypes.data, room.ctypes.data + room.nbytes
         recorder.shared, recorder.shared_bytes = anchor - kernel.shared_offset, kernel.shared_bytes
-        job = Job(
-            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
-            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes, 0, 0, info.early,
-        )  # fmt: skip
         error = Error()
-        scheduler().run(job, 0, math.prod(info.grid), error)
+        scheduler().run(self._job(kernel, info, args), 0, math.prod(info.grid), error)
         if error.kind:
             raise EmulatorError(kernel.source.name, error.text.decode(errors="replace"))
         if recorder.lost:

@@ -160,12 +160,13 @@ class OnTensorCores(DeviceConvolution[C]):
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
-            SPLIT_K=config.split_k, PAIRED=config.paired, OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
+            SPLIT_K=config.split_k, PAIRS_FILTERS=config.pairs == "filters",
+            PAIRS_PIXELS=config.pairs == "pixels", OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
             **self.numbers(problem, config),
         )  # fmt: skip
         lines = (*conv_constants(seen), *prelude, *self.names, *wgmma_lines(config.columns, self.instruction(problem)))
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
-        cluster = (2,) if config.paired else ()
+        cluster = (2,) if config.pairs != "none" else ()
         grid = persistent(shape.tiles, runtime.facts, *cluster)
         info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, cluster=cluster, early=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}

@@ -75,24 +75,26 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
     Ring<PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
-        const int w = at.q * STRIDE_W - conv.left + ROWS_LEFT, h = at.p * STRIDE_H - conv.top + ROWS_TOP;
+        Windows from = windows_of(conv, args.tiling, at);
+        from.w += ROWS_LEFT, from.h += ROWS_TOP;
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
             const int tap = PATCH ? 0 : i % TAPS, first_c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            const int right = tap % S * DILATION_W, down = tap / S * DILATION_H;
             await_bytes(&bars.pixels_read[ring.stage], ring.parity);
             expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES + (SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 unsigned char *to = memory->pixels[ring.stage] + half * PIXEL_BYTES;
                 const int c = SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
-                const int n = SPLIT_FIRST ? at.n + half * conv.N : at.n;
-                if (PATCH) copy_box(to, args.pixels, c, w, h, n, there);
-                else copy_pixels(to, args.pixels, c, w, h, n, right, down, there);
+                const Windows here{from.w, from.h, SPLIT_FIRST ? from.n + half * conv.N : from.n};
+                if (PATCH) copy_box(to, args.pixels, c, here.w, here.h, here.n, there);
+                else bring_windows(to, args.pixels, c, here, tap, there);
             }
             if (SPLIT_FIRST) {
                 const int scales = first_c / ROW_CHANNELS / SCALES * SCALES;
-                copy_pixels(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, right, down, there);
+                const int w = at.q * STRIDE_W - conv.left + ROWS_LEFT, h = at.p * STRIDE_H - conv.top + ROWS_TOP;
+                copy_pixels(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, tap % S * DILATION_W,
+                            tap / S * DILATION_H, there);
             }
         }
     }
@@ -332,7 +334,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     }
                     products_are_asked();
                     await_products<1>();
-                    filters_are_read(&bars.filters_read[max(filters_before, 0)],
+                    stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
                                      !RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
@@ -341,13 +343,13 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 if (!RESIDENT) filters.next();
             }
             await_products<0>();
-            arrive_when(&bars.pixels_read[pixels.stage], asks);
+            stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
             pixels.next();
 #pragma unroll
             for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
-        filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
+        stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
         finish_tile(args, at, sums, share, plain);
         if (SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
@@ -367,11 +369,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         for (int i = 0; i < PIXEL_STAGES; i++) {
             init_barrier(&bars.raw_there[i], 1);
             init_barrier(&bars.pixels_there[i], SPLIT_FIRST ? 1 : SPLITTERS / 32);
-            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
+            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE * (PAIRS_PIXELS ? 2 : 1));
         }
         for (int i = 0; i < FILTER_STAGES; i++) {
             init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * OF_CLUSTER);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * (PAIRS_FILTERS ? 2 : 1));
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();

@@ -216,7 +216,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         def downs(at: int, strides: tuple[int, ...]) -> AnyMap:
             sizes = (strides[2] // strides[3], rows.w, rows.h, problem.n)
             seen = im2col_map(rows, config, at, strides, "u32")
-            return replace(seen, sizes=sizes, channels=SCALES, swizzle=0)
+            return replace(seen, sizes=sizes, channels=SCALES, pixels=config.block[0], swizzle=0)
 
         return {"pixels": (partial(im2col_map, rows, config, element="u16"), "pixels"), **filters,
                 "downs": (downs, "downs")}  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from convforge.algorithms.implicit_gemm.wgmma_configs import sharing_cycles, splits_worth_a_look
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
@@ -40,7 +41,7 @@ TOP, IN_FULL, REACH = 14, -12, 100
 COLUMNS = (64, 96, 112, 128)
 
 # How the two warpgroups share tiles, and who splits.
-WAYS: tuple[dict[str, bool], ...] = (
+WAYS: tuple[dict[str, Any], ...] = (
     *({"filters_on_m": on_m, "ping_pong": ping} for on_m in (True, False) for ping in (True, False)),
     {"filters_on_m": True, "ping_pong": False, "by_pixels": True},
     *({"filters_on_m": False, "ping_pong": ping, "split_first": True} for ping in (True, False)),

@@ -52,11 +52,10 @@ struct Barriers {
 
 // Producer.
 __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
-    const Conv &conv = args.conv;
     Ring<PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
-        const int w = at.q * STRIDE_W - conv.left, h = at.p * STRIDE_H - conv.top;
+        const Windows from = windows_of(args.conv, args.tiling, at);
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_there[ring.stage];
             const int tap = PATCH ? 0 : i % TAPS, c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
@@ -65,11 +64,9 @@ __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers 
             if (PATCH)
 #pragma unroll
                 for (int i = 0; i < PHASES; i++)
-                    copy_box(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, w + i % PHASES_W,
-                             h + i / PHASES_W, at.n, there);
-            else
-                copy_pixels(memory->pixels[ring.stage], args.pixels, c, w, h, at.n, tap % S * DILATION_W,
-                            tap / S * DILATION_H, there);
+                    copy_box(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, from.w + i % PHASES_W,
+                             from.h + i / PHASES_W, from.n, there);
+            else bring_windows(memory->pixels[ring.stage], args.pixels, c, from, tap, there);
         }
     }
 }
@@ -185,9 +182,9 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 multiply_row(sums, pixel, filter, share, step > 0);
                 products_are_asked();
                 await_products<1>();
-                filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT && filters_before >= 0);
-                arrive_when(&bars.pixels_read[max(pixels_before, 0)],
-                            asks && pixels_before >= 0 && (!PATCH || tap == 0));
+                stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT && filters_before >= 0);
+                stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)],
+                                            pixels_before >= 0 && (!PATCH || tap == 0));
                 filters_before = stage;
                 if (!PATCH || tap == TAPS - 1) pixels_before = pixels.stage, pixels.next();
                 if (!RESIDENT) filters.next();
@@ -195,8 +192,8 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         first = false;
         await_products<0>();
-        filters_are_read(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
-        arrive_when(&bars.pixels_read[max(pixels_before, 0)], asks);
+        stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
+        stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)], true);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
 
         if constexpr (SCATTERED) {
@@ -231,11 +228,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
     if (threadIdx.x == 0) {
         for (int i = 0; i < PIXEL_STAGES; i++) {
             init_barrier(&bars.pixels_there[i], 1);
-            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE);
+            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE * (PAIRS_PIXELS ? 2 : 1));
         }
         for (int i = 0; i < FILTER_STAGES; i++) {
             init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * OF_CLUSTER);
+            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * (PAIRS_FILTERS ? 2 : 1));
         }
         for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
         barriers_are_there();

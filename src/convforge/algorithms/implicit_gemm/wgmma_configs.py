@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     MOST_RESIDENT,
@@ -40,8 +40,8 @@ C = TypeVar("C", bound=TilesConfig)
 # Configs of each kind that the model was not fitted to which are tried before others.
 OTHERS = 3
 
-# Of the configs that the model puts first, as many are tried in pairs of blocks, too.
-PAIRS = 2
+# Of the configs that the model puts first, as many are tried in pairs of blocks, of each kind.
+PAIRED = 2
 
 # Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
 PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
@@ -73,10 +73,19 @@ def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: i
 
 
 def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
-    """The first configs whose tiles two blocks can take side by side, so taken."""
-    fit = (config for config in configs if not config.resident)
-    several = (config for config in fit if tiling(problem, config)[0] > tiling(problem, config)[1])
-    return [replace(config, paired=True) for config in islice(several, PAIRS)]
+    """The first configs whose tiles two blocks can take side by side, so taken: with the same filters, or pixels."""
+
+    def several(config: C, along: str) -> bool:
+        tiles, tiles_k, *_ = tiling(problem, config)
+        along_filters = tiles_k > config.split_k * problem.groups
+        return along_filters and not config.patch if along == "pixels" else tiles > tiles_k
+
+    fit = [config for config in configs if not config.resident]
+    return [
+        replace(config, pairs=pairs)
+        for pairs in ("filters", "pixels")
+        for config in islice((config for config in fit if several(config, pairs)), PAIRED)
+    ]
 
 
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
@@ -116,7 +125,7 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
     """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
     steps, k = steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
-    ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
+    ways: dict[str, Any] = {"turned": must_turn(problem), "scattered": not can_store(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         if patch and problem.r * problem.s == 1:

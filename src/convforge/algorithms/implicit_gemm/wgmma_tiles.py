@@ -19,6 +19,9 @@ ROW_BYTES, PRODUCT_BYTES, TILE_W = 128, 32, 8
 # Bytes that a row may have where channels take no more.
 ROWS = (32, 64, ROW_BYTES)
 
+# What two blocks may bring for each other.
+PAIRS = ("none", "filters", "pixels")
+
 # Columns that a product has at most.
 MOST_COLUMNS = 256
 
@@ -61,9 +64,9 @@ class TilesConfig(Config):
     split_k : int
         The channels of a tile are shared out among so many tiles, whose sums another kernel adds up: where there are
         fewer tiles than multiprocessors.
-    paired : bool
-        Two neighbouring multiprocessors, a cluster, take tiles with the same filters, and each brings half of these for
-        both.
+    pairs : {"none", "filters", "pixels"}
+        Two neighbouring multiprocessors, a cluster, take tiles that have these in common, and each brings half of them
+        for both.
     """
 
     patch: bool = True
@@ -76,7 +79,7 @@ class TilesConfig(Config):
     filter_stages: int = 4
     turned: bool = False
     split_k: int = 1
-    paired: bool = False
+    pairs: str = "none"
 
     @property
     def block(self) -> tuple[int, int]:
@@ -147,8 +150,10 @@ def can_store(problem: Conv2dProblem) -> bool:
 
 def smallest(problem: Conv2dProblem) -> WgmmaConfig:
     """Give the config with the smallest tiles: a problem that it cannot take has no config."""
-    ways = {"turned": must_turn(problem), "scattered": not can_store(problem)}
-    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, **ways)
+    turned, scattered = must_turn(problem), not can_store(problem)
+    return WgmmaConfig(
+        patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, scattered=scattered
+    )  # fmt: skip
 
 
 def row_of(config: TilesConfig) -> int:
@@ -219,14 +224,19 @@ def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
 
 
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
-    """All tiles, with the last one of a pair; those along the filters; of a picture, those along a row and down."""
-    (pixels, filters), of_cluster = config.block, 2 if config.paired else 1
-    tiles_k = -(-problem.k_per_group // filters) * problem.groups * config.split_k
+    """All tiles; those, or pairs of them, along the filters; of a picture, tiles along a row and down.
+
+    The last pair may have a tile in which nothing is.
+    """
+    pixels, filters = config.block
+    along_pixels, along_filters = config.pairs == "filters", config.pairs == "pixels"  # of the tiles of a pair
+    tiles_k = -(-problem.k_per_group // (filters * (1 + along_filters))) * problem.groups * config.split_k
     across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
     if not config.patch:
         across = down = 1
     along = problem.n * across * down if config.patch else -(-problem.n * problem.p * problem.q // pixels)
-    return -(-along // of_cluster) * of_cluster * tiles_k, tiles_k, across, down
+    clusters = -(-along // (1 + along_pixels)) * tiles_k
+    return clusters * (1 + along_pixels + along_filters), tiles_k, across, down
 
 
 def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
@@ -265,8 +275,12 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
     pixels, _ = config.block
     if config.patch and max(problem.stride) > MOST_STRIDE:
         return Reason("patches are for filters that move by at most {most} pixels", most=MOST_STRIDE)
-    if config.paired and config.resident:
+    if config.pairs not in PAIRS:
+        return Reason("pairs={pairs} must be one of {names}", pairs=config.pairs, names=", ".join(PAIRS))
+    if config.pairs != "none" and config.resident:
         return Reason("filters that stay are not brought in pairs: once is enough")
+    if config.pairs == "pixels" and config.patch:
+        return Reason("patches are not brought in pairs: one serves all taps")
     if config.patch and pixels % TILE_W:
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
     if config.patch and max(box_of(problem, config)) > MOST_UNITS:
@@ -341,7 +355,7 @@ def im2col_map(
     lower = (-left, -top)
     upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
     sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
-    pixels, channels = config.block[0], row_channels(problem, config)
+    pixels, channels = config.block[0] // (1 + (config.pairs == "pixels")), row_channels(problem, config)
     return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, row_of(config))
 
 
@@ -382,7 +396,7 @@ def rows_map(
     """Filters in rows of so many channels, in boxes of channels `together`; `steps` are those of filter_steps."""
     of_tap, of_filter = steps
     rows, high_and_low = config.block[1], halves
-    if config.paired:  # each of two blocks brings half of it
+    if config.pairs == "filters":  # each of two blocks brings half of it
         rows, high_and_low = (rows, 1) if halves == 2 else (rows // 2, 1)
     sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, rows, high_and_low)
     return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=row_of(config))

@@ -139,15 +139,10 @@ class EmulatorRuntime:
             The kernel did something wrong, or no GPU would launch it so.
         """
         self._check(kernel, info, args)
-        cluster = math.prod(info.cluster)
-        blocks, threads = math.prod(info.grid) // cluster, math.prod(info.block) * cluster
-        if not blocks:
+        job = self._job(kernel, info, args)
+        clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
+        if not clusters:
             return
-        job = Job(
-            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
-            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
-            ORDERS.index(self.order), self.seed % (1 << 64), info.early, cluster,
-        )  # fmt: skip
         run = (_portable_scheduler() if self._portable else scheduler()).run
 
         def run_blocks(begin: int, end: int) -> None:
@@ -156,9 +151,17 @@ class EmulatorRuntime:
             if error.kind:
                 raise _failure(kernel, error)
 
-        share = blocks // (8 * self._host.facts.cores)
+        share = clusters // (8 * self._host.facts.cores)
         share = min(max(share, -(-LEAST_THREADS // threads)), -(-MOST_THREADS // threads))
-        self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (blocks,), (share,)), ())
+        self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (clusters,), (share,)), ())
+
+    def _job(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> Job:
+        """A launch as the scheduler takes it."""
+        return Job(
+            kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
+            ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
+            ORDERS.index(self.order), self.seed % (1 << 64), info.early, math.prod(info.cluster),
+        )  # fmt: skip
 
     def again(
         self, kernel: EmulatorKernel, info: LaunchInfo, template: Template

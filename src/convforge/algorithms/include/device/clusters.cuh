@@ -8,6 +8,8 @@
 // copy_box_to(blocks, to, map, x, y, z[, v], bar);
 //                                           ask for a box for several blocks, bit by bit; the barrier that each has at
 //                                           `bar` counts its bytes
+// copy_pixels_to(blocks, to, map, c, w, h, n, right, down, bar);
+//                                           the same of pixels, in im2col mode
 #pragma once
 #include "tensor_copies.cuh"
 
@@ -43,6 +45,16 @@ __device__ inline void copy_box_to(int blocks, void *to, const Map &map, int x, 
         "l"(&map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(shared_address(bar)), "h"(static_cast<unsigned short>(blocks))
         : "memory");
 }
+__device__ inline void copy_pixels_to(int blocks, void *to, const Map &map, int c, int w, int h, int n, int right,
+                                      int down, unsigned long long *bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8}, %9;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(c), "r"(w), "r"(h), "r"(n), "r"(shared_address(bar)),
+        "h"(static_cast<unsigned short>(right)), "h"(static_cast<unsigned short>(down)),
+        "h"(static_cast<unsigned short>(blocks))
+        : "memory");
+}
 
 #else  // the emulator
 
@@ -60,6 +72,11 @@ inline void copy_box_to(int blocks, void *to, const Map &map, int x, int y, int 
 inline void copy_box_to(int blocks, void *to, const Map &map, int x, int y, int z, int v, unsigned long long *bar, AT) {
     const emulator::Corner from{{x, y, z, v}};
     emulator::here()->services->copy_box({"copy_box_to", file, line}, to, &map, &from, 4, bar, blocks);
+}
+inline void copy_pixels_to(int blocks, void *to, const Map &map, int c, int w, int h, int n, int right, int down,
+                           unsigned long long *bar, AT) {
+    const emulator::Corner from{{c, w, h, n}, right, down};
+    emulator::here()->services->copy_box({"copy_pixels_to", file, line}, to, &map, &from, 4, bar, blocks);
 }
 
 #undef AT

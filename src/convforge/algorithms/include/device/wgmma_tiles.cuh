@@ -11,8 +11,9 @@
 //                halo, and a tap is an offset into it. If the filter moves by several pixels, a patch comes as several,
 //                each of every so many-th pixel. Else each tap's pixels come by themselves, in im2col mode.
 // RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
-// PAIRED         two blocks, a cluster, take tiles with the same filters in step: each brings half of a stage of these, to
-//                both blocks, and a stage is free when both have read it.
+// PAIRS_FILTERS  two blocks, a cluster, take tiles of other pixels with the same filters in step: each brings half of a
+//                stage of filters, to both blocks, and a stage is free when both have read it.
+// PAIRS_PIXELS   the same of pixels that come in im2col mode: the two blocks take other filters.
 // SPLIT_K        a tile's channels are shared out among so many tiles, where there are few. Each stores sums of its share
 //                to an array of its own, and sum_shares.cu adds these up.
 //
@@ -22,7 +23,9 @@
 // forward(conv, output);          on by 8 of the tile's pixels
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
-// filters_are_read(bar, yes);     a warpgroup has read a stage of filters: its first threads say so, by a predicate
+// bring_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
+// stage_is_read<PAIRS>(bar, yes); a warpgroup has read a stage, of both blocks of a pair: its first threads say so, by a
+//                                 predicate
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
 #include "divide.cuh"
@@ -62,8 +65,11 @@ constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BY
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 
+constexpr bool PAIRED = PAIRS_FILTERS || PAIRS_PIXELS;
 constexpr int OF_CLUSTER = PAIRED ? 2 : 1;  // blocks
+constexpr int CLUSTER_FILTERS = BLOCK_FILTERS * (PAIRS_PIXELS ? 2 : 1);
 static_assert(!PAIRED || !RESIDENT, "filters that stay are brought once");
+static_assert(!PAIRS_PIXELS || !PATCH, "a patch comes once for all taps");
 
 struct Tiling {
     int tiles;
@@ -86,21 +92,25 @@ __device__ inline void taken_apart(int number, const Divisor &rows, const Diviso
     p = row - n * rows.by;
 }
 
-// The first filter of tile number `i` along the filters, and the first channel: of its group, and its share.
-__device__ inline void filters_of(int i, int &k, int &c, int &share) {
-    constexpr int OF_GROUP = (K_GROUP + BLOCK_FILTERS - 1) / BLOCK_FILTERS;
+// The first filter of a tile, by its number, and the first channel: of its group, and its share. The last filters of a
+// pair may be none of the group.
+__device__ inline void filters_of(const Tiling &tiling, int tile, int &k, int &c, int &share) {
+    constexpr int OF_GROUP = (K_GROUP + CLUSTER_FILTERS - 1) / CLUSTER_FILTERS;
+    const int all = tile / OF_CLUSTER;
+    int i = all - quotient(all, tiling.tiles_k) * tiling.tiles_k.by;
     share = SPLIT_K == 1 ? 0 : i / OF_GROUP;
     if (SPLIT_K > 1) i -= share * OF_GROUP;
     const int group = GROUPS == 1 ? 0 : i / OF_GROUP;
-    k = group * K_GROUP + (i - group * OF_GROUP) * BLOCK_FILTERS;
+    k = group * K_GROUP + (i - group * OF_GROUP) * CLUSTER_FILTERS;
+    if (PAIRS_PIXELS) k += tile % OF_CLUSTER * BLOCK_FILTERS;
     c = group * C_GROUP + share * SHARE_CHANNELS;
 }
 
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
-    const int all = tile / OF_CLUSTER, row = quotient(all, tiling.tiles_k);
-    const int t = row * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
+    int t = quotient(tile / OF_CLUSTER, tiling.tiles_k);
+    if (PAIRS_FILTERS) t = t * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
     Place at{0, 0, t * BLOCK_PIXELS, 0};
-    filters_of(all - row * tiling.tiles_k.by, at.k, at.c, at.share);
+    filters_of(tiling, tile, at.k, at.c, at.share);
     if (PATCH) {
         taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
@@ -238,16 +248,15 @@ __device__ constexpr int tap_offset(int tap) {
 __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
     Ring<FILTER_STAGES> ring{0, 1};
-    const int half = PAIRED ? block_of_cluster() : 0;  // of the filters, or where they are halves, high or low
+    const int half = PAIRS_FILTERS ? block_of_cluster() : 0;  // of the filters, or where they are halves, high or low
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
         int k, c, share;
-        const int all = tile / OF_CLUSTER;
-        filters_of(all - quotient(all, tiling.tiles_k) * tiling.tiles_k.by, k, c, share);
+        filters_of(tiling, tile, k, c, share);
         for (int step = 0; step < STEPS; step++, ring.next()) {
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);
             const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
-            if (PAIRED)
+            if (PAIRS_FILTERS)
                 copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap,
                             k + (HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0), HALVES == 1 ? 0 : half, &there[ring.stage]);
             else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
@@ -256,10 +265,31 @@ __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsig
     }
 }
 
-// The next filters of a stage may come.
-__device__ inline void filters_are_read(unsigned long long *bar, bool yes) {
+// Where the pixels begin that a block brings of a tile, as the first tap sees them: all, or of a pair, half of them.
+struct Windows {
+    int w, h, n;
+};
+
+__device__ inline Windows windows_of(const Conv &conv, const Tiling &tiling, const Place &at) {
+    int q = at.q, p = at.p, n = at.n;
+    if (PAIRS_PIXELS) taken_apart(at.first + block_of_cluster() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
+    return {q * STRIDE_W - conv.left, p * STRIDE_H - conv.top, n};
+}
+
+__device__ inline void bring_windows(unsigned char *to, const Map &map, int c, const Windows &from, int tap,
+                                     unsigned long long *there) {
+    const int right = tap % S * DILATION_W, down = tap / S * DILATION_H;
+    if (PAIRS_PIXELS)
+        copy_pixels_to(3, to + block_of_cluster() * BLOCK_PIXELS / 2 * ROW_BYTES, map, c, from.w, from.h, from.n, right,
+                       down, there);
+    else copy_pixels(to, map, c, from.w, from.h, from.n, right, down, there);
+}
+
+// What a stage holds next may come.
+template <bool PAIRS>
+__device__ inline void stage_is_read(unsigned long long *bar, bool yes) {
     const int thread = threadIdx.x % WARPGROUP;
-    if (PAIRED) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
+    if (PAIRS) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
     else arrive_when(bar, thread == 0 && yes);
 }
 
