@@ -58,7 +58,7 @@ WGMMA_FAULTS = [
         ("the residual of the tile's first row", "at.p + pixel / TILE_W", "at.p"),
         ("the first group's filters for all", "k = group * K_GROUP + (i", "k = (i", GROUPS),
         ("channels of the first group for all", "c = group * C_GROUP + share", "c = share", GROUPS),
-        ("tiles of a group counted on in the next", "(i - group * OF_GROUP) * BLOCK_FILTERS", "i * BLOCK_FILTERS",
+        ("tiles of a group counted on in the next", "(i - group * OF_GROUP) * CLUSTER_FILTERS", "i * CLUSTER_FILTERS",
          GROUPS),
         ("the neighbour's bias", "pairs[r].at[i] = finished(conv, out.n, k, out.p",
          "pairs[r].at[i] = finished(conv, out.n, k ^ 1, out.p", TURNED),

@@ -149,7 +149,7 @@ HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 
 
 @needs_emulator
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=str)
 def test_a_fault_planted_for_hopper_is_noticed(fault: Fault, tmp_path: Path) -> None:
     check_that_it_is_noticed(fault, tmp_path)
@@ -161,13 +161,21 @@ def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     check_that_it_is_noticed(fault, tmp_path)
 
 
+MADE = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
+
+
+def test_what_a_fault_replaces_stands_in_its_file_once() -> None:
+    for fault in (*FAULTS, *HOPPER_FAULTS, *MADE):
+        text = (ALGORITHMS / fault.file).read_text(encoding="utf-8")
+        assert (text.count(fault.old), fault.old != fault.new) == (1, True), str(fault)
+
+
 def test_every_kernel_has_a_fault() -> None:
     files = {str(path.relative_to(ALGORITHMS)) for path in ALGORITHMS.rglob("*.cu")}
     intrinsics = {f"include/device/{name}.cuh" for name in ("device", "bulk", "clusters", "settled", "tensor_copies")}
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
-    made = (*ROWS_FAULTS, *SHARES_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
-    planted = [*FAULTS, *HOPPER_FAULTS, *made]
+    planted = [*FAULTS, *HOPPER_FAULTS, *MADE]
     assert files | headers == {fault.file for fault in planted}
     ours = {(a.operation, a.name) for a in ON_DEVICE if not isinstance(a, ByConvolution)}  # their kernels are others'
     assert ours == {(parse_problem(fault.run.problem).operation, fault.run.method) for fault in planted}
