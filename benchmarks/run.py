@@ -50,12 +50,14 @@ class Part:
     sizes : str
         Those that fit the budget; all where empty.
     methods : str
+    search : int
     all_configs, transfer, steps, heavy : bool
     """
 
     sizes: str = ""
     methods: str = ""
     all_configs: bool = False
+    search: int = 0
     transfer: bool = False
     steps: bool = False
     heavy: bool = False
@@ -84,12 +86,12 @@ PARTS: dict[str, dict[str, Part]] = {
             all_configs=True,
             heavy=True,
         ),
-        "products": Part(methods="gemm_warp_tiled,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True),
+        "products": Part(methods="gemm_warp_tiled,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6),
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),
-        "dense": Part(methods=DENSE),
-        "dense-bf16": Part(methods=DENSE),
+        "dense": Part(methods=DENSE, search=12),
+        "dense-bf16": Part(methods=DENSE, search=12),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),
@@ -158,6 +160,7 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: P
             out=out,
             resume=resume,
             all_configs=part.all_configs,
+            search=part.search,
             heavy=part.heavy,
             transfer=part.transfer,
             steps=part.steps,

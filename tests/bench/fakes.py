@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from convforge.bench.records import Error, Result, Run
 from convforge.bench.runner import Runner, Settings, begin
 from convforge.bench.store import Store
 from convforge.bench.suites import Case
-from convforge.errors import Reason
+from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import GemmProblem, parse_problem
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
@@ -55,6 +56,29 @@ class Honest(Algorithm[GemmProblem, Tile]):
 
     def compute(self, buffers: Buffers, stream: Any) -> None:
         np.matmul(buffers["a"], buffers["b"].tensors["w"], out=buffers["c"])
+
+
+class Choosy(Honest):
+    """Its third config is the fastest, the second cannot be planned, the fourth raises when it is called."""
+
+    name = "choosy"
+    pauses: ClassVar[dict[int, float]] = {8: 2e-3, 32: 0.0, 64: 0.0}
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Tile]:
+        return [Tile(8), Tile(16), Tile(32), Tile(64)]
+
+    def plan(self, problem: GemmProblem, config: Tile, runtime: Runtime) -> Plan:
+        if config.tile not in self.pauses:
+            raise UnsupportedProblem(str(problem), {self.name: Reason("it would rather not")})
+
+        def compute(buffers: Buffers, stream: Any) -> None:
+            if config.tile == 64:
+                raise ArithmeticError("it broke")
+            time.sleep(self.pauses[config.tile])
+            self.compute(buffers, stream)
+
+        info = LaunchInfo(self.name, (1,), (1,))
+        return Plan(self, problem, config, runtime, steps=[Call(info, compute)], prepare=self.prepare)
 
 
 class Rival(Honest):

@@ -141,6 +141,27 @@ def test_all_configs(tmp_path: Path) -> None:
     assert [r.config for r in run.results] == ["tile=8", "tile=16"]
 
 
+@pytest.mark.parametrize(("search", "config"), [(0, "tile=8"), (2, "tile=8"), (3, "tile=32"), (4, "tile=32")])
+def test_the_fastest_of_the_first_configs_is_looked_for(tmp_path: Path, search: int, config: str) -> None:
+    """Of ours; and a run that goes on does not look for it again."""
+    settings, methods = Settings(quick=True, search=search), [fakes.Choosy(), fakes.Rival()]
+    run = run_bench(tmp_path, cases(8, 16), methods, settings)
+    assert [(r.algorithm, r.config, r.status) for r in run.results] == [
+        ("choosy", config, "ok"), ("rival", "tile=8", "ok"),
+    ] * 2  # fmt: skip
+    assert {r.config for final in run.finals for r in final.contestants} <= {config, "tile=8"}
+    (path,) = tmp_path.rglob("*.jsonl")
+    before = path.read_text().count('"kind":"result"')
+    again = run_bench(tmp_path, cases(8, 16), methods, settings, path=path)
+    assert path.read_text().count('"kind":"result"') == before == 4
+    assert [r.key for r in again.results] == [r.key for r in run.results]
+
+
+def test_a_search_and_a_budget(tmp_path: Path) -> None:
+    run = run_bench(tmp_path, cases(8), [fakes.Choosy()], Settings(quick=True, search=4, budget_s=5.0))
+    assert [(r.config, r.status) for r in run.results] == [("tile=32", "ok")]
+
+
 def test_small_cases_come_first(tmp_path: Path) -> None:
     assert run_bench(tmp_path, cases(32, 4, 16), [fakes.Honest()]).cases == ("square_4", "square_16", "square_32")
 

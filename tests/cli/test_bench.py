@@ -100,6 +100,7 @@ def test_there_must_be_something_to_resume(command: Bench) -> None:
         (("smoke", "--workspace-limit", "much"), "'much' is no size"),
         (("smoke", "--device", "gpu"), "'gpu'"),
         (("smoke", "--csv", "--markdown"), "exclude each other"),
+        (("smoke", "--all-configs", "--search", "3"), "--all-configs and --search exclude each other"),
         (("smoke", "--device", "emulator"), "--device emulator: its times say nothing about a GPU"),
         (("smoke", "--transfer"), "--transfer goes with --device cuda; on cpu nothing is transferred"),
     ],

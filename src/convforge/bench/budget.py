@@ -84,7 +84,7 @@ class Budget:
         self._clock = clock
         self._case_s_per_output = CASE_S_PER_OUTPUT
         self._end = None if total_s is None else clock() + total_s
-        self._rows = {row.key: _Sizes.of(row) for row in rows if row.refusal is None}
+        self._rows = {row.place: _Sizes.of(row) for row in rows if row.refusal is None}
         self._finals: dict[str, list[_Sizes]] = {}
         for sizes in self._rows.values():
             self._finals.setdefault(sizes.case, []).append(sizes)
@@ -114,7 +114,7 @@ class Budget:
             long = Reason("its row would take about {time}", time=in_words(cost))
             limit = Reason("no row may take longer than {limit}", limit=f"{ROW_LIMIT_S:g} s")
             return None if cost <= ROW_LIMIT_S else Reason.joined([long, limit])
-        others = [self._cost(sizes) for key, sizes in self._rows.items() if key != row.key]
+        others = [self._cost(sizes) for key, sizes in self._rows.items() if key != row.place]
         needed = cost + sum(other for other in others if other <= cost) + self._cases_s(cost)
         left = self.remaining_s
         if needed <= CERTAIN * left:
@@ -169,7 +169,7 @@ class Budget:
 
     def done(self, row: Row) -> None:
         """A row has ended: what it left over is the others'."""
-        self._rows.pop(row.key, None)
+        self._rows.pop(row.place, None)
 
     def _cost(self, sizes: _Sizes, call_s: float | None = None) -> float:
         calls_s = self.calls * (self._call_s(sizes) if call_s is None else call_s)

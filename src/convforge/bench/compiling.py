@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convforge.algorithms import find
 from convforge.execution import runtime_of
 from convforge.peers import every_algorithm
 from convforge.problem import parse_problem
+
+if TYPE_CHECKING:
+    from convforge.bench.row import Row
 
 
 class Job(NamedTuple):
@@ -50,3 +53,14 @@ def compile_ahead(jobs: Iterable[Job], device: str, processes: int = 0) -> Itera
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(compile_job, job, device) for job in waiting]
         yield from (future.result() for future in futures)
+
+
+def compile_rows(rows: Iterable[Row], device: str) -> None:
+    """Compile the configs of which a row's is to be looked for; what cannot be compiled is told where it is tried."""
+    jobs = [
+        Job(row.algorithm.operation, row.algorithm.name, str(row.problem), config)
+        for row in rows
+        for config in ((row.config, *row.others) if row.others else ())
+    ]
+    if jobs:
+        list(compile_ahead(jobs, device))

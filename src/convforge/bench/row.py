@@ -29,6 +29,8 @@ AnyAlgorithm = Algorithm[Any, Any]
 LAP_SHARE = 0.1
 # Of a row's budget, at least this much is for the timings, however long the check took.
 TIMING_SHARE = 0.3
+# Samples of a config of which the fastest is looked for.
+SEARCHED = StoppingRule(samples=5, narrow=0.03, patience_s=0.02, budget_s=0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class Row:
     refusal : Reason or None
     first : bool
         Whether the config is the first of the method's rows on this case.
+    others : tuple of Config
+        Further configs of which the fastest is to be measured in the place of this one.
+    asked : tuple of str
+        The key of the row whose place this one took.
     """
 
     case: Case
@@ -57,6 +63,17 @@ class Row:
     facts: DeviceFacts
     refusal: Reason | None = None
     first: bool = True
+    others: tuple[Config, ...] = ()
+    asked: tuple[str, ...] = ()
+
+    def by(self, config: Config) -> Row:
+        """The row with the config that was found."""
+        return replace(self, config=config, others=(), asked=self.place)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The key that it had before its config was looked for."""
+        return self.asked or self.key
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -116,6 +133,28 @@ class Rig:
             slot.out = plan(plan.buffers(laid[i], prepared[i], slot.operands, out, workspace))
 
         return Cycle(len(prepared), call)
+
+
+def fastest_config(row: Row, material: Material, runtime: Runtime) -> Config:
+    """The config of a row, or one of the others, whose calls take the least time: what a search finds.
+
+    Nothing is checked here: the row that is then measured is. A config that cannot be planned or run is passed over.
+    """
+    assert row.config is not None
+    times: dict[Config, float] = {}
+    for config in (row.config, *row.others):
+        try:
+            plan = row.algorithm.plan(row.problem, config, runtime)
+            workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
+            calls = material.ring.calls(plan, workspace)
+            calls()
+            runtime.synchronize()
+            times[config] = measure(calls, runtime, SEARCHED).median_s
+        except Exception:  # the default's fault is that of its row
+            continue
+        finally:
+            material.ring.poison()
+    return min(times, key=times.__getitem__, default=row.config)
 
 
 def measure_row(

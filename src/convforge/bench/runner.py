@@ -30,7 +30,7 @@ from convforge.bench.digests import digest
 from convforge.bench.finals import finalists, hold_final
 from convforge.bench.material import Checker, Material, checker, memory_refusal, truth_runtime
 from convforge.bench.records import Result, Run
-from convforge.bench.row import AnyAlgorithm, Row, in_words, measure_row
+from convforge.bench.row import AnyAlgorithm, Row, fastest_config, in_words, measure_row
 from convforge.bench.store import Store, load_run, run_id
 from convforge.bench.suites import Case
 from convforge.errors import Reason, UnsupportedProblem
@@ -59,6 +59,8 @@ class Settings:
         Seconds for the whole run.
     all_configs : bool
         Every config that a method offers, not its default alone.
+    search : int
+        Of each of our methods, the fastest of so many configs that it puts first, as a search finds it; 0: its default.
     workspace_limit : int or None
         Bytes that a plan may ask for.
     quick : bool
@@ -76,6 +78,7 @@ class Settings:
     strides: tuple[int, ...] = ()
     budget_s: float | None = None
     all_configs: bool = False
+    search: int = 0
     workspace_limit: int | None = None
     quick: bool = False
     heavy: bool = False
@@ -187,6 +190,7 @@ class Runner:
         """Measure every row that the store lacks."""
         stored = load_run(self.store.path)
         finished = {result.key: result for result in stored.results}
+        self.rows = [_found_before(row, stored.results) for row in self.rows]
         todo = [row for row in self.rows if not _is_finished(row, finished.get(row.key))]
         keys = {row.key for row in todo}
         decided = {final.case for final in stored.finals}
@@ -245,7 +249,9 @@ class Runner:
             budget.learn_case(able[0], taken)
         for row in able:
             self._watch(self._done, len(self.rows), f"{case.name}: {row.algorithm.name}")
-            results.append(self._finish(row, self._row(row, material, budget), budget))
+            found, result = self._row(row, material, budget)
+            rows[rows.index(row)] = found
+            results.append(self._finish(found, result, budget))
         self._watch(self._done, len(self.rows), f"{case.name}: final")
         rule = replace(self.settings.rule, budget_s=budget.final_share(case.name))
         final, failed = hold_final(case, rows, results, material, self.runtime, rule, clock=self._clock)
@@ -254,24 +260,29 @@ class Runner:
         if final is not None:
             self.store.append(final.to_record())
 
-    def _row(self, row: Row, material: Material, budget: Budget) -> Result:
+    def _row(self, row: Row, material: Material, budget: Budget) -> tuple[Row, Result]:
+        """The result of a row, and the row with the config that was measured."""
         if budget.remaining_s <= 0:
-            return row.result("skipped", budget.spent)
+            return row, row.result("skipped", budget.spent)
         try:
             most = budget.share(row) / budget.calls
             predicted = self._forecast.predict(
                 row.forecast_keys, row.problem, lambda small: self._probe(row, small, material.check, budget), most
             )
         except UnsupportedProblem as fault:
-            return row.result("refused", fault.reason_of(row.algorithm.name))
+            return row, row.result("refused", fault.reason_of(row.algorithm.name))
         except Exception as fault:  # the probe met what the row itself would meet: it is the row's result
             text = f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}"
-            return row.result("error", Reason.quoted(text))
+            return row, row.result("error", Reason.quoted(text))
         if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:
             long = Reason(
                 "a call would take about {time} ({known} for {problem})", time=in_words(predicted[0]), **predicted[1]
             )
-            return row.result("skipped", Reason.joined([long, why]))
+            return row, row.result("skipped", Reason.joined([long, why]))
+        if row.others:
+            begin = self._clock()
+            row = row.by(fastest_config(row, material, self.runtime))
+            budget.forgive(self._clock() - begin)
         rule = replace(self.settings.rule, budget_s=budget.share(row))
         limit = self.settings.workspace_limit
 
@@ -294,7 +305,7 @@ class Runner:
         )
         if result.time is not None:
             self._learn(row, min(result.time.samples))
-        return result
+        return row, result
 
     def _learn(self, row: Row, seconds: float) -> None:
         """A call of a row took so long: that is forecast for its config, and the first config for its method."""
@@ -389,10 +400,12 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
             yield Row(case, problem, algorithm, None, runtime.facts, reason)
             continue
         configs = list(algorithm.configs(problem, runtime.facts))
+        offered = configs[: settings.search] if algorithm.ours else []
         if not settings.all_configs:
             configs = [_fitting(algorithm, problem, configs, runtime, settings.workspace_limit)]
         for config in configs:
-            yield Row(case, problem, algorithm, config, runtime.facts, first=config == configs[0])
+            others = tuple(other for other in offered if other != config)
+            yield Row(case, problem, algorithm, config, runtime.facts, first=config == configs[0], others=others)
 
 
 def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:
@@ -409,6 +422,16 @@ def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime:
             if plan.workspace_bytes <= limit:
                 return config
     return configs[0]
+
+
+def _found_before(row: Row, results: Sequence[Result]) -> Row:
+    """A row whose config was looked for and found when the run began; else the row as it is."""
+    for config in (row.config, *row.others) if row.others else ():
+        assert config is not None
+        found = row.by(config)
+        if any(result.key == found.key and result.status != "skipped" for result in results):
+            return found
+    return row
 
 
 def _is_finished(row: Row, result: Result | None) -> bool:

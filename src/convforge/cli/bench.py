@@ -34,6 +34,10 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same.")] = False,
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
+    search: Annotated[
+        int,
+        typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it."),
+    ] = 0,
     workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
     transfer: Annotated[
@@ -49,6 +53,8 @@ def bench(
     """Check and time every method on suites or problems; a result that is wrong gets no time."""
     if csv and markdown:
         raise ValueError("--csv and --markdown exclude each other")
+    if all_configs and search:
+        raise ValueError("--all-configs and --search exclude each other")
     from convforge.bench import suites
     from convforge.cli.values import parse_bytes
 
@@ -57,6 +63,7 @@ def bench(
     limit = parse_bytes(workspace_limit) if workspace_limit else None
     suite, cases = suites.load(targets)
     cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
+    from convforge.bench.compiling import compile_rows
     from convforge.bench.runner import Runner, Settings, choose
     from convforge.execution import runtime_of
     from convforge.peers import every_algorithm
@@ -72,6 +79,7 @@ def bench(
         strides=wanted_strides,
         budget_s=budget_s,
         all_configs=all_configs,
+        search=search,
         workspace_limit=limit,
         quick=quick,
         heavy=heavy,
@@ -84,7 +92,9 @@ def bench(
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
         interrupted = False
         try:
-            Runner(cases, chosen, runtime, settings, store, watch=watch).run()
+            runner = Runner(cases, chosen, runtime, settings, store, watch=watch)
+            compile_rows(runner.rows, device)
+            runner.run()
         except KeyboardInterrupt:
             interrupted = True
     from convforge.bench.store import load_run
@@ -160,6 +170,7 @@ def _again(targets: list[str], settings: Settings, device: str, out: Path) -> st
     words += [] if settings.budget_s is None else ["--budget", f"{settings.budget_s:g}s"]
     words += [] if out == Path("out") else ["--out", str(out)]
     words += ["--all-configs"] if settings.all_configs else []
+    words += ["--search", str(settings.search)] if settings.search else []
     words += [] if settings.workspace_limit is None else ["--workspace-limit", f"{settings.workspace_limit}B"]
     words += ["--heavy"] if settings.heavy else []
     words += ["--transfer"] if settings.transfer else []
