@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import altair as alt
 import pytest
 from tests.bench.fakes import result, run
@@ -59,6 +61,9 @@ def test_all_cases_in_one_sentence() -> None:
     made = run(*both(512, 1, 1, 2), *both(2048, 1, 1, 8), *both(64, 1, 1, None))
     assert ahead_sentence(made, made.results).startswith("**4.00x (2.00 to 8.00) as fast as peer** on ")
     assert "geometric mean of 2 cases" in ahead_sentence(made, made.results)
+    assert "configs" not in ahead_sentence(made, made.results)
+    searched = replace(made, settings={**made.settings, "search": 8})
+    assert "; each of our methods in the fastest of its first 8 configs; " in ahead_sentence(searched, made.results)
     with pytest.raises(ValueError, match="no case that both"):
         ahead_sentence(run(*both(512, 1, 1, None)), both(512, 1, 1, None))
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from convforge.bench.cells import Cell, Table, escaped, markdown, some, three
+from convforge.bench.cells import Cell, Table, escaped, markdown, searched, some, three
 from convforge.bench.records import Result, Run
 from convforge.bench.verdicts import judge
 from convforge.problem import Conv2dProblem, parse_problem
@@ -74,9 +74,10 @@ def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
     found = ahead_of(run, results)
     ratios = [one.ratio for one in found.values()]
     where = run.machine.get("facts", {}).get("name", run.device)
+    ours = f"{words}; " if (words := searched(run)) else ""
     return (
         f"**{_mean(ratios, 'x')} as fast as {escaped(spoken_peers(results))}** on {where}: geometric mean of "
-        f"{len(ratios)} cases, in parentheses the least and the most; measured {run.started[:10]}, "
+        f"{len(ratios)} cases, in parentheses the least and the most; {ours}measured {run.started[:10]}, "
         f"commit {(run.commit or 'unknown')[:10]}{' with changes' if run.dirty else ''}.\n"
     )
 

@@ -126,9 +126,16 @@ def caption(run: Run) -> str:
     cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
     best = run.best_ceilings
     said = f"Measured {run.started[:10]} on {facts.get('name', run.device)}, {cores}, {commit}"
+    said += f"; {words}" if (words := searched(run)) else ""
     if best is None:
         return f"{said}."
     return f"{said}; copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s."
+
+
+def searched(run: Run) -> str:
+    """Which configs a run took of our methods, where it looked for the fastest; else nothing."""
+    search = run.settings.get("search", 0)
+    return f"each of our methods in the fastest of its first {search} configs" if search else ""
 
 
 def best_of(results: Iterable[Result]) -> Result | None:
