@@ -22,8 +22,9 @@ ELEMENTS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "bf16": 2, "f32": 4
 # Bytes of a row of a box in shared memory within which 16-byte pieces change places, so that columns meet all banks.
 SWIZZLES = (0, 32, 64, 128)
 
-# Pixels that one copy brings in im2col mode; element strides; corners of the window, by their number of axes.
-MOST_PIXELS, MOST_STRIDE = 1024, 8
+# Pixels that one copy brings in im2col mode, and how far a tap of theirs is from the first. Element strides; corners of
+# the window, by their number of axes.
+MOST_PIXELS, MOST_REACH, MOST_STRIDE = 1024, 255, 8
 MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 

@@ -77,6 +77,7 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
         const Place at = place_of(args.tiling, tile);
         Windows from = windows_of(conv, args.tiling, at);
         from.w += ROWS_LEFT, from.h += ROWS_TOP;
+#pragma unroll 1  // this thread has few registers
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
             const int tap = PATCH ? 0 : i % TAPS, first_c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
@@ -272,15 +273,16 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
     const int pixels_in = FILTERS_ON_M ? (BY_PIXELS ? share * BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
     Ring<PIXEL_STAGES> pixels;
     Ring<FILTER_STAGES> filters;
-    int turn = 0;
     unsigned parity = warpgroup ^ 1;
     bool first = true;
-    for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x, turn ^= 1) {
-        if (PING_PONG && turn != warpgroup) {
-            pixels.skip(STAGES_OF_TILE);
-            if (!RESIDENT) filters.skip(STEPS);
-            continue;
-        }
+    const auto skip_tile = [&]() {  // the other warpgroup's
+        pixels.skip(STAGES_OF_TILE);
+        if (!RESIDENT) filters.skip(STEPS);
+    };
+    constexpr int TURNS = PING_PONG ? 2 : 1;
+    if (PING_PONG && warpgroup == 1) skip_tile();
+    for (int tile = blockIdx.x + (PING_PONG ? warpgroup * gridDim.x : 0); tile < args.tiling.tiles;
+         tile += TURNS * gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         float sums[SUMS], main[SUMS], cross[SUMS];
         bool plain = false;
@@ -305,16 +307,15 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
                 }
             }
-#pragma unroll TAPS_AT_ONCE
+            // Places are added to the descriptor of the first: one for each tap would take its registers from the sums.
+            const auto x_first = matrix_at(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
+#pragma unroll 3
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
                 const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
                 if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
-                const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
-                const unsigned char *filter = memory->filters[stage] + filters_in;
-                const auto x_high = matrix_at(pixel + pixels_in, PIXEL_PITCH);
-                const auto x_low = matrix_at(pixel + PIXEL_BYTES + pixels_in, PIXEL_PITCH);
-                const auto w_high = matrix_at(filter, EIGHT_ROWS);
-                const auto w_low = matrix_at(filter + FILTER_BYTES / 2, EIGHT_ROWS);
+                const auto x_high = x_first + tap_offset(tap) / 16, x_low = x_high + PIXEL_BYTES / 16;
+                const auto w_high = matrix_at(memory->filters[stage] + filters_in, EIGHT_ROWS);
+                const auto w_low = w_high + FILTER_BYTES / 2 / 16;
                 const auto a_high = FILTERS_ON_M ? w_high : x_high, a_low = FILTERS_ON_M ? w_low : x_low;
                 const auto b_high = FILTERS_ON_M ? x_high : w_high, b_low = FILTERS_ON_M ? x_low : w_low;
 #pragma unroll
@@ -351,6 +352,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
         first = false;
         stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+        if (PING_PONG) skip_tile();
         finish_tile(args, at, sums, share, plain);
         if (SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
             if (__any_sync(0xffffffffu, plain) && threadIdx.x % 32 == 0) atomicAdd(args.redone, 1u);
@@ -395,7 +397,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         if (splitter >= 0 && !SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        else if (thread == 1) bring_pixels(args, memory, bars);
+        else if (thread == (SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
+            bring_pixels(args, memory, bars);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

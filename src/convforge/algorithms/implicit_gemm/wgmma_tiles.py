@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from convforge.algorithms.contract import Config
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import ALIGNMENT, MOST_PIXELS, MOST_STRIDE, MOST_UNITS, AnyMap, Im2colMap, TiledMap
+from convforge.backends.maps import (
+    ALIGNMENT,
+    MOST_PIXELS,
+    MOST_REACH,
+    MOST_STRIDE,
+    MOST_UNITS,
+    AnyMap,
+    Im2colMap,
+    TiledMap,
+)
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -285,6 +294,8 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
     if config.patch and max(box_of(problem, config)) > MOST_UNITS:
         return Reason("a patch has at most {most} pixels along an axis", most=MOST_UNITS)
+    if not config.patch and max(reach_of(problem)) > MOST_REACH:
+        return Reason("a copy brings the pixels of taps that are at most {most} pixels away", most=MOST_REACH)
     if not config.patch and pixels > MOST_PIXELS:
         return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
     if not config.patch:

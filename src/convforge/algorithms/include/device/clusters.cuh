@@ -4,7 +4,9 @@
 // block_of_cluster();                       0, 1, ...: the number of a thread's block
 // cluster_meets();                          all threads of all blocks: once when barriers are there, once when nobody will
 //                                           touch another block's shared memory any more
-// arrive_in(block, bar, yes);               by a predicate, at the barrier that another block, or its own, has at `bar`
+// arrive_in(block, bar, yes);               by a predicate, at the barrier that another block, or its own, has at `bar`. It
+//                                           says that shared memory was read; for what was written it would take a fence
+//                                           of the whole GPU (.release.cluster)
 // copy_box_to(blocks, to, map, x, y, z[, v], bar);
 //                                           ask for a box for several blocks, bit by bit; the barrier that each has at
 //                                           `bar` counts its bytes
@@ -26,7 +28,7 @@ __device__ inline void cluster_meets() {
 __device__ inline void arrive_in(int block, unsigned long long *bar, bool yes) {
     asm volatile(
         "{\n.reg .pred yes;\n.reg .b32 there;\nsetp.ne.b32 yes, %2, 0;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "@yes mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(bar)),
+        "@yes mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(bar)),
         "r"(block), "r"(static_cast<int>(yes))
         : "memory");
 }
