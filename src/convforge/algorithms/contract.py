@@ -167,7 +167,7 @@ class Plan:
         return {name: array for name, array in named.items() if array is not None}
 
     def lay(self, x: Any) -> Any:
-        """The input as a caller could keep it for this plan, before any call and outside of any time: as it is."""
+        """The input in the memory layout that suits the plan best. A bench asks before it times. Here: as it is."""
         return x
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:

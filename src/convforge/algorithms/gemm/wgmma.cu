@@ -125,13 +125,6 @@ __device__ inline void round_results(const float (&sums)[SUMS], int first, unsig
     }
 }
 
-// A stage is free: the first threads of a warpgroup say so, each to a block.
-__device__ inline void stage_is_read(unsigned long long *bar, bool yes) {
-    const int thread = threadIdx.x % WARPGROUP;
-    if (PAIRED) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
-    else arrive_when(bar, thread == 0 && yes);
-}
-
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
     const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
@@ -155,11 +148,11 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
             products_are_asked();
             await_products<1>();
-            stage_is_read(&bars.read[max(before, 0)], before >= 0);
+            stage_is_read<PAIRED>(&bars.read[max(before, 0)], before >= 0);
             before = ring.stage;
         }
         await_products<0>();
-        stage_is_read(&bars.read[before], true);
+        stage_is_read<PAIRED>(&bars.read[before], true);
         arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
 
         const Place at = place_of(args, tile);
@@ -200,8 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
         prefetch_map(args.b);
         prefetch_map(args.c);
     }
-    if (PAIRED) cluster_meets();
-    else __syncthreads();
+    blocks_begin<PAIRED>();
     wait_for_earlier();
     if (warpgroup == 0) {
         give_registers<40>();

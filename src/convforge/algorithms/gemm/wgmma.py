@@ -19,6 +19,7 @@ from convforge.algorithms.implicit_gemm.on_wgmma import (
     device_refusal,
     wgmma_lines,
 )
+from convforge.algorithms.implicit_gemm.wgmma_configs import TRIED_IN_PAIRS
 from convforge.algorithms.include.conv import address
 from convforge.algorithms.include.element_types import ElementTypes
 from convforge.algorithms.include.on_device import OnDevice
@@ -50,8 +51,6 @@ TILES = (
     (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
 )  # fmt: skip
 FEWEST_STAGES, MOST_STAGES = 2, 8
-# Of the configs that the model puts first, as many are tried in pairs of blocks, too.
-PAIRS = 2
 
 # The model that orders the configs, in clock cycles of an SM: that of implicit_gemm_wgmma (wgmma_tiles.py).
 PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, STEP_CYCLES = 2100, 106, 60, 16
@@ -164,7 +163,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         found.sort(key=lambda config: modelled_cycles(problem, config, facts))
         several = [config for config in found if problem.m > config.block_m]
         pairs = [config for config in several if config_refusal(replace(config, paired=True), facts) is None]
-        return [*found[:1], *(replace(config, paired=True) for config in pairs[:PAIRS]), *found[1:]]
+        return [*found[:1], *(replace(config, paired=True) for config in pairs[:TRIED_IN_PAIRS]), *found[1:]]
 
     def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""

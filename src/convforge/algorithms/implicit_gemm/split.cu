@@ -336,7 +336,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     products_are_asked();
                     await_products<1>();
                     stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
-                                     !RESIDENT && part == 0 && filters_before >= 0);
+                                                 !RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
                 }
@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         prefetch_map(args.filters);
         if (SPLIT_FIRST) prefetch_map(args.downs);
     }
-    blocks_begin();
+    blocks_begin<PAIRED>();
     wait_for_earlier();
     const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {

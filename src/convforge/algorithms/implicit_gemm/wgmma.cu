@@ -182,7 +182,8 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 multiply_row(sums, pixel, filter, share, step > 0);
                 products_are_asked();
                 await_products<1>();
-                stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT && filters_before >= 0);
+                stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                                             !RESIDENT && filters_before >= 0);
                 stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)],
                                             pixels_before >= 0 && (!PATCH || tap == 0));
                 filters_before = stage;
@@ -240,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
         prefetch_map(args.filters);
         if (!SCATTERED) prefetch_map(args.results);
     }
-    blocks_begin();
+    blocks_begin<PAIRED>();
     wait_for_earlier();
     if (warpgroup == 0) {
         give_registers<40>();

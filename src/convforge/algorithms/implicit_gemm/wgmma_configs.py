@@ -40,15 +40,15 @@ C = TypeVar("C", bound=TilesConfig)
 # Configs of each kind that the model was not fitted to which are tried before others.
 OTHERS = 3
 
-# Of the configs that the model puts first, as many are tried in pairs of blocks, of each kind.
-PAIRED = 2
+# A search tries so many of the first configs in pairs of blocks too, of each kind of pair.
+TRIED_IN_PAIRS = 2
 
 # Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
 PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
 STAGES = ((6, 6), (5, 5), (4, 4), (3, 3), (2, 2))
 RESIDENT_STAGES = (4, 3, 2)
 
-# The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
+# The model orders the configs before any is timed. It was fitted to times on an H100, and counts in clock cycles of a
 # multiprocessor.
 # In a cycle: multiply-adds of the tensor cores, bytes that they read from shared memory, bytes that the accelerator
 # loads, and bytes that it loads and stores.
@@ -64,7 +64,7 @@ DEEP, SHALLOW = 4, 0.083
 
 
 def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
-    """Shares of channels with which tiles fill the multiprocessors, and with which they fill half of them."""
+    """Numbers of shares of the channels: one that gives each multiprocessor a tile, and one that gives half of them."""
     tiles, slices = tiling(problem, config)[0], slices_of(problem, channels)
     if problem.groups > 1 or config.resident or not tiles:
         return []
@@ -73,7 +73,7 @@ def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: i
 
 
 def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
-    """The first configs whose tiles two blocks can take side by side, so taken: with the same filters, or pixels."""
+    """The first configs with tiles that can share filters, or pixels; changed so that pairs of blocks share these."""
 
     def several(config: C, along: str) -> bool:
         tiles, tiles_k, *_ = tiling(problem, config)
@@ -84,7 +84,7 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
     return [
         replace(config, pairs=pairs)
         for pairs in ("filters", "pixels")
-        for config in islice((config for config in fit if several(config, pairs)), PAIRED)
+        for config in islice((config for config in fit if several(config, pairs)), TRIED_IN_PAIRS)
     ]
 
 

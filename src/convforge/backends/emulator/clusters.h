@@ -1,6 +1,6 @@
-// The blocks of a cluster: each on an OS thread of its own, which has its static shared memory, and one at a time. A block
-// runs until none of its threads can go on; then it is the next one's turn. Others may wake its threads meanwhile: by boxes
-// that they ask for on its behalf, by arrivals at its barriers, and where all blocks meet.
+// The blocks of a cluster. Each has an OS thread of its own, because static shared memory belongs to the OS thread. One
+// block runs at a time: when all its CUDA threads wait, the next block runs. A block can wake threads of another one: it
+// asks for boxes for it, arrives at a barrier of it, or is the last one to meet the others.
 #pragma once
 #include "faults.h"
 

@@ -12,6 +12,10 @@
 //                                           `bar` counts its bytes
 // copy_pixels_to(blocks, to, map, c, w, h, n, right, down, bar);
 //                                           the same of pixels, in im2col mode
+//
+// Of kernels whose blocks work alone or in pairs (PAIRED), by warpgroups:
+// blocks_begin<PAIRED>();                   all threads, once barriers are there
+// stage_is_read<PAIRED>(bar, yes);          by a predicate: all threads of a warpgroup call it, and the first ones arrive
 #pragma once
 #include "tensor_copies.cuh"
 
@@ -84,3 +88,19 @@ inline void copy_pixels_to(int blocks, void *to, const Map &map, int c, int w, i
 #undef AT
 
 #endif
+
+// All threads of a block, or of a pair of blocks, go on once barriers are there.
+template <bool PAIRED>
+__device__ inline void blocks_begin() {
+    if (PAIRED) cluster_meets();
+    else __syncthreads();
+}
+
+// A warpgroup has read a stage: what this holds next may come. Of a pair, both blocks must have read it.
+template <bool PAIRED>
+__device__ inline void stage_is_read(unsigned long long *bar, bool yes) {
+    constexpr int BLOCKS = PAIRED ? 2 : 1;
+    const int thread = threadIdx.x % 128;
+    if (PAIRED) arrive_in(thread % BLOCKS, bar, thread < BLOCKS && yes);
+    else arrive_when(bar, thread == 0 && yes);
+}

@@ -24,13 +24,11 @@
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
 // bring_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
-// stage_is_read<PAIRS>(bar, yes); a warpgroup has read a stage, of both blocks of a pair: its first threads say so, by a
-//                                 predicate
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
+#include "clusters.cuh"
 #include "divide.cuh"
 #include "ends.cuh"
-#include "clusters.cuh"
 #include "wgmma.cuh"
 
 constexpr int ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
@@ -256,10 +254,11 @@ __device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsig
             await_bytes(&read[ring.stage], ring.parity);
             expect_bytes(&there[ring.stage], FILTER_BYTES);
             const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
-            if (PAIRS_FILTERS)
-                copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap,
-                            k + (HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0), HALVES == 1 ? 0 : half, &there[ring.stage]);
-            else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
+            if (PAIRS_FILTERS) {
+                const int first = k + (HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0);
+                copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
+                            HALVES == 1 ? 0 : half, &there[ring.stage]);
+            } else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
         }
         if (RESIDENT) return;
     }
@@ -283,18 +282,4 @@ __device__ inline void bring_windows(unsigned char *to, const Map &map, int c, c
         copy_pixels_to(3, to + block_of_cluster() * BLOCK_PIXELS / 2 * ROW_BYTES, map, c, from.w, from.h, from.n, right,
                        down, there);
     else copy_pixels(to, map, c, from.w, from.h, from.n, right, down, there);
-}
-
-// What a stage holds next may come.
-template <bool PAIRS>
-__device__ inline void stage_is_read(unsigned long long *bar, bool yes) {
-    const int thread = threadIdx.x % WARPGROUP;
-    if (PAIRS) arrive_in(thread % OF_CLUSTER, bar, thread < OF_CLUSTER && yes);
-    else arrive_when(bar, thread == 0 && yes);
-}
-
-// All threads go on once barriers are there, of both blocks of a pair.
-__device__ inline void blocks_begin() {
-    if (PAIRED) cluster_meets();
-    else __syncthreads();
 }
