@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +59,47 @@ def test_poison_overwrites_what_was_there() -> None:
         out = np.zeros(5, dtype)
         cpu_runtime().fill(out, poison_of(out.dtype))
         assert np.isnan(out).all() if out.dtype.kind == "f" else (out != 0).all()
+
+
+def test_a_librarys_own_array_is_a_result_and_no_output_of_the_next_plans_call() -> None:
+    """In a final two plans take turns on one ring, and PyTorch's array may lie as no other library takes it."""
+    from convforge.check import make_inputs
+
+    ring = Ring(problem := parse_problem("n1c2h8w9_k3r3s3_st1_p1_f32_nhwc"), [make_inputs(problem)], CpuRuntime(FACTS))
+    lent = np.zeros(problem.out_shape, np.float32)
+    given: list[Any] = []
+
+    class Plan:
+        """One that lends its own array, or one that writes to what it is given."""
+
+        def __init__(self, *, allocates: bool) -> None:
+            self.allocates = allocates
+
+        def lay(self, x: Any) -> Any:
+            return x
+
+        def borrow(self, w: Any) -> Any:
+            return w
+
+        def buffers(self, x: Any, w: Any, operands: Any, out: Any, workspace: Any) -> Any:
+            return out
+
+        def __call__(self, out: Any) -> Any:
+            given.append(out)
+            return lent if self.allocates else out
+
+    lends, writes = (ring.calls(Plan(allocates=allocates)) for allocates in (True, False))
+    lends()
+    assert given == [None]
+    assert ring.slots[0].result is lent
+    writes()
+    assert given[1] is ring.slots[0].out is ring.slots[0].result
+    assert given[1] is not lent
+    lends()
+    lends()
+    ring.poison()
+    assert all(slot.result is slot.out and np.isnan(slot.out).all() for slot in ring.slots)
+    assert (lent == 0).all()
 
 
 def test_inputs_without_weights_have_slots_without_weights() -> None:

@@ -83,7 +83,7 @@ class Material:
         return self.ring.slots[0].w is not None
 
     def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
-        """Compare the outputs of the first `count` slots with the truth.
+        """Compare the results of the first `count` slots with the truth.
 
         An output that equals an accepted one of the same inputs to the last bit is right as well; any other is compared
         number by number.
@@ -100,7 +100,7 @@ class Material:
         """
         worst = None
         for slot in self.ring.slots[:count]:
-            out = self._rooms.bring(self.runtime, slot.out, "out")
+            out = self._rooms.bring(self.runtime, slot.result, "out")
             if slot.kind in accepted and same(out, accepted[slot.kind]):
                 continue
             verdict = self.judges[slot.kind].verdict(precision, out)

@@ -130,7 +130,7 @@ class Rig:
         def call(i: int) -> None:
             slot = slots[i]
             out = None if plan.allocates else slot.out
-            slot.out = plan(plan.buffers(laid[i], prepared[i], slot.operands, out, workspace))
+            slot.result = plan(plan.buffers(laid[i], prepared[i], slot.operands, out, workspace))
 
         return Cycle(len(prepared), call)
 

@@ -37,6 +37,8 @@ class Slot:
     ----------
     x, w, out : array
         Copies that no other slot shares.
+    result : array
+        What the last call gave back: `out`, or a library's own array, which no other call may be given to write to.
     operands : dict of str to array
         Those of the epilogue.
     kind : int
@@ -46,6 +48,7 @@ class Slot:
     x: Any
     w: Any
     out: Any
+    result: Any
     operands: dict[str, Any]
     kind: int
 
@@ -118,8 +121,7 @@ class Ring:
             chosen = sets[i % len(sets)]
             w = None if chosen.w is None else upload_weights(runtime, chosen.w, layout)
             out = runtime.empty(shape, dtype)
-            self.slots.append(Slot(runtime.upload(chosen.x), w, out, operands[i % len(sets)], i % len(sets)))
-        self._own = [slot.out for slot in self.slots]
+            self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[i % len(sets)], i % len(sets)))
 
     def calls(self, plan: Any, workspace: Any = None) -> Cycle:
         """Calls of a plan that prepare the weights themselves, as ``conv2d`` does, on the next slot each time.
@@ -131,7 +133,7 @@ class Ring:
         def call(i: int) -> None:
             slot = slots[i]
             out = None if plan.allocates else slot.out
-            slot.out = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
+            slot.result = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
 
         return Cycle(len(slots), call)
 
@@ -140,10 +142,10 @@ class Ring:
         return [plan.lay(slot.x) for slot in self.slots]
 
     def poison(self) -> None:
-        """Poison every slot's output, and put back our own where a library had lent one."""
-        for slot, own in zip(self.slots, self._own, strict=True):
-            slot.out = own
-            self.runtime.fill(own, poison_of(own.dtype))
+        """Poison every slot's output, which is its result until the next call; a library's own array is let go."""
+        for slot in self.slots:
+            slot.result = slot.out
+            self.runtime.fill(slot.out, poison_of(slot.out.dtype))
 
 
 class Cycle:

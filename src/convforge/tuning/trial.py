@@ -107,7 +107,7 @@ class DeviceTrial:
         return self._checked(candidate)
 
     def _checked(self, candidate: Candidate) -> str | None:
-        return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].out, self._runtime)
+        return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].result, self._runtime)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
         """Samples of a candidate; a single one where that shows that it is far behind.
