@@ -29,6 +29,9 @@ KINDS: dict[str, str] = {
     "small pixels": "all but one pixel of a picture smaller by 2^40",
     "small taps": "all but one tap of each filter smaller by 2^40; the last tap sees the border for some outputs alone",
     "small filter channels": "all but one channel of each filter smaller by 2^40; that one of x is smaller by as much",
+    "small numbers": "one number of each filter smaller by 2^40",
+    "half small channel": "one channel of half of the filters smaller by 2^40; that one of x larger by as much",
+    "uneven filters": "every second filter has half of its channels smaller by 2^40",
     "1e-30": "numbers of 1e-30, of which sums of products with filters of 1e15 are floats",
     "far pixels": "numbers of 2^118, whose sums are floats, but not where filters were scaled",
     "far": "numbers of 2^110, and filters of 2^-110",
@@ -84,6 +87,14 @@ def split_inputs(problem: Conv2dProblem, kind: str, seed: int = 0) -> Inputs:
     elif kind == "small filter channels":
         w[:, 1:] /= FAR
         x[:, :1] /= FAR
+    elif kind == "small numbers":
+        at = np.arange(len(w))
+        w[at, at % w.shape[1], -1, -1] /= FAR
+    elif kind == "half small channel":
+        w[: len(w) // 2, 0] /= FAR
+        x[:, 0] *= FAR
+    elif kind == "uneven filters":
+        w[1::2, : w.shape[1] // 2] /= FAR
     elif kind == "1e-30":
         x, w = x * 1e-30, w * 1e15
     elif kind == "far":

@@ -89,8 +89,12 @@ def test_the_split_names_its_three_paths() -> None:
     assert "3 products" in ways["tensor_cores", "default"]
     for name in ("plain_tiles", "plain_filters"):
         words = ways[name, "values"]
-        for part in ("Inf or NaN", "2^101", "2^-100", "2^-12", "2^-26", "multiply-adds of float32", "Filter.note"):
+        for part in ("Inf or NaN", "2^101", "2^-12", "2^-26", "multiply-adds of float32", "Filter.note"):
             assert part in words, (name, part)
+    assert "below 2^-100" in ways["plain_tiles", "values"]
+    one_tap = said(plan_of("implicit_gemm_split", NHWC.replace("r3s3", "r1s1")))["plain_filters", "values"]
+    assert "a quarter of its values" in one_tap
+    assert "16 neighbouring filters" in one_tap
     assert "64 channels of a tile" in ways["plain_tiles", "values"]
 
 

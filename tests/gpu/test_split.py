@@ -59,10 +59,10 @@ def test_every_config_is_right(text: str, kind: str) -> None:
 # Kinds of which tiles are computed plainly; of those, kinds of which none is where each pixel has a scale; the others.
 REDONE = (
     "huge", "small channels", "unseen channel", "seen channel", "seen huge", "small pixels", "far pixels", "far",
-    "far filters", "denormals",
+    "far filters", "denormals", "half small channel",
 )  # fmt: skip
 SCALED = ("small pixels", "far filters")
-SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "1e-30")
+SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "small numbers", "1e-30")
 
 
 @pytest.mark.one_in(6)
@@ -95,6 +95,9 @@ def test_no_tile_of_ordinary_data_is_computed_anew() -> None:
         blur = convforge.Filter(w, padding=1, algorithm=METHOD.name)
         blur(made)
         assert blur.note == ""
+    project = convforge.Filter(torch.randn(8192, 8192, 1, 1, device="cuda"), algorithm=METHOD.name)
+    project(torch.randn(1, 8192, 16, 8, device="cuda"))
+    assert project.note == ""
 
 
 @pytest.mark.one_in(7)

@@ -58,6 +58,7 @@ FEWEST = 32
 
 # Bytes of a filter up to which split_filters holds it in shared memory; threads of its blocks, all together.
 MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
+NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
 
 
 class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
@@ -145,12 +146,19 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
                 channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
             )  # fmt: skip
         filters = Reason(
-            "if a filter holds Inf or NaN, or its largest value is 2^{above} or more or below 2^{below}, or every "
-            "value of one of its channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the "
-            "largest, its outputs are computed by multiply-adds of float32, in the same launch. {note} says how many "
-            "filters were",
+            "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
+            "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
+            "are computed by multiply-adds of float32, in the same launch. {note} says how many filters were",
             **limits, note="Filter.note",
         )  # fmt: skip
+        if problem.r * problem.s == 1:
+            filters = Reason(
+                "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or more than a quarter of "
+                "its values are below 2^{ratio} of the largest, or one channel is so in each of {count} neighbouring "
+                "filters, its outputs are computed by multiply-adds of float32, in the same launch; zeros do not "
+                "count. {note} says how many filters were",
+                count=NEIGHBOURS, **limits, note="Filter.note",
+            )  # fmt: skip
         return (
             Way("tensor_cores", "default", products),
             Way("plain_pixels" if config.split_first else "plain_tiles", "values", tiles),
@@ -277,7 +285,8 @@ class SplitFilters(Preparation):
             held = 0
         # A block a filter: of few filters, each block has more threads.
         threads = max(256, min(1024, FILTER_THREADS // k // 256 * 256))
-        prelude = constants(C=c, R=r, S=s, CHANNELS=channels, THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)
+        prelude = constants(C=c, R=r, S=s, K_GROUP=problem.k_per_group, NEIGHBOURS=NEIGHBOURS, CHANNELS=channels,
+                            THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip
         source = KernelSource(
             "algorithms/implicit_gemm/split_filters.cu", "split_filters", prelude, _SplitFilters, "SplitFilters"
         )

@@ -9,12 +9,15 @@
 //           plain[k][tap][c]; scales[k], what a sum of products with this filter is multiplied by at last.
 // Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all
 //           numbers of one of its taps, or of one of its channels, are so small beside the largest that they lose bits.
-//           An output may be the sum of those alone, so it is computed from the floats.
+//           An output may be the sum of those alone, so it is computed from the floats. A filter of one tap has one
+//           number of a channel. Among millions of random ones some are that small, so there a channel counts that is so
+//           in all filters of a square of NEIGHBOURS, or more than a quarter of the filter's numbers.
 // Limit     memory.
 #include "device.cuh"
 #include "split.cuh"
 
 constexpr int WARPS = THREADS / 32, TAPS = R * S, PITCH = TAPS | 1;
+constexpr int MOST_LOST = 4;  // of so many numbers of a filter, one
 
 struct SplitFilters {
     const float *w;
@@ -26,19 +29,56 @@ struct SplitFilters {
     int K, flip;
 };
 
-__device__ inline float given(const SplitFilters &args, int c, int tap) {
+__device__ inline float given(const SplitFilters &args, int k, int c, int tap) {
     const int r = tap / S, s = tap % S;
-    return args.w[blockIdx.x * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
+    return args.w[k * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
 }
 
 __device__ inline float weight(const SplitFilters &args, const float *held, int c, int tap) {
     if (c >= C) return 0;
     if (args.flip) tap = TAPS - 1 - tap;
-    return IS_HELD ? held[c * PITCH + tap] : given(args, c, tap);
+    return IS_HELD ? held[c * PITCH + tap] : given(args, blockIdx.x, c, tap);
 }
 
 // A line of numbers whose largest is this: what the least line of all is found by.
 __device__ inline float unless_zero(float largest) { return largest == 0 ? 3.402823466e38f : largest; }
+
+__device__ inline float largest_of_lanes(float most) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) most = largest_of(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+    return most;
+}
+
+// Whether an output may be the sum of numbers alone that lose bits, in a filter of one tap that has such numbers.
+__device__ inline bool loses_outputs(const SplitFilters &args, const float *held, float up) {
+    __shared__ float ups[NEIGHBOURS];  // those of filters of the same group, this one among them
+    __shared__ int balance;            // above 0 where too many numbers lose bits
+    const int k = blockIdx.x, in_group = k % K_GROUP, before = in_group % NEIGHBOURS;
+    const int count = min(NEIGHBOURS, K_GROUP - (in_group - before));
+    if (threadIdx.x == 0) balance = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < count; i += WARPS) {
+        float most = 0;
+        for (int c = threadIdx.x % 32; c < C; c += 32) most = largest_of(most, given(args, k - before + i, c, 0));
+        most = largest_of_lanes(most);
+        if (threadIdx.x % 32 == 0) ups[i] = scale_of(most, 0).up;
+    }
+    __syncthreads();
+    bool lost = false;
+    int lose = 0;
+#pragma unroll 1
+    for (int c = threadIdx.x; c < C; c += THREADS) {
+        const float own = fabsf(weight(args, held, c, 0));
+        if (own == 0) continue;
+        const bool keeps = own * up >= IN_FULL;
+        lose += keeps ? -1 : MOST_LOST - 1;
+        bool kept = keeps;
+#pragma unroll 1
+        for (int i = 0; i < count && !kept; i++) kept = fabsf(given(args, k - before + i, c, 0)) * ups[i] >= IN_FULL;
+        lost |= !kept;
+    }
+    atomicAdd(&balance, lose);
+    return __syncthreads_or(lost) || balance > 0;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid_constant__ SplitFilters args) {
     __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
@@ -50,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
 #pragma unroll 8
         for (int i = threadIdx.x; i < C * TAPS; i += THREADS) {
             const int c = near ? i % C : i / TAPS, tap = near ? i / C : i % TAPS;
-            held[c * PITCH + tap] = given(args, c, tap);
+            held[c * PITCH + tap] = given(args, k, c, tap);
         }
         __syncthreads();
     }
@@ -58,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     for (int tap = warp; tap < TAPS; tap += WARPS) {
         float most = 0;
         for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, held, c, tap));
-        for (int lanes = 16; lanes > 0; lanes /= 2) most = largest_of(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        most = largest_of_lanes(most);
         largest = largest_of(largest, most);
         least = fminf(least, unless_zero(most));
     }
@@ -74,8 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
         largest = largest_of(largest, largest_of_warp[i]);
         least = fminf(least, least_of_warp[i]);
     }
-    const Scale scale = scale_of(largest, -SHIFT);
-    const bool plain = cannot_split(largest) || least * scale.up < IN_FULL;
+    const bool tiny = largest > 0 && largest < SMALLEST;
+    const Scale scale = scale_of(tiny ? SMALLEST : largest, -SHIFT);
+    bool plain = !tiny && (cannot_split(largest) || least * scale.up < IN_FULL);
+    if (TAPS == 1 && plain && !cannot_split(largest)) plain = loses_outputs(args, held, scale.up);
     if (threadIdx.x == 0) args.scales[k] = plain ? 0 : scale.down;
     if (threadIdx.x == 0 && k == 0) *args.redone = 0;
     for (int tap = warp; tap < TAPS; tap += WARPS) {

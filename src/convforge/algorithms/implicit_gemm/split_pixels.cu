@@ -19,8 +19,6 @@ constexpr int THREADS = 32 * LINES, PARTS = THREADS / SIDE, OF_PART = SIDE / PAR
 constexpr int PAIRS = OF_PART / 2, WORDS = PITCH / 2;
 constexpr int MOST_LOST = 4;     // of so many numbers of a pixel, one
 constexpr float LEAST = 1e-30f;  // what stands for smaller numbers that are not zero
-// 2^-REACH: pixels of smaller numbers have the scale of this, by which all but denormals keep their bits.
-constexpr float SMALLEST = 7.88860905e-31f;
 
 struct SplitPixels {
     Conv conv;

@@ -21,6 +21,8 @@
 constexpr float LOW = 2048, IN_FULL = 0.000244140625f;  // 2^11, 2^-12
 constexpr int TOP = 14, SHIFT = TOP / 2;  // the largest number's exponent
 constexpr int REACH = 100;                // exponents, up or down, of the largest numbers that are split
+// 2^-REACH. Multiplied by the scale of this, every smaller number, denormals too, is two halves without a bit lost.
+constexpr float SMALLEST = 7.88860905e-31f;
 
 struct Scale {
     float up, down;
