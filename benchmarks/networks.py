@@ -2,7 +2,7 @@
 
 ResNet-18, ResNet-50 and U-Net in eval mode, in both memory formats and three types, each side in a CUDA graph:
 
-- convforge: `convforge.torch.replace(model, x)`
+- convforge: `convforge.torch.replace(model, x, cuda_graph=True)`
 - eager: the model as it is
 - folded: of 16 bits, BatchNorm folded by torch.fx's `fuse`, in channels_last
 - compiled: of float32, torch.compile
@@ -181,7 +181,7 @@ def autotuned(model: nn.Module, x: torch.Tensor) -> Side:
 def replaced(model: nn.Module, x: torch.Tensor, row: dict[str, Any], budget_s: float) -> Side:
     """The model by convforge; what became of its layers goes into the row."""
     ours, begin = copy.deepcopy(model), monotonic()
-    report = convforge.torch.replace(ours, x, progress=False, budget_s=budget_s)
+    report = convforge.torch.replace(ours, x, progress=False, budget_s=budget_s, cuda_graph=True)
     row["replace_s"] = monotonic() - begin
     row["layers"] = len(report.layers)
     row["ours_layers"] = sum(layer.by == "convforge" for layer in report.layers)

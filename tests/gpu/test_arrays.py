@@ -328,6 +328,26 @@ def test_a_replaced_network_is_compiled_as_one_graph(torch: Any, dtype: str, las
     torch._dynamo.reset()
 
 
+def test_a_network_that_is_timed_in_cuda_graphs(torch: Any) -> None:
+    """Whatever is kept, the model computes what it did, before and after it is undone, and in a graph of its own."""
+    model = residual_network(torch, 32).to(device="cuda", dtype=torch.float16, memory_format=torch.channels_last)
+    x = torch.randn(8, 3, 64, 64).to(device="cuda", dtype=torch.float16, memory_format=torch.channels_last)
+    with torch.no_grad():
+        expected = model(x)
+        report = convforge.torch.replace(model, x, cuda_graph=True, progress=False)
+        assert "Times are of replays of CUDA graphs." in report.notes
+        assert all(layer.ours_s and layer.torch_s for layer in report.layers), str(report)
+        close = {"rtol": 0, "atol": 0.01 * expected.abs().max().item()}
+        torch.testing.assert_close(model(x), expected, **close)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = model(x)
+        graph.replay()
+        torch.testing.assert_close(found, expected, **close)
+        report.undo()
+        torch.testing.assert_close(model(x), expected, **close)
+
+
 # CuPy and JAX.
 
 

@@ -197,16 +197,20 @@ def test_a_layer_in_two_places_stays() -> None:
     assert model[0] is layer
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9, 0), (9, 0), (5, 0))) -> None:
+def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9, 0), (9, 0), (5, 0))) -> list[bool]:
     """Let these be the times of rivals, in microseconds: pairs of a median and a spread; the last of them stays.
 
-    The whole model is timed by PyTorch as it was, folded, in channels_last, and by convforge.
+    The whole model is timed by PyTorch as it was, folded, in channels_last, and by convforge. Returned is a list that
+    tells afterwards of every comparison whether CUDA graphs were asked for.
     """
     from convforge.integrations import torch_replace, torch_whole
     from convforge.timing import Timing
 
+    asked: list[bool] = []
+
     def of(pairs: Any) -> Any:
-        def compared(calls: Any, device: Any) -> list[Timing]:
+        def compared(calls: Any, device: Any, *, cuda_graph: bool) -> list[Timing]:
+            asked.append(cuda_graph)
             for call in calls:
                 call()
             every = [*pairs, *[pairs[-1]] * (len(calls) - len(pairs))][: len(calls)]
@@ -216,6 +220,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9
 
     monkeypatch.setattr(torch_replace, "compared", of(layers))
     monkeypatch.setattr(torch_whole, "compared", of(whole))
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -288,12 +293,23 @@ def test_a_fold_by_pytorch_is_listed_as_such_when_replaced_again(monkeypatch: py
     assert (again.by, again.why) == ("PyTorch", "replaced before, with what is folded into it")
 
 
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_layers_and_model_are_timed_in_cuda_graphs_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, cuda_graph: bool
+) -> None:
+    asked = timed(monkeypatch, [(1, 0), (2, 0)])
+    report = replace(settled(chain("conv", "bn", "conv")), X, cuda_graph=cuda_graph)
+    assert asked == [cuda_graph] * 3
+    assert not any("replays" in note for note in report.notes), "there are none on the CPU"
+
+
 def test_rivals_are_timed_in_turns() -> None:
     from convforge.integrations.torch_timing import ROUNDS, compared, told
     from convforge.timing import Timing
 
     order: list[int] = []
-    first, second = compared([lambda: order.append(0), lambda: order.append(1)], torch.device("cpu"))
+    calls = [lambda: order.append(0), lambda: order.append(1)]
+    first, second = compared(calls, torch.device("cpu"), cuda_graph=True)  # nothing is captured on the CPU
     runs = [at for at, before in zip(order, [None, *order], strict=False) if at != before]
     assert len(runs) >= ROUNDS
     assert min(first.median_s, second.median_s) > 0

@@ -77,6 +77,7 @@ class Replaced:
     _before: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     _known: dict[Any, Layer] = field(default_factory=dict, repr=False)
     _deadline: float | None = field(default=None, repr=False)
+    _cuda_graph: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
         """Let PyTorch compute every layer again: the same objects, in the mode, type and state that they have now.
@@ -118,8 +119,9 @@ class Replaced:
 
 
 def replace(
-    model: Any, *example: Any, fold: bool = True, progress: bool = True, budget_s: float | None = 300.0
-) -> Replaced:
+    model: Any, *example: Any, fold: bool = True, progress: bool = True, budget_s: float | None = 300.0,
+    cuda_graph: bool = False,
+) -> Replaced:  # fmt: skip
     """Let convforge compute the nn.Conv2d layers of a model, in place.
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
@@ -147,6 +149,10 @@ def replace(
         Seconds for measuring layers. Equal layers are measured once. The layers that are left when the time is spent
         stay with PyTorch, and the report says so. It does not limit the measuring of one layer, nor that of the whole
         model. None: no limit.
+    cuda_graph : bool
+        Whether to time replays of CUDA graphs in place of calls, where the example is on a GPU: for a model that runs
+        in one, as of ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does
+        not have that part.
 
     Returns
     -------
@@ -176,7 +182,7 @@ def replace(
         raise TypeError(f"replace takes a torch.nn.Module, such as a model; got {type(model).__name__}")
     if budget_s is not None and not budget_s >= 0:
         raise ValueError(f"budget_s={budget_s!r} must be a number of seconds, at least 0, or None")
-    report = Replaced()
+    report = Replaced(_cuda_graph=cuda_graph)
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
     every = dict(model.named_modules())
     convolutions = {path: layer for path, layer in every.items() if type(layer) in (nn.Conv2d, Conv2d)}
@@ -200,6 +206,8 @@ def replace(
                     report.layers.append(Layer(path, by, (), why))
             if not report.layers:
                 report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
+            if cuda_graph and any(x.is_cuda for x in inputs.values()):
+                report.notes.append("Times are of replays of CUDA graphs.")
             if late := sum(layer.why == LATE for layer in report.layers):
                 count = len(report.layers)
                 report.notes.append(
@@ -251,7 +259,7 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
         if known is None and report._deadline is not None and time.monotonic() >= report._deadline:
             known = Layer(path, "PyTorch", (), LATE)
         elif known is None:
-            known = report._known[key] = _verdict(names, layer, fold, x)
+            known = report._known[key] = _verdict(names, layer, fold, x, report._cuda_graph)
         found = dataclasses.replace(known, name=path, folded=tuple(behind) if known.by == "convforge" else ())
     if fold is None:
         if found.by == "convforge" and type(layer) is nn.Conv2d:
@@ -267,7 +275,7 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
     return found
 
 
-def _verdict(names: list[str], layer: Any, fold: Any, x: Any) -> Layer:
+def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
     """Time a layer by both sides on what reaches it, and choose."""
     path, *behind = names
     weight, bias = (layer.weight, layer.bias) if fold is None else fold.weights()
@@ -284,7 +292,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any) -> Layer:
         rest = [fold.norm, *([] if fold.end is None else [fold.end])]
         rivals.append(lambda: nn.Sequential(*rest)(layer._conv_forward(x, layer.weight, layer.bias)))
     try:
-        mine, *theirs = compared(rivals, x.device)
+        mine, *theirs = compared(rivals, x.device, cuda_graph=cuda_graph)
     except (TypeError, ValueError) as refusal:  # UnsupportedProblem is one
         return Layer(path, "PyTorch", (), f"convforge refuses it: {refusal}")
     best = min(theirs, key=lambda one: one.median_s)
@@ -297,7 +305,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any) -> Layer:
 def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
     """Time the whole model by convforge and in every form of PyTorch, and keep the fastest: layers alone differ."""
     ours = any(layer.by == "convforge" for layer in report.layers)
-    kept, note = check_whole(model, example, report._before, ours)
+    kept, note = check_whole(model, example, report._before, ours, cuda_graph=report._cuda_graph)
     report.notes.append(note)
     if kept == "convforge":
         return

@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def check_whole(
-    model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool
+    model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool, *, cuda_graph: bool = False
 ) -> tuple[Kept, str]:
     """Time a model in its forms, and say which is to be kept; it is left in the form that it had.
 
@@ -32,6 +32,8 @@ def check_whole(
     swapped : list of (layer, its class, the class that it has now)
     ours : bool
         Whether convforge computes any of the layers.
+    cuda_graph : bool
+        On a GPU, time the forms in CUDA graphs.
 
     Returns
     -------
@@ -56,8 +58,8 @@ def check_whole(
     try:
         found = compared(
             [lambda form=form, given=given: call(form, given) for form, given in calls.items()],  # type: ignore[misc]
-            device or torch.device("cpu"),
-        )
+            device or torch.device("cpu"), cuda_graph=cuda_graph,
+        )  # fmt: skip
     finally:
         forms.take("convforge")
     times = dict(zip(calls, found, strict=True))
