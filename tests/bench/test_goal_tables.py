@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_only_the_arithmetic_and_the_peers_that_a_goal_names_count() -> None:
     assert reached_by(slow, made(), results) == pytest.approx({"layer_nchw": 4, "layer_nhwc": 8})
     only = [r for r in results if r.case == "layer_nhwc"]
     assert list(reached_by(slow, made(), only)) == ["layer_nhwc"]
+
+
+def test_weights_that_were_prepared_before_count_where_a_goal_says_so() -> None:
+    held = made()
+    before = [replace(r, prepared_time=Timing((2.5e-4,) * 3)) if r.algorithm == "ours" else r for r in held.results]
+    held = replace(held, results=tuple(before))
+    for prepared, ratios in ((False, (1.5, 5)), (True, (12, 20))):
+        goal = Goal("layers", "suite", "peer", 1.0, peers="peer", prepared=prepared)
+        found = reached_by(goal, held, held.results)
+        assert found == pytest.approx(dict(zip(("layer_nchw", "layer_nhwc"), ratios, strict=True)))
 
 
 def test_a_goal_that_nothing_was_measured_for_is_an_error() -> None:

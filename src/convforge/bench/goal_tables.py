@@ -21,7 +21,8 @@ from convforge.bench.records import Result, Run
 LEGEND = (
     "Of a copy: share of the bandwidth that our copy kernel reaches over as many bytes as the case must move, in the "
     "same run. Of a peer: time of the fastest other library in the same run over that of our best method. The least of "
-    "the cases counts, or their geometric mean where that is said."
+    "the cases counts, or their geometric mean where that is said. Weights are prepared on every call unless the goal "
+    "says that they were prepared before."
 )
 
 
@@ -47,6 +48,8 @@ class Goal:
         Arithmetic that ours may have.
     peers : str
         Pattern of the names of those that it is held against.
+    prepared : bool
+        Calls with weights that were prepared before count, on both sides.
     """
 
     words: str
@@ -57,6 +60,7 @@ class Goal:
     either_layout: bool = False
     precisions: tuple[str, ...] = ("strict",)
     peers: str = "*"
+    prepared: bool = False
 
 
 def load_goals(path: Path) -> list[Goal]:
@@ -128,12 +132,13 @@ def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, flo
         else:
             theirs = [r for r in group if not r.ours and fnmatchcase(r.algorithm, goal.peers)]
             if ours and theirs:
-                reached[name] = min(_seconds(run, theirs)) / min(_seconds(run, ours))
+                reached[name] = min(_seconds(goal, run, theirs)) / min(_seconds(goal, run, ours))
     return reached
 
 
-def _seconds(run: Run, results: Iterable[Result]) -> list[float]:
-    return [timing.median_s for r in results if (timing := run.timing(r)) is not None]
+def _seconds(goal: Goal, run: Run, results: Iterable[Result]) -> list[float]:
+    timings = [(r.prepared_time if goal.prepared else None) or run.timing(r) for r in results]
+    return [timing.median_s for timing in timings if timing is not None]
 
 
 def _shown(goal: Goal, value: float) -> str:
