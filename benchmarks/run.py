@@ -125,6 +125,7 @@ SHEETS = {
     "choices": SheetPart(HERE / "choices.py", 540.0),
     "models": SheetPart(ROOT / "examples" / "torch_swap.py", 10.0),
     "networks": SheetPart(HERE / "networks.py", 440.0),
+    "errors": SheetPart(HERE / "errors.py", 120.0),
     "examples": SheetPart(HERE / "examples.py", 120.0),
 }
 

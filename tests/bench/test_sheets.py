@@ -8,7 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.backends.emulated import needs_emulator
 from tests.bench.scripts import SCRIPTS, script_named
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from convforge.bench.digests import current_digest
 from convforge.bench.markers import table_of, update_files
 from convforge.bench.sheet_tables import over_best, sheet_markdown
 from convforge.bench.sheets import Sheet, load_sheet, load_sheets
+from convforge.problem import parse_problem
 from convforge.timing.timer import Timing
 
 
@@ -161,6 +164,49 @@ def test_examples_stand_with_what_they_said(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "examples" / f"{name}.py").write_text(code, encoding="utf-8")
     assert script.ran("right", "cpu", 30.0)["said"] == ["2", "3", "4"]
     assert script.ran("wrong", "cpu", 30.0)["fault"] == "it ended with 1: broken"
+
+
+def test_errors_of_layers(tmp_path: Path) -> None:
+    """What the split is compared with, where it is not below, and who has no result."""
+
+    def row(data: str, split: float, **errors: float) -> dict[str, Any]:
+        every = {"split in tiles": split, "split first": 1e-7, **errors}
+        return {"problem": "layer", "data": data, "terms": 576, "faults": {},
+                "errors": {way: {"rms": rms, "mean": -3e-9} for way, rms in every.items()}}  # fmt: skip
+
+    rows = [row("normal", 1.5e-7, loop=4e-7, cudnn=3e-7), row("positive", 5e-7, loop=4e-7, cudnn=6e-7)]
+    rows.append(row("photographs", 2e-7, loop=3e-7) | {"faults": {"cudnn": "there is none"}})
+    text = sheet_markdown("errors", [sheet(tmp_path, "errors", rows)])
+    assert text.startswith(
+        "The error of `implicit_gemm_split` is below that of cuDNN's fastest strict plan in 2 of 2 rows. The error of "
+        "`implicit_gemm_split` is below that of a loop of multiply-adds in 2 of 3 rows; it is not in layer "
+        "(positive).\n"
+    )
+    assert "| layer | normal | 576 | 1.5e-07 (-3e-09) | **1.0e-07 (-3e-09)** | 4.0e-07 (-3e-09) |" in text
+    assert "cudnn has no result: there is none (layer)." in text
+
+
+@needs_emulator
+def test_the_errors_script_compares_every_way(tmp_path: Path) -> None:
+    layer, problem = "n4c40h9w8_k32r3s3_p1_f32_nhwc", parse_problem("n4c40h9w8_k32r3s3_p1_f32_nhwc")
+    script = script_named("errors")
+    seen = {data: script.inputs_of(layer, data) for data in script.DATA}
+    assert all(made.x.shape == problem.input.shape and made.x.dtype == np.float32 for made in seen.values())
+    assert (seen["positive"].x >= 0).all()
+    assert (seen["photographs"].x >= 0).all()
+    assert 0.3 < (seen["photographs"].x == 0).mean() < 0.7, "ReLU"
+    assert len({made.x[0, :, :, 0].tobytes() for made in seen.values()}) == 3
+    exact = np.array([3.0, 4.0, 0.0, 0.0])
+    assert script.error_of(np.array([3.0, 4.0, 0.0, 1.0]), exact) == pytest.approx({"rms": 0.2, "mean": 0.1})
+
+    words = ("--device", "emulator", "--out", str(tmp_path), "--layer", layer)
+    run("errors", *words)
+    text = shown("errors", tmp_path)
+    assert "below that of a loop of multiply-adds in 3 of 3 rows." in text
+    assert "cudnn has no result" in text
+    (made,) = load_sheets(tmp_path)
+    assert [row["data"] for row in made.rows] == list(script.DATA)
+    assert all(0 < error["rms"] < 1e-6 for row in made.rows for error in row["errors"].values())
 
 
 def test_shares_of_choices_and_ties(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of sheets: what a call costs the host, first calls, how near the choices come, whole models of PyTorch.
+"""Tables of sheets: what a call costs the host, first calls, how near the choices come, whole models, errors of layers.
 
 Each begins with a sentence that says how the figures stand to what was aimed at.
 """
@@ -19,6 +19,9 @@ from convforge.timing.timer import Timing
 # on the disk; times over the best, and the share of cases that keep to it; times over PyTorch of a whole model.
 WARM_S, NEW_S, DISK_S = 10e-6, 0.3, 0.03
 NEAR, NEAR_SHARE, FAR = 1.05, 0.95, 1.5
+
+# How a sentence names what the split is compared with.
+SPOKEN = {"cudnn": "that of cuDNN's fastest strict plan", "loop": "that of a loop of multiply-adds"}
 
 LEVELS = ("heuristic", "auto", "max")
 HOST = (
@@ -45,6 +48,12 @@ MODELS = (
 )
 
 
+ERRORS = (
+    "The RMS of the error over that of the true result, in float64; in parentheses the mean of the error over the "
+    "same. Loop: one multiply-add of float32 after another (`direct_naive`). Split: `implicit_gemm_split`, whose tiles split "
+    "pixels, or whose pixels another kernel splits first. cudnn: the fastest of cuDNN's plans in strict float32. "
+    "Photographs: x is what a first layer of random filters makes of photographs. Bold: the least RMS error of the row."
+)
 EXAMPLES = "Each in a process of its own, imports and compiling included, with the last lines of what it wrote."
 
 
@@ -251,6 +260,45 @@ def networks_markdown(sheet: Sheet) -> str:
     return _shown(sheet, *networks_table(sheet))
 
 
+# Errors of layers.
+
+
+def errors_markdown(sheet: Sheet) -> str:
+    """A row a layer and kind of numbers, a column a way to compute it."""
+    ways = list(dict.fromkeys(way for row in sheet.rows for way in row["errors"]))
+    rows, faults = [], dict[str, list[str]]()
+    for row in sheet.rows:
+        least = min((error["rms"] for error in row["errors"].values()), default=None)
+        cells = [Cell(row["problem"]), Cell(row["data"]), Cell(str(row["terms"]))]
+        for way in ways:
+            error = row["errors"].get(way)
+            text = "" if error is None else f"{error['rms']:.1e} ({error['mean']:+.0e})"
+            cells.append(Cell(text, "ours" if error is not None and error["rms"] == least else ""))
+        rows.append(tuple(cells))
+        for way, why in row["faults"].items():
+            faults.setdefault(f"{way} has no result: {why}", []).append(row["problem"])
+    notes = [f"{what} ({some(dict.fromkeys(layers))})." for what, layers in faults.items()]
+    table = Table(("layer", "numbers", "terms of a sum", *ways), tuple(rows), tuple(notes), lead=3)
+    said = [_below(sheet, other) for other in ("cudnn", "loop") if other in ways]
+    return _shown(sheet, " ".join(said) or "Nothing was compared.", table, ERRORS)
+
+
+def _below(sheet: Sheet, other: str) -> str:
+    """In how many rows each way of the split has a smaller RMS error than another way, and where it has not."""
+    compared, not_below = 0, []
+    for row in sheet.rows:
+        rms = {way: error["rms"] for way, error in row["errors"].items()}
+        split = [value for way, value in rms.items() if way.startswith("split")]
+        if split and other in rms:
+            compared += 1
+            if max(split) >= rms[other]:
+                not_below.append(f"{row['problem']} ({row['data']})")
+    words = (
+        f"The error of `implicit_gemm_split` is below {SPOKEN[other]} in {compared - len(not_below)} of {compared} rows"
+    )
+    return f"{words}{f'; it is not in {some(not_below)}' if not_below else ''}."
+
+
 # Examples.
 
 
@@ -268,5 +316,5 @@ def examples_markdown(sheet: Sheet) -> str:
 
 _TABLES: dict[str, Callable[[Sheet], str]] = {
     "host": host_markdown, "first": first_markdown, "choices": choices_markdown, "models": models_markdown,
-    "networks": networks_markdown, "examples": examples_markdown,
+    "networks": networks_markdown, "errors": errors_markdown, "examples": examples_markdown,
 }  # fmt: skip

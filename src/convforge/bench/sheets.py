@@ -21,7 +21,7 @@ from convforge.bench.records import Run
 from convforge.timing import device_slug, machine_table, repository, versions
 
 SCHEMA = 1
-KINDS = ("host", "first", "choices", "models", "networks", "examples")
+KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples")
 _HEADER = ("started", "device", "machine", "versions", "commit", "dirty", "settings")
 
 

@@ -1,0 +1,153 @@
+"""How exact layers of float32 are, by each way to compute them: python benchmarks/errors.py --device cuda
+
+Each layer is computed of random normal numbers, of positive ones, and of features of photographs, which are what a
+first layer of random filters makes of them. Every result is compared with sums in float64. The ways:
+
+- loop: one multiply-add of float32 after another (`direct_naive`)
+- split in tiles, split first: `implicit_gemm_split`, whose tiles split pixels, or whose pixels another kernel splits
+- cuDNN: its fastest plan in strict float32
+
+A row has of each way the RMS of the error and its mean, both over the RMS of the true result. A mean that is far from
+zero says that sums were cut off instead of rounded. The result goes to benchmarks/results/DEVICE/errors-TIME.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from convforge.algorithms import find
+from convforge.backends.runtime import Runtime, upload_weights
+from convforge.bench.sheets import Sheet
+from convforge.check import Inputs, make_inputs, truth
+from convforge.execution import runtime_of
+from convforge.images.photographs import PHOTOGRAPHS, photograph
+from convforge.peers import every_algorithm
+from convforge.problem import Conv2dProblem, parse_problem
+
+# Dense layers of ResNet-50, VGG-16, GoogLeNet and DeepLab, four pictures each.
+LAYERS = (
+    "n4c64h56w56_k64r3s3_p1_f32_nhwc", "n4c128h56w56_k128r3s3_st2_p1_f32_nhwc", "n4c256h14w14_k256r3s3_p1_f32_nhwc",
+    "n4c512h7w7_k512r3s3_p1_f32_nhwc", "n4c64h56w56_k256r1s1_f32_nhwc", "n4c1024h14w14_k256r1s1_f32_nhwc",
+    "n4c32h28w28_k96r5s5_p2_f32_nhwc", "n4c512h28w28_k512r3s3_p1_f32_nhwc", "n4c256h33w33_k256r3s3_p12_d12_f32_nhwc",
+)  # fmt: skip
+
+# Name -> method, and what its config must have.
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "loop": ("direct_naive", {}),
+    "split in tiles": ("implicit_gemm_split", {"split_first": False}),
+    "split first": ("implicit_gemm_split", {"split_first": True}),
+    "cudnn": ("cudnn", {}),
+}
+SIDE = 7  # of the first layer's filters
+
+
+def features(problem: Conv2dProblem, rng: np.random.Generator) -> NDArray[np.float32]:
+    """What a first layer makes of photographs: random filters, each channel normalised, ReLU; (N, C, H, W)."""
+    weights = rng.standard_normal((3 * SIDE * SIDE, problem.c)).astype(np.float32)
+    found = []
+    for n in range(problem.n):
+        pixels = photograph(list(PHOTOGRAPHS)[n % len(PHOTOGRAPHS)]).astype(np.float32) / 255
+        windows = np.lib.stride_tricks.sliding_window_view(pixels, (SIDE, SIDE), axis=(0, 1))
+        rows, columns = (np.linspace(0, count - 1, size).astype(int)
+                         for count, size in zip(windows.shape[:2], (problem.h, problem.w), strict=True))  # fmt: skip
+        made = windows[rows][:, columns].reshape(problem.h * problem.w, -1) @ weights
+        made = (made - made.mean(axis=0)) / np.maximum(made.std(axis=0), 1e-6)
+        found.append(np.maximum(made, 0).T.reshape(problem.c, problem.h, problem.w))
+    return np.stack(found)
+
+
+DATA: dict[str, Callable[[Conv2dProblem, Inputs], Inputs]] = {
+    "normal": lambda problem, made: made,
+    "positive": lambda problem, made: replace(made, x=np.abs(made.x), w=np.abs(made.w)),  # type: ignore[type-var]
+    "photographs": lambda problem, made: replace(
+        made, x=np.ascontiguousarray(features(problem, np.random.default_rng(2)).transpose(0, 2, 3, 1))
+    ),
+}
+
+
+@cache
+def inputs_of(text: str, data: str) -> Inputs:
+    """The inputs of a layer."""
+    problem = parse_problem(text)
+    assert isinstance(problem, Conv2dProblem)
+    return replace(DATA[data](problem, make_inputs(problem, seed=1)), kind="given")
+
+
+def result_of(problem: Conv2dProblem, inputs: Inputs, name: str, fields: Mapping[str, Any], runtime: Runtime) -> Any:
+    """What a method computes, by the first of its configs that has these fields.
+
+    Raises
+    ------
+    ValueError
+        There is no such method, or no such config.
+    UnsupportedProblem
+        The method refuses the problem.
+    """
+    method = find("conv2d", runtime.facts.backend, name, every_algorithm())
+    configs = method.configs(problem, runtime.facts)
+    config = next((c for c in configs if all(getattr(c, key) == value for key, value in fields.items())), None)
+    if config is None:
+        raise ValueError(f"{name} has no config with {', '.join(f'{key}={value}' for key, value in fields.items())}")
+    plan = method.plan(problem, config, runtime)
+    assert inputs.w is not None
+    w = plan.prepare(upload_weights(runtime, inputs.w, problem.w_layout))
+    out = None if plan.allocates else runtime.empty(problem.out_shape, problem.out_dtype)
+    return np.asarray(runtime.download(plan(plan.buffers(runtime.upload(inputs.x), w, {}, out))))
+
+
+def error_of(found: NDArray[Any], exact: NDArray[np.float64]) -> dict[str, float]:
+    """RMS and mean of the error, over the RMS of the truth."""
+    size, error = float(np.sqrt(np.mean(exact**2))), found.astype(np.float64) - exact
+    return {"rms": float(np.sqrt(np.mean(error**2))) / size, "mean": float(np.mean(error)) / size}
+
+
+def row_of(text: str, data: str, runtime: Runtime) -> dict[str, Any]:
+    """A layer, computed in every way."""
+    problem: Any = parse_problem(text)
+    inputs = inputs_of(text, data)
+    exact = truth(problem, inputs, runtime if runtime.facts.backend == "cuda" else None).value
+    row: dict[str, Any] = {"problem": text, "data": data, "terms": problem.taps, "errors": {}, "faults": {}}
+    for way, (name, fields) in WAYS.items():
+        try:
+            row["errors"][way] = error_of(result_of(problem, inputs, name, fields, runtime), exact)
+        except Exception as fault:  # a way that this device does not have: said in its place
+            row["faults"][way] = " ".join(str(fault).split()) or type(fault).__name__
+    return row
+
+
+def main(
+    device: Annotated[str, typer.Option(help="cuda, cuda:1, emulator, ...")] = "cuda",
+    budget: Annotated[float, typer.Option(help="Seconds in all; what it cuts off, --resume goes on with.")] = 120.0,
+    out: Annotated[Path, typer.Option(help="The result goes to OUT/DEVICE/.")] = Path(__file__).parent / "results",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    layer: Annotated[list[str] | None, typer.Option(help="Only this layer, as a text; may be repeated.")] = None,
+) -> None:
+    """Compare each way's results with sums in float64."""
+    runtime, begin = runtime_of(device), monotonic()
+    every = [(text, data) for text in layer or LAYERS for data in DATA]
+    sheet = Sheet.begin(out, "errors", runtime.facts, {"device": device, "count": len(every)}, resume=resume)
+    for text, data in every:
+        if sheet.has(problem=text, data=data):
+            continue
+        if sheet.rows and monotonic() - begin > budget:
+            typer.echo(f"{budget:g} s are over: go on with --resume. So far stored in {sheet.path}")
+            return
+        row = row_of(text, data, runtime)
+        sheet.add(row)
+        shown = ", ".join(f"{way} {error['rms']:.1e}" for way, error in row["errors"].items())
+        typer.echo(f"{text}, {data}: {shown}{''.join(f'; {way}: {why}' for way, why in row['faults'].items())}")
+    sheet.finish()
+    typer.echo(f"stored in {sheet.path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
