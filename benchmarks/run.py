@@ -91,6 +91,7 @@ PARTS: dict[str, dict[str, Part]] = {
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),
         "dense": Part(methods=DENSE, search=12),
+        "dense-configs": Part(methods="implicit_gemm_wgmma,implicit_gemm_split", all_configs=True),
         "dense-bf16": Part(methods=DENSE, search=12),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.bench.fakes import result, run
 
-from convforge.bench.config_tables import config_markdown, config_table
+from convforge.bench.config_tables import config_markdown, config_table, field_markdown, field_table
 from convforge.bench.records import Result
 
 
@@ -52,3 +52,20 @@ def test_configs_without_a_time_say_why() -> None:
 def test_methods_with_one_config_or_none_that_differs_in_one_field_have_no_row() -> None:
     with pytest.raises(ValueError, match="with one field of its config changed: measure with --all-configs"):
         config_markdown(run(), (*BOXES[:2], tried("n=1", 1.0, "single")))
+
+
+def test_each_value_of_a_field_of_words_has_its_fastest_config() -> None:
+    every = (
+        tried("patch=True,pairs=none,columns=64", 2.0), tried("patch=True,pairs=filters,columns=96", 1.5),
+        tried("patch=False,pairs=none,columns=64", 4.0), tried("patch=False,pairs=none,columns=96", 3.0),
+        result(algorithm="boxes", config="patch=False,pairs=pixels,columns=96", status="failed", reason="wrong"),
+    )  # fmt: skip
+    table = field_table(run(), every)
+    assert table.columns == ("case", "method", "fastest", "patch", "pairs", "the fastest")
+    (row,) = table.rows
+    assert [cell.text for cell in row[2:]] == [
+        "*1.50", "True *1.50, False *3.00", "filters *1.50, none *2.00", every[1].config,
+    ]  # fmt: skip
+    assert row[2].mark == "ours"
+    with pytest.raises(ValueError, match="no method with two values of a field"):
+        field_markdown(run(), every[:1])

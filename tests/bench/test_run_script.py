@@ -67,8 +67,8 @@ def test_the_gpu_has_the_whole_grid_the_blocks_and_the_largest_products(script: 
     assert asked("--device", "cuda")[0] == 0
     calls = {call["targets"][0]: call for call in asked.calls}
     assert list(calls) == [
-        "images", "blocks", "boxes", "gemm", "products", "layers-b32", "dense", "dense-bf16", "depthwise",
-        "filters", "memory", "pictures",
+        "images", "blocks", "boxes", "gemm", "products", "layers-b32", "dense", "dense-configs", "dense-bf16",
+        "depthwise", "filters", "memory", "pictures",
     ]  # fmt: skip
     assert all(call["device"] == "cuda" and call["out"] == SCRIPTS for call in calls.values())
     assert calls["images"]["transfer"]

@@ -6,10 +6,10 @@
 
 A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
 and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
-``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=steps`` the
-steps of a call, ``view=ahead`` how far ahead of the best peer all cases are together, ``view=sentence`` the same in one
-sentence, ``view=choices`` how near to the best the choices by rule and by search come. It is of the newest complete
-run; ``run=ID`` names another one, complete or not.
+``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=fields`` by
+the values of a config's fields, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best peer all
+cases are together, ``view=sentence`` the same in one sentence, ``view=choices`` how near to the best the choices by
+rule and by search come. It is of the newest complete run; ``run=ID`` names another one, complete or not.
 
 <!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
 takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
@@ -31,7 +31,7 @@ from convforge.bench.ahead_tables import ahead_markdown, ahead_sentence
 from convforge.bench.block_tables import block_markdown
 from convforge.bench.cells import select
 from convforge.bench.choice_tables import choice_markdown
-from convforge.bench.config_tables import config_markdown
+from convforge.bench.config_tables import config_markdown, field_markdown
 from convforge.bench.goal_tables import Goal, goals_markdown, load_goals
 from convforge.bench.headline_tables import Headline, headline_markdown, load_headlines
 from convforge.bench.records import Result, Run
@@ -55,6 +55,7 @@ _VIEWS: dict[str, Callable[..., str]] = {
     "cases": markdown_table,
     "blocks": block_markdown,
     "configs": config_markdown,
+    "fields": field_markdown,
     "steps": step_markdown,
     "ahead": ahead_markdown,
     "sentence": ahead_sentence,

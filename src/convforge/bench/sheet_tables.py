@@ -50,8 +50,8 @@ MODELS = (
 
 ERRORS = (
     "The RMS of the error over that of the true result, in float64; in parentheses the mean of the error over the "
-    "same. Loop: one multiply-add of float32 after another (`direct_naive`). Split: `implicit_gemm_split`, whose tiles split "
-    "pixels, or whose pixels another kernel splits first. cudnn: the fastest of cuDNN's plans in strict float32. "
+    "same. Loop: one multiply-add of float32 after another (`direct_naive`). Split: `implicit_gemm_split`, whose tiles "
+    "split pixels, or whose pixels another kernel splits first. cudnn: the fastest of cuDNN's plans in strict float32. "
     "Photographs: x is what a first layer of random filters makes of photographs. Bold: the least RMS error of the row."
 )
 EXAMPLES = "Each in a process of its own, imports and compiling included, with the last lines of what it wrote."
