@@ -170,14 +170,14 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
 def compiled(cases: Sequence[Case], device: str) -> list[str]:
     """Compile every candidate of all cases ahead; those that cannot be, each with the reason."""
     facts = runtime_of(device).facts
-    jobs = dict.fromkeys(
-        Job(case.problem.operation, c.algorithm.name, str(case.problem), c.config)
+    jobs = [
+        Job(c.algorithm, case.problem, c.config)
         for case in cases
         for configs in candidates_for(case.problem, facts)
         for c in configs
-    )
-    faults = zip(jobs, compile_ahead(jobs, device), strict=True)
-    return [f"{job.method} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
+    ]
+    faults = zip(jobs, compile_ahead(jobs, facts), strict=True)
+    return [f"{job.method.name} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
 
 
 def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:

@@ -5,7 +5,7 @@
     python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
 
 Each config is the method's default with the fields of the grid changed, or one of those that it puts first. All are
-compiled in processes side by side, then each is checked against the truth and timed as a row of the bench is; those
+compiled side by side, then each is checked against the truth and timed as a row of the bench is; those
 that a method refuses are counted with their reasons. Nothing is stored but by --out: a figure that is quoted comes from
 the bench.
 """
@@ -88,7 +88,6 @@ def main(
     first: Annotated[int, typer.Option(help="So many configs as the method puts them first.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     seconds: Annotated[float, typer.Option(help="Time for each config, compiling not counted.")] = 0.2,
-    processes: Annotated[int, typer.Option(help="That compile side by side; all cores but one by default.")] = 0,
     top: Annotated[int, typer.Option(help="Configs shown of each case; the default is always shown.")] = 10,
     out: Annotated[Path | None, typer.Option(help="Write every result to this file, a line of JSON each.")] = None,
 ) -> None:
@@ -101,8 +100,7 @@ def main(
             console.print(f"{case.name}: refused: {reason}")
             continue
         jobs += [(found, case, config) for config in configs_of(found, case, device, changes, first)]
-    ahead = [Job(found.operation, found.name, str(case.problem), config) for found, case, config in jobs]
-    faults = compile_ahead(ahead, device, processes)
+    faults = compile_ahead((Job(found, case.problem, config) for found, case, config in jobs), runtime.facts)
     compiled = [(*job, fault) for job, fault in zip(jobs, faults, strict=True)]
     rule = StoppingRule(samples=7, patience_s=0.02, budget_s=seconds)
     with out.open("w", encoding="utf-8") if out is not None else open(os.devnull, "w", encoding="utf-8") as lines:

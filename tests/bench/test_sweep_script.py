@@ -51,7 +51,7 @@ def test_configs_that_a_method_puts_first_come_with_the_grid(script: ModuleType)
 
 def test_configs_are_compiled_checked_and_timed(tmp_path: Path) -> None:
     words = ["direct_rows", PROBLEM, "--grid", "tile_p=2,4", "--seconds", "0.05", "--out", tmp_path / "a.jsonl",
-             "--processes", "1", "--top", "1"]  # fmt: skip
+             "--top", "1"]  # fmt: skip
     ran = subprocess.run([sys.executable, SCRIPTS / "sweep.py", *words], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -61,8 +61,8 @@ def test_configs_are_compiled_checked_and_timed(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compiled_is_told() -> None:
-    configs = find("conv2d", "cpu", "direct_rows").configs(parse_problem(PROBLEM), cpu_facts())
-    jobs = [Job("conv2d", "direct_rows", PROBLEM, config) for config in (configs[0], NaiveConfig())]
-    right, wrong = compile_ahead(jobs, "cpu", 1)
+    method, problem = find("conv2d", "cpu", "direct_rows"), parse_problem(PROBLEM)
+    configs = (method.configs(problem, cpu_facts())[0], NaiveConfig())
+    right, wrong = compile_ahead([Job(method, problem, config) for config in configs], cpu_facts())
     assert right is None
     assert "no attribute" in str(wrong)

@@ -18,7 +18,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.timing.timer import Timing
 from convforge.tuning.choices import Bucket, Remembered, Tried
-from convforge.tuning.search import Candidate
+from convforge.tuning.search import Candidate, Trial
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -45,7 +45,7 @@ class PlayedGpu(Compiling):
         pass
 
 
-class Table:
+class Table(Trial):
     """A trial that reads the times of (algorithm, config) from a table; what is not in it takes `otherwise` seconds."""
 
     def __init__(
@@ -60,7 +60,11 @@ class Table:
         self.otherwise, self.spread = otherwise, spread
         self.workspaces = workspaces or {}
         self.timed: list[Candidate] = []
+        self.ready: list[list[Candidate]] = []
         self.finals: list[list[str]] = []
+
+    def make_ready(self, candidates: Sequence[Candidate]) -> None:
+        self.ready.append(list(candidates))
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
         self.timed.append(candidate)

@@ -53,6 +53,25 @@ def test_the_fastest_is_first_and_the_rest_follow_by_time() -> None:
     assert names(found[2:]) == ["third", "first"], "their further configs are not worth trying"
 
 
+def test_candidates_are_made_ready_in_groups_while_there_is_time() -> None:
+    methods = [First(), Second(), Third()]
+    table = Table({"first": 1e-3, "second": 1.1e-3, "third": 1.2e-3})
+    table.at_once = 2
+    search(candidates(*methods, problem=PRODUCT), table, EFFORT)
+    assert [[(c.algorithm.name, str(c.config)) for c in group] for group in table.ready] == [
+        [("first", "tile=8"), ("second", "tile=8")], [("third", "tile=8")],
+        [("first", "tile=16"), ("second", "tile=16")], [("third", "tile=16")],
+    ]  # fmt: skip
+    assert table.timed == [candidate for group in table.ready for candidate in group]
+
+    late = Table({"first": 1e-3, "second": 1.1e-3, "third": 1.2e-3})
+    late.at_once = 2
+    clock = count()  # a second each time that it is asked
+    search(candidates(*methods, problem=PRODUCT), late, replace(EFFORT, budget_s=3.0), clock=lambda: float(next(clock)))
+    assert len(late.ready) == 1, "nothing is made ready when the time is over"
+    assert len(late.timed) < 3
+
+
 def test_further_configs_are_those_of_methods_that_stay_close() -> None:
     table = Table({("first", "tile=8"): 1.4e-3, ("first", "tile=16"): 0.5e-3, "second": 1e-3, "third": 2e-3})
     found = search(candidates(First(), Second(), Third(), problem=PRODUCT), table, EFFORT)

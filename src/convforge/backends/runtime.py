@@ -74,6 +74,13 @@ class Runtime(Protocol):
         """A callable form of a kernel for this device; cached on disk between processes."""
         ...
 
+    def compile_ahead(self, kernels: Sequence[Any]) -> None:
+        """Compile kernels side by side that `compile` will be asked for, where that is faster than one by one.
+
+        What cannot be compiled is left to `compile`, which says why.
+        """
+        ...
+
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
         """Run a compiled kernel over a grid, in the order of `stream`. `args` is a tuple on the CPU, else a struct."""
         ...

@@ -14,7 +14,7 @@ from convforge.problem import Problem, parse_problem
 from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.heuristic import preferred
-from convforge.tuning.search import EFFORTS, Candidate, candidates_for, methods_for, search
+from convforge.tuning.search import EFFORTS, Candidate, Trial, candidates_for, methods_for, search
 
 LEGEND = (
     "The time of what is chosen over that of our fastest of the same run; nothing was measured for this table. The "
@@ -24,7 +24,7 @@ LEGEND = (
 NEAR, FAR = 1.05, 1.5
 
 
-class Recorded:
+class Recorded(Trial):
     """A trial (:class:`convforge.tuning.search.Trial`) that plays stored results back.
 
     Parameters

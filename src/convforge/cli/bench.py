@@ -93,7 +93,7 @@ def bench(
         interrupted = False
         try:
             runner = Runner(cases, chosen, runtime, settings, store, watch=watch)
-            compile_rows(runner.rows, device)
+            compile_rows(runner.rows, runtime.facts)
             runner.run()
         except KeyboardInterrupt:
             interrupted = True

@@ -65,7 +65,19 @@ class Candidate:
 
 
 class Trial(Protocol):
-    """What measures candidates of one problem."""
+    """What measures candidates of one problem.
+
+    Attributes
+    ----------
+    at_once : int
+        Candidates that are made ready together.
+    """
+
+    at_once: int = 1
+
+    def make_ready(self, candidates: Sequence[Candidate]) -> None:
+        """Do together what takes long before several candidates can be timed, such as compiling. Here: nothing."""
+        return
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
         """Run, check and time a candidate; what goes wrong is said in the result."""
@@ -130,10 +142,13 @@ def search(
         return (1 - FINAL_SHARE) * effort.budget_s - (clock() - begin)
 
     def measure(wanted: Sequence[Candidate]) -> None:
-        for i, candidate in enumerate(wanted):
-            if candidate in found or (found and left() <= 0):
-                continue
-            found[candidate] = trial.time(candidate, max(left(), 0.0) / (len(wanted) - i))
+        waiting = [candidate for candidate in wanted if candidate not in found]
+        for i, candidate in enumerate(waiting):
+            if found and left() <= 0:
+                return
+            if i % trial.at_once == 0:
+                trial.make_ready(waiting[i : i + trial.at_once])
+            found[candidate] = trial.time(candidate, max(left(), 0.0) / (len(waiting) - i))
 
     peers = [configs[0] for configs in candidates if not configs[0].algorithm.ours]
     ours = [configs[0] for configs in candidates if configs[0].algorithm.ours]

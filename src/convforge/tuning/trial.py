@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from convforge.algorithms.contract import Plan
+from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
 from convforge.check import Sample, make_inputs
 from convforge.problem import Problem
 from convforge.timing import Cycle, Ring, StoppingRule, Timing, interleave, measure
 from convforge.tuning.choices import Tried
-from convforge.tuning.search import Candidate
+from convforge.tuning.search import Candidate, Trial
 
 # A candidate's samples, and a finalist's.
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)
@@ -21,7 +24,7 @@ FINAL = StoppingRule(samples=9, narrow=0.01, patience_s=0.2)
 HOPELESS = 3.0
 
 
-class DeviceTrial:
+class DeviceTrial(Trial):
     """Measures candidates of a problem. Inputs and truth are made once; no result that is wrong gets a time.
 
     All candidates share one workspace, the largest that one of them needs: some need gigabytes each.
@@ -42,6 +45,18 @@ class DeviceTrial:
         self._workspace: Any = None
         self._fastest_once = float("inf")
         self._problem = problem
+        self.at_once = (os.cpu_count() or 1) if runtime.facts.backend == "cuda" else 1
+
+    def make_ready(self, candidates: Sequence[Candidate]) -> None:
+        """Compile the kernels of several candidates side by side, as plans of them will ask for them."""
+        if len(candidates) < 2:
+            return
+        recording: Any = Recording(self._runtime.facts)
+        for candidate in candidates:
+            if candidate.algorithm.ours:
+                with suppress(Exception):  # said when it is timed
+                    candidate.algorithm.plan(self._problem, candidate.config, recording)
+        self._runtime.compile_ahead(recording.kernels)
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
         """See :class:`Trial`.

@@ -60,6 +60,9 @@ class CpuRuntime:
         """Numba kernels compile themselves on their first call, and are cached on disk."""
         return kernel
 
+    def compile_ahead(self, kernels: Sequence[Any]) -> None:
+        """Nothing: Numba needs a call's types."""
+
     def launch(self, kernel: Any, info: LaunchInfo, args: tuple[Any, ...], stream: Any = None) -> None:
         """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` items at a time.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -75,6 +77,33 @@ def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | No
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
     return kept(source, architecture + source.feature, compiler_version(), _nvrtc, disk)
+
+
+def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Iterator[Compiled | None]:
+    """Compile kernels side by side, a thread for each core: NVRTC works on several at a time.
+
+    Yields
+    ------
+    Compiled or None
+        In the order of the sources; None where one cannot be compiled: whoever asks for it next is told why.
+
+    Raises
+    ------
+    CudaUnavailable
+        There is no NVRTC.
+    """
+    if (reason := why_no_compiler()) is not None:
+        raise CudaUnavailable(reason)
+    import cuda.core  # noqa: F401 - it fails where several threads import it first
+
+    def compiled(source: KernelSource) -> Compiled | None:
+        try:
+            return compile_kernel(source, architecture)
+        except Exception:
+            return None
+
+    with ThreadPoolExecutor(os.cpu_count() or 1, "convforge-compile") as pool:
+        yield from pool.map(compiled, sources)
 
 
 def kept(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.cuda.compiler import Compiled, compile_kernel
+from convforge.backends.cuda.compiler import Compiled, compile_kernel, compile_kernels
 from convforge.backends.cuda.driver import CudaError, checked, context_getter, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
@@ -144,6 +144,17 @@ class CudaRuntime:
             with self._lock:
                 found = self._kernels.setdefault(key, found)
         return found
+
+    def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
+        """See :class:`Runtime`."""
+        wanted = {(kernel.digest(), kernel.name): kernel for kernel in kernels}
+        with self._lock:
+            missing = {key: kernel for key, kernel in wanted.items() if key not in self._kernels}
+        for key, about in zip(missing, compile_kernels(list(missing.values()), self.facts.architecture), strict=True):
+            if about is not None:
+                found = CudaKernel(about, self._gpu)
+                with self._lock:
+                    self._kernels.setdefault(key, found)
 
     def instance(self, kernel: CudaKernel) -> CudaKernel:
         """The same kernel in a module of its own, with constant memory of its own."""

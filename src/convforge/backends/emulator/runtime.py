@@ -130,6 +130,9 @@ class EmulatorRuntime:
         """
         return kernel_of(kernel)
 
+    def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
+        """Nothing: no search runs here, so nobody waits for many kernels."""
+
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
         """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; ended when this returns.
 
