@@ -82,6 +82,8 @@ def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
     if algorithm.name in ("gemm_tf32", "gemm_split"):
         enough = problem.k >= 32 or algorithm.name == "gemm_tf32"
         return problem.dtype == "float32" and some and enough
+    if algorithm.name == "gemm_mma":
+        return narrow
     if algorithm.name != "gemm_wgmma":
         return not narrow or algorithm.name in ("gemm_naive", "gemm_shared")
     rows = [operand.shape[-1] for operand in (*problem.operands, *problem.results)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from convforge.problem import PADDING_MODES, Conv2dProblem, border_indices
 
@@ -102,6 +103,25 @@ def tile_and_halo(problem: Conv2dProblem, tile_p: int, tile_q: int, which: int, 
     drawing.grid(colours(problem.h, problem.w, [read, *below]), f"x, {problem.h} x {problem.w}").words("->")
     outputs = [("tile", tile.p0, tile.p1, tile.q0, tile.q1)]
     return drawing.grid(colours(problem.p, problem.q, outputs), f"out, {problem.p} x {problem.q}")
+
+
+def fragments() -> Drawing:
+    """Which lane of a warp holds which numbers of a product of 16 x 16 by 16 x 8; a colour for each register."""
+
+    def held(rows: int, columns: int, register: Any, lane: Any) -> tuple[list[list[str]], list[list[str]]]:
+        every = [[(i, j) for j in range(columns)] for i in range(rows)]
+        return [["abcd"[register(*at)] for at in row] for row in every], [
+            [str(lane(*at)) for at in row] for row in every
+        ]
+
+    of_a = held(16, 16, lambda m, k: m // 8 + k // 8 * 2, lambda m, k: m % 8 * 4 + k % 8 // 2)
+    of_b = held(16, 8, lambda k, n: k // 8, lambda k, n: n * 4 + k % 8 // 2)
+    of_c = held(16, 8, lambda m, n: m // 8, lambda m, n: m % 8 * 4 + n // 2)
+    drawing = Drawing(
+        "lanes of a warp, by the numbers that they hold; a colour for each 32-bit register, of C for two sums"
+    )
+    drawing.grid(of_a[0], "A, 16 x 16", of_a[1]).words("x").grid(of_b[0], "B, 16 x 8", of_b[1])
+    return drawing.words("+=").grid(of_c[0], "C, 16 x 8", of_c[1])
 
 
 def border(mode: str, pixels: int = 4, beyond: int = 4) -> Drawing:

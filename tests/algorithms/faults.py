@@ -33,6 +33,7 @@ from convforge.algorithms.direct.device import (
 )
 from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
+from convforge.algorithms.gemm.mma import GemmMmaConfig
 from convforge.algorithms.im2col.device import Im2colConfig
 from convforge.algorithms.pool.device import MaxPoolConfig
 
@@ -67,6 +68,10 @@ TILE_1D = Run("gemm_tile_1d", PRODUCT, TileConfig(32, 32, 8, 4))
 TILE_2D = Run("gemm_tile_2d", PRODUCT, TileConfig(32, 32, 8, 2, 2))
 VECTORISED = Run("gemm_vectorised", PRODUCT, TileConfig(32, 32, 8, 4, 4))
 WARP_TILED = Run("gemm_warp_tiled", "m45n37k37_f32", WarpConfig(32, 64, 8, 16, 32, 4, 4, 3))
+# Numbers one by one, in tiles that are not whole; pieces of 16 bytes in them; either operand the other way round.
+WARPS_MMA = Run("gemm_mma", "m45n37k37_f16", GemmMmaConfig(32, 32, 32, 16, 16, 3))
+PIECES_MMA = replace(WARPS_MMA, problem="m64n72k88_tb_f16")
+TURNED_MMA = replace(WARPS_MMA, problem="m72n64k88_ta_f16")
 RELU = Run("relu", "relu301_f32", ReluConfig(32, 2, "whole"))
 POOL = Run("max_pool", "max_n2c3h9w13_r3s3_st2_p1_f32_nchw", MaxPoolConfig(32, 2, 2))
 
@@ -539,6 +544,36 @@ FAULTS = [
         ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();"),
         ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
         ("uninitialised accumulators", "sums[THREAD_M][THREAD_N] = {};", "sums[THREAD_M][THREAD_N];"),
+    ),
+    *of_file("gemm/mma.cu", WARPS_MMA,
+        ("no wait for the copies", "copy_async_wait<STAGES - 2>();", "", PIECES_MMA),
+        ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();", PIECES_MMA),
+        ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
+        ("uninitialised accumulators", "sums[ROWS][COLUMNS][4] = {};", "sums[ROWS][COLUMNS][4];"),
+        ("the first 16 of a tile's K for all", "m0 + i * MMA_ROWS, k)", "m0 + i * MMA_ROWS, 0)"),
+        ("the first rows of a warp for all", "m0 + i * MMA_ROWS, k)", "m0, k)",
+         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 32, 16, 3))),
+        ("the first columns of a warp for all", "n0 + j * 16, k)", "n0, k)",
+         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 16, 32, 3))),
+        ("eight columns twice", "{columns[j / 2][j % 2 * 2], ", "{columns[j / 2][0], "),
+        ("the upper eight rows twice", "sums[i / 2][j] + i % 2 * 2", "sums[i / 2][j]"),
+        ("rows beyond the last one", "if (m >= args.M) continue;", ""),
+        ("columns beyond the last one", "if (n >= args.N) continue;", ""),
+        ("a column beyond the last one", "if (n + 1 >= args.N) {", "if (false) {"),
+        ("the first warp's rows for all", "m0 = warp / WARPS_N * WARP_M", "m0 = 0"),
+    ),
+    *of_file("include/device/mma_tiles.cuh", WARPS_MMA,
+        ("no check at the ragged edge", "j < left ? place[j * step] : math_t{};", "place[j * step];"),
+        ("pieces that are not aligned", "if (from.vectors && (", "if ((", replace(WARPS_MMA, problem="m45n37k35_f16")),
+        ("pieces beyond the end", "copy_async16(to, place, left > 0);", "copy_async16(to, place);", PIECES_MMA),
+        ("eight of K twice, of rows", "m + lane % 16, k / PIECE + lane / 16)", "m + lane % 16, k / PIECE)"),
+        ("eight of K twice, of turned columns", "tile.piece(k + lane % 16, ", "tile.piece(k + lane % 8, "),
+        ("eight of K twice, of columns", "k / PIECE + lane / 8 % 2));", "k / PIECE));", PIECES_MMA),
+        ("eight of K twice, of turned rows", "tile.piece(k + lane / 16 * 8 + lane % 8, m", "tile.piece(k + lane % 8, m",
+         TURNED_MMA),
+        ("eight rows twice, turned", "m / PIECE + lane / 8 % 2));", "m / PIECE));", TURNED_MMA),
+        ("eight columns twice", "n + lane / 16 * 8 + lane % 8", "n + lane % 8", PIECES_MMA),
+        ("a piece in another's place", "(piece ^ turn)", "(piece | turn)"),
     ),
     *of_file("include/device/gemm.cuh", VECTORISED,
         ("rows for columns", "rest % columns * BLOCK_N", "rest / columns * BLOCK_N", TILE_2D),

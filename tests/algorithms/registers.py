@@ -121,6 +121,10 @@ OWN = {
             "n1c512h7w7_k512r3s3_p1_f16_nhwc_+bias+relu",
         ),
     ),
+    "gemm_mma": (
+        ("m4096n4096k4096_f16", "m4096n4096k4096_tb_bf16"),
+        ("m4096n4096k4096_ta_tb_f16", "m256n256k256_bf16", "m4099n4093k4091_f16"),
+    ),
     "gemm_wgmma": (
         ("m4096n4096k4096_tb_f16", "m4096n4096k4096_bf16"),
         ("m4096n4096k4096_ta_f16", "m256n256k256_ta_tb_bf16", "m8192n64k8192_f16"),
@@ -214,7 +218,9 @@ OWN = {
 }  # fmt: skip
 
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
-FIRST_ARCHITECTURE = {"direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80}
+FIRST_ARCHITECTURE = {
+    "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
+}  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,

@@ -178,5 +178,5 @@ def test_algorithms_lists_the_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["implicit_gemm_tf32"].ways == ()
     assert found["direct_naive"].ways == ()
     (product,) = (a for a in convforge.algorithms("m256n256k256_f16", "cuda") if a.name == "gemm_wgmma")
-    assert [name for name, _ in product.ways] == ["tensor_cores", "gemm_shared"]
+    assert [name for name, _ in product.ways] == ["tensor_cores", "gemm_mma"]
     assert all(a.ways == () for a in convforge.algorithms(None, "cuda"))

@@ -23,6 +23,7 @@ from convforge.algorithms.fft import device as fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm import device as gemm
 from convforge.algorithms.gemm.by_convolution import GemmSplit, GemmTf32
+from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.gemm.wgmma import GemmWgmma
 from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
@@ -70,7 +71,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
-    *(GemmWgmma, GemmTf32, GemmSplit),
+    *(GemmMma, GemmWgmma, GemmTf32, GemmSplit),
     *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma, ImplicitGemmTf32, ImplicitGemmSplit),
     *(pool.MaxPool, elementwise.Relu),
 )

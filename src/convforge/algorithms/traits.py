@@ -25,6 +25,7 @@ class Rank(IntEnum):
     # Pictures that are over before anything but latency counts; of 16 bits on tensor cores; of bytes.
     SMALL = auto()
     TENSOR_CORES = auto()
+    TENSOR_CORES_OF_WARPS = auto()
     BYTES = auto()
     # Filters that see one channel each.
     FEW_CHANNELS_EACH = auto()

@@ -10,8 +10,8 @@ from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
-from convforge.algorithms.gemm.device import GemmShared
 from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.implicit_gemm.on_wgmma import (
     MAPS_KEPT,
     TENSOR_PRODUCTS,
@@ -104,7 +104,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     """The matrix product of 16-bit types on Hopper's tensor cores, whose tiles the TMA loads and stores.
 
     Matrices whose rows are no multiples of 16 bytes, or whose elements lie otherwise than the problem says, go to
-    gemm_shared, which is compiled when it is first needed.
+    gemm_mma, which is compiled when it is first needed.
     """
 
     name = "gemm_wgmma"
@@ -127,7 +127,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     def ways(self, problem: GemmProblem, config: GemmWgmmaConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
         stored = Reason("the TMA loads tiles of A and B and stores tiles of C; the tensor cores multiply them")
-        return Way("tensor_cores", "default", stored), handed_on(GemmShared.name, ALIGNMENT, Reason("A, B or C"))
+        return Way("tensor_cores", "default", stored), handed_on(GemmMma.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
@@ -208,7 +208,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             return args
 
         def otherwise() -> Plan:
-            step = GemmShared(self.backend)
+            step = GemmMma(self.backend)
             return step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise))

@@ -1,0 +1,135 @@
+"""Host side of mma.cu: the matrix product of 16-bit types on the tensor cores of any GPU since Ampere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convforge.algorithms.contract import Config
+from convforge.algorithms.gemm.device import GemmStep, modelled_time
+from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.backends.architecture import Architecture
+from convforge.backends.facts import DeviceFacts
+from convforge.errors import Reason
+from convforge.problem import GemmProblem
+
+# The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which copies to shared memory by itself.
+FIRST_ARCHITECTURE = 80
+TYPES = ("float16", "bfloat16")
+# What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
+PRODUCTS = 7
+# Sums of a lane, at most: its registers hold them and the factors of the products under way.
+MOST_SUMS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class GemmMmaConfig(Config):
+    """Tiles of :class:`GemmMma`; block_m, block_n and block_k are powers of 2 from 16 on.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        The part of C that a block computes, and how far along K it goes in a step.
+    warp_m, warp_n : int
+        The part of that of a warp, multiples of 16.
+    stages : int
+        Tiles of each operand in shared memory.
+    """
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 32
+    warp_m: int = 64
+    warp_n: int = 32
+    stages: int = 4
+
+
+# In the order of what they promise where M and N are large.
+TILES = tuple(
+    GemmMmaConfig(*tile)
+    for tile in (
+        (128, 256, 32, 64, 64, 4), (128, 128, 32, 64, 32, 4), (128, 128, 64, 64, 32, 3), (256, 128, 32, 64, 64, 4),
+        (128, 64, 64, 32, 32, 4), (64, 128, 64, 32, 32, 4), (64, 64, 64, 32, 32, 4), (64, 32, 64, 16, 32, 4),
+        (32, 64, 64, 32, 16, 4), (32, 32, 64, 16, 16, 4),
+    )
+)  # fmt: skip
+
+
+class GemmMma(GemmStep[GemmMmaConfig]):
+    """The matrix product of 16-bit types by warps, on tensor cores.
+
+    It takes matrices of any size, strides and alignment: where their numbers are not aligned to 16 bytes they are
+    brought one by one.
+
+    Notes
+    -----
+    PTX ISA, mma.m16n8k16 and ldmatrix.
+    """
+
+    name = "gemm_mma"
+    summary = "16-bit types on tensor cores, whose factors warps load from tiles in shared memory; sm_80"
+    since = "gemm_warp_tiled"
+    path = "algorithms/gemm/mma.cu"
+    cost = MethodCost(1.0, 0.8, 8192, 1)
+    look = Mark("indigo", "diamond")
+
+    def work_for(self, problem: GemmProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return Work(problem.flops / PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.dtype not in TYPES:
+            return None
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, "16 bits: tensor cores, whose factors warps hold")
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        if problem.dtype not in TYPES:
+            return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
+                          dtype=problem.dtype)  # fmt: skip
+        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
+            return Reason(
+                "these tensor cores came with sm_{first}; this is {architecture}", first=FIRST_ARCHITECTURE,
+                architecture=facts.architecture,
+            )  # fmt: skip
+        return None
+
+    def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
+        """See :class:`GemmStep`. Those that waste least of the device first."""
+        fit = [tile for tile in TILES if self.tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
+        return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
+
+    def tiling(self, config: GemmMmaConfig, size: int) -> Tiling:
+        """See :class:`GemmStep`."""
+        if (reason := _refusal(config)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        names = ("block_k", "warp_m", "warp_n", "stages")
+        warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
+        shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
+        numbers = tuple((name.upper(), getattr(config, name)) for name in names)
+        return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
+
+
+def _refusal(config: GemmMmaConfig) -> Reason | None:
+    """Why warps cannot share a tile so."""
+    for name in ("block_m", "block_n", "block_k"):
+        if (side := getattr(config, name)) < 16 or side & (side - 1):
+            return Reason("{name}={side} is no power of 2 from 16 on", name=name, side=side)
+    sides = {"warp_m": config.warp_m, "warp_n": config.warp_n}
+    if any(side < 16 or side % 16 for side in sides.values()) or config.block_m % config.warp_m \
+            or config.block_n % config.warp_n:  # fmt: skip
+        return Reason(
+            "warps of {warp_m} x {warp_n}, multiples of 16, do not cover {block_m} x {block_n} exactly",
+            block_m=config.block_m, block_n=config.block_n, **sides,
+        )  # fmt: skip
+    if config.warp_m * config.warp_n > 32 * MOST_SUMS:
+        sums = config.warp_m * config.warp_n // 32
+        return Reason("a lane would have {sums} sums; it has room for {most}", sums=sums, most=MOST_SUMS)
+    warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
+    if warps > 32:
+        return Reason("a block has at most 32 warps, not {warps}", warps=warps)
+    if config.stages < 2:
+        return Reason("one tile is used while another is on its way: stages={stages}", stages=config.stages)
+    return None

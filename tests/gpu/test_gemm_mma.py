@@ -1,0 +1,95 @@
+"""gemm_mma on a GPU or the emulator: every config in all four transposes, any size, gaps, equal bits, NaN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.judged import judge_of
+
+import convforge
+from convforge.algorithms.gemm.mma import TILES, GemmMmaConfig
+from convforge.check import check_nan_spread, check_plan, make_inputs
+from convforge.problem import parse_problem
+
+METHOD: Any = method_of("gemm", "gemm_mma")
+pytestmark = needs_hopper
+
+# One element; ragged in every way; whole pieces of 16 bytes; rows of 16 bytes and a K that is none; a long K.
+SIZES = ("m1n1k1", "m45n37k37", "m200n136k72", "m72n136k35", "m33n40k1030")
+TRANSPOSES = ("", "_ta", "_tb", "_ta_tb")
+PROBLEMS = [f"{size}{way}_{kind}" for size in SIZES for way in TRANSPOSES for kind in ("f16", "bf16")]
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_config_is_right(text: str, kind: str) -> None:
+    for config in some(TILES, len(TILES)) if "bf16" not in text else TILES[-2:]:
+        verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), judge_of(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
+@pytest.mark.parametrize("text", ["m45n37k70_f16", "m45n40k72_ta_tb_bf16"])
+def test_every_config_gives_the_same_bits(text: str) -> None:
+    """K is added up in steps of 16, whatever the tiles."""
+    problem: Any = parse_problem(text)
+    inputs = make_inputs(problem, "normal")
+    found = []
+    for config in TILES[2::3]:
+        plan = METHOD.plan(problem, config, hopper())
+        out = hopper().upload(np.zeros(problem.out_shape, problem.dtype))
+        plan(plan.buffers(hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w)), {}, out))
+        found.append(np.asarray(hopper().download(out)).view(np.uint16))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("text", ["m45n37k37_f16", "m72n64k88_ta_tb_f16"])
+def test_a_nan_reaches_the_results_that_see_it(text: str) -> None:
+    for config in TILES[1::4]:
+        for kind in ("nan", "inf"):
+            verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, hopper()), kind)
+            assert verdict.ok, f"{config}: {verdict.message}"
+
+
+def test_what_warps_cannot_share_is_refused() -> None:
+    for change, words in (
+        ({"block_m": 96}, "block_m=96 is no power of 2 from 16 on"),
+        ({"block_k": 8}, "block_k=8 is no power of 2 from 16 on"),
+        ({"warp_n": 24}, "warps of 64 x 24, multiples of 16, do not cover 128 x 128 exactly"),
+        ({"warp_m": 256}, "do not cover 128 x 128 exactly"),
+        ({"warp_m": 128, "warp_n": 64}, "a lane would have 256 sums; it has room for 128"),
+        ({"warp_m": 16, "warp_n": 16}, "a block has at most 32 warps, not 64"),
+        ({"stages": 1}, "one tile is used while another is on its way: stages=1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            METHOD.tiling(replace(GemmMmaConfig(), **change), 2)
+
+
+def test_float32_and_older_gpus_are_refused() -> None:
+    facts = hopper().facts
+    assert str(METHOD.refuses(parse_problem("m64n64k64_f32"), facts)).startswith(
+        "A and B must be of one type of float16"
+    )
+    old = replace(facts, architecture="sm_75")
+    assert "came with sm_80; this is sm_75" in str(METHOD.refuses(parse_problem("m64n64k64_f16"), old))
+    small = replace(facts, block_shared_bytes=48 << 10)
+    assert all(
+        METHOD.tiling(c, 2).shared_bytes <= 48 << 10 for c in METHOD.configs(parse_problem("m64n64k64_f16"), small)
+    )
+
+
+@on_gpu_alone
+@pytest.mark.parametrize("ahead", [8, 3])
+def test_parts_of_larger_matrices_and_views(ahead: int) -> None:
+    """Gaps, rows that are not aligned, transposed views."""
+    torch = pytest.importorskip("torch")
+    wide_a, wide_b = (torch.randint(-4, 5, (300, 300), device="cuda").half() for _ in range(2))
+    a, b = wide_a[:200, ahead : ahead + 137], wide_b[:137, ahead : ahead + 151]
+    expected = (a.double() @ b.double()).half()
+    for left, right in ((a, b), (a.contiguous(), b), (a.T.contiguous().T, b), (a, b.T.contiguous().T)):
+        torch.testing.assert_close(convforge.gemm(left, right, algorithm="gemm_mma"), expected, rtol=0, atol=0)
