@@ -63,7 +63,7 @@ class Part:
     heavy: bool = False
 
 
-DENSE = "implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d,torch_conv2d_nchw"
+DENSE = "implicit_gemm_mma,implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d,torch_conv2d_nchw"
 
 # Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
 # the largest outputs takes far longer than their calls, so that fewer methods take part.
@@ -86,7 +86,7 @@ PARTS: dict[str, dict[str, Part]] = {
             all_configs=True,
             heavy=True,
         ),
-        "products": Part(methods="gemm_warp_tiled,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6),
+        "products": Part(methods="gemm_warp_tiled,gemm_mma,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6),
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),

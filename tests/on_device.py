@@ -60,6 +60,9 @@ def takes(algorithm: Any, text: str) -> bool:
         return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
         return _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_mma":
+        alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
+        return alike and problem.out_dtype in (problem.x_dtype, "float32")
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":
         return _is_for_tensor_cores(problem, {"float32"})
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":

@@ -81,7 +81,7 @@ LATER = [("cpu", name) for name in ("depthwise", "im2col", "implicit_gemm")]
 # Methods of 1 x 1 filters, of bytes by bytes, of float16, of TF32, of many channels, of planes of one size.
 NOT_OF_PICTURES = (
     *("gemm_1x1", "direct_mma", "depthwise_rows", "depthwise_mma", "depthwise_batch"),
-    *("implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
+    *("implicit_gemm_mma", "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
 )
 
 

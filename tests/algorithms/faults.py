@@ -35,6 +35,7 @@ from convforge.algorithms.elementwise.device import ReluConfig
 from convforge.algorithms.gemm.device import BlockConfig, SquareConfig, TileConfig, WarpConfig, WarpTile
 from convforge.algorithms.gemm.mma import GemmMmaConfig
 from convforge.algorithms.im2col.device import Im2colConfig
+from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig
 from convforge.algorithms.pool.device import MaxPoolConfig
 
 # Several channels and filters, more than one block.
@@ -72,6 +73,12 @@ WARP_TILED = Run("gemm_warp_tiled", "m45n37k37_f32", WarpConfig(32, 64, 8, 16, 3
 WARPS_MMA = Run("gemm_mma", "m45n37k37_f16", GemmMmaConfig(32, 32, 32, 16, 16, 3))
 PIECES_MMA = replace(WARPS_MMA, problem="m64n72k88_tb_f16")
 TURNED_MMA = replace(WARPS_MMA, problem="m72n64k88_ta_f16")
+# A layer in NHWC, ragged in every way; channels that lie apart; a border, groups and shares.
+LAYER_MMA = Run("implicit_gemm_mma", "n2c24h9w11_k37r3s2_st2x1_p1_d1x2_f16_nhwc_+bias",
+                ImplicitMmaConfig(32, 32, 32, 16, 16, 3))  # fmt: skip
+APART_MMA = replace(LAYER_MMA, problem="n1c13h9w7_k20r3s3_p1_f16_nchw")
+BORDER_MMA = replace(LAYER_MMA, problem="n2c24h7w9_k24r3s3_p1_constant9.0_g2_f16_nhwc")
+SHARES_MMA = replace(LAYER_MMA, config=ImplicitMmaConfig(32, 32, 32, 16, 16, 3, split_k=2))
 RELU = Run("relu", "relu301_f32", ReluConfig(32, 2, "whole"))
 POOL = Run("max_pool", "max_n2c3h9w13_r3s3_st2_p1_f32_nchw", MaxPoolConfig(32, 2, 2))
 
@@ -549,18 +556,40 @@ FAULTS = [
         ("no wait for the copies", "copy_async_wait<STAGES - 2>();", "", PIECES_MMA),
         ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();", PIECES_MMA),
         ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
-        ("uninitialised accumulators", "sums[ROWS][COLUMNS][4] = {};", "sums[ROWS][COLUMNS][4];"),
-        ("the first 16 of a tile's K for all", "m0 + i * MMA_ROWS, k)", "m0 + i * MMA_ROWS, 0)"),
-        ("the first rows of a warp for all", "m0 + i * MMA_ROWS, k)", "m0, k)",
-         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 32, 16, 3))),
-        ("the first columns of a warp for all", "n0 + j * 16, k)", "n0, k)",
-         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 16, 32, 3))),
-        ("eight columns twice", "{columns[j / 2][j % 2 * 2], ", "{columns[j / 2][0], "),
+        ("uninitialised accumulators", "WarpSums sums = {};", "WarpSums sums;"),
         ("the upper eight rows twice", "sums[i / 2][j] + i % 2 * 2", "sums[i / 2][j]"),
         ("rows beyond the last one", "if (m >= args.M) continue;", ""),
         ("columns beyond the last one", "if (n >= args.N) continue;", ""),
         ("a column beyond the last one", "if (n + 1 >= args.N) {", "if (false) {"),
         ("the first warp's rows for all", "m0 = warp / WARPS_N * WARP_M", "m0 = 0"),
+    ),
+    *of_file("implicit_gemm/mma.cu", LAYER_MMA,
+        ("no wait for the copies", "copy_async_wait<STAGES - 2>();", ""),
+        ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();"),
+        ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
+        ("uninitialised accumulators", "WarpSums sums = {};", "WarpSums sums;"),
+        ("the first tap's rows for all", "if (++s == S) s = 0, r++;", "if (++s == S) s = 0;"),
+        ("the first column of taps for all", "if (++s == S) s = 0, r++;", "r++;"),
+        ("no dilation", "corner.w + at.s * DILATION_W", "corner.w + at.s"),
+        ("no stride", "at.p * STRIDE_H - conv.top", "at.p - conv.top"),
+        ("no padding", "at.q * STRIDE_W - conv.left", "at.q * STRIDE_W"),
+        ("zeros for the border's value", "if (BORDER == CONSTANT && left > 0", "if (false && left > 0", BORDER_MMA),
+        ("the first group's pixels for all", "group * C_GROUP, 0, 0)", "0, 0, 0)", BORDER_MMA),
+        ("the first group's filters for all", "static_cast<long long>(group) * K_GROUP * TAPS * PITCH", "0",
+         BORDER_MMA),
+        ("channels beyond the group's", "j < left ? number(j) : math_t{};", "number(j);", APART_MMA),
+        ("neighbours in memory for channels", "place[j * static_cast<index_t>(conv.x_strides.c)]", "place[j]",
+         APART_MMA),
+        ("16 bytes of channels that lie apart", "(args.vectors && left >= PIECE)", "left >= PIECE", APART_MMA),
+        ("the first tap's weights for all", "(at.r * S + at.s) * PITCH + at.c", "at.c"),
+        ("the first picture for all", "place(conv.x_strides, at.n, group", "place(conv.x_strides, 0, group"),
+        ("pixels beyond the last one", "if (m >= pixels) continue;", ""),
+        ("outputs beyond the last filter", "if (n >= K_GROUP) continue;", ""),
+        ("pairs where there are none", "if (args.pairs) {", "if (true) {"),
+        ("the upper eight rows twice", "sums[i / 2][j] + i % 2 * 2", "sums[i / 2][j]"),
+        ("all shares from the first step", "along.next(first * BLOCK_K + piece * PIECE)", "along.next(piece * PIECE)",
+         SHARES_MMA),
+        ("all shares in one place", "conv.out + share * pixels * K + place", "conv.out + place", SHARES_MMA),
     ),
     *of_file("include/device/mma_tiles.cuh", WARPS_MMA,
         ("no check at the ragged edge", "j < left ? place[j * step] : math_t{};", "place[j * step];"),
@@ -573,6 +602,12 @@ FAULTS = [
          TURNED_MMA),
         ("eight rows twice, turned", "m / PIECE + lane / 8 % 2));", "m / PIECE));", TURNED_MMA),
         ("eight columns twice", "n + lane / 16 * 8 + lane % 8", "n + lane % 8", PIECES_MMA),
+        ("the first 16 of a tile's K for all", "m0 + i * MMA_ROWS, k)", "m0 + i * MMA_ROWS, 0)"),
+        ("the first rows of a warp for all", "m0 + i * MMA_ROWS, k)", "m0, k)",
+         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 32, 16, 3))),
+        ("the first columns of a warp for all", "n0 + j * 16, k)", "n0, k)",
+         replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 16, 32, 3))),
+        ("the first eight columns of sixteen twice", "{columns[j / 2][j % 2 * 2], ", "{columns[j / 2][0], "),
         ("a piece in another's place", "(piece ^ turn)", "(piece | turn)"),
     ),
     *of_file("include/device/gemm.cuh", VECTORISED,

@@ -121,6 +121,13 @@ OWN = {
             "n1c512h7w7_k512r3s3_p1_f16_nhwc_+bias+relu",
         ),
     ),
+    "implicit_gemm_mma": (
+        ("n1c512h7w7_k512r3s3_p1_bf16_nhwc", "n32c64h56w56_k64r3s3_p1_f16_nhwc"),
+        (
+            "n32c256h14w14_k256r3s3_p1_bf16_nhwc", "n32c64h56w56_k256r1s1_f16_nhwc_+scale:channel+bias+residual+relu",
+            "n32c3h224w224_k64r7s7_st2_p3_f16_nchw", "n2c12h9w7_k40r3s3_p1_reflect_g2_f16-f16-f32-f32_nhwc",
+        ),
+    ),
     "gemm_mma": (
         ("m4096n4096k4096_f16", "m4096n4096k4096_tb_bf16"),
         ("m4096n4096k4096_ta_tb_f16", "m256n256k256_bf16", "m4099n4093k4091_f16"),
@@ -220,11 +227,12 @@ OWN = {
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
+    "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
     "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90, "split_pixels": 90, "sum_shares": 90, "pack_channels": 90,
+    "pixel_rows": 90, "split_pixels": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
     found = {plan.algorithm.name for text in PROBLEMS for plan in plans(text) if plan.ways}
     assert found == {
         *("implicit_gemm_split", "implicit_gemm_wgmma", "implicit_gemm_tf32", "gemm_wgmma", "direct_boxes"),
-        *("direct_mma", "gemm_split", "gemm_tf32"),
+        *("direct_mma", "gemm_split", "gemm_tf32", "implicit_gemm_mma"),
     }
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}
 

@@ -59,6 +59,11 @@ OTHERS = [
     ("max_pool", "max_n1c1h16w16_r3s3_st2_p1_f32", ""),
     ("relu", "relu4096_f32", ""),
     ("implicit_gemm_wgmma", "n1c16h9w10_k24r3s3_p1_f16_nhwc", ""),
+    (
+        "implicit_gemm_mma",
+        "n1c16h9w10_k24r3s3_p1_f16_nhwc",
+        "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2",
+    ),
     ("implicit_gemm_tf32", "n1c8h9w10_k24r3s3_p1_f32_nhwc_math-tf32", ""),
     ("implicit_gemm_split", "n1c8h9w10_k24r3s3_p1_f32_nchw", ""),
     ("gemm_mma", "m37n40k24_f16", "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2"),

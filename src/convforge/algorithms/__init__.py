@@ -29,6 +29,7 @@ from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
+from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
 from convforge.algorithms.pool import MaxPoolRows
@@ -72,7 +73,8 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit),
-    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmWgmma, ImplicitGemmTf32, ImplicitGemmSplit),
+    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmWgmma),
+    *(ImplicitGemmTf32, ImplicitGemmSplit),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(

@@ -12,14 +12,8 @@
 #include "gemm.cuh"
 #include "mma_tiles.cuh"
 
-constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0 && BLOCK_K % 16 == 0, "a warp loads 16 x 16 numbers at once");
-static_assert(STAGES >= 2, "one tile is used while another is on its way");
-
 // Store a warp's sums, of which a lane has two neighbouring columns of rows g and g + 8 of each product.
-__device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const float (&sums)[ROWS][COLUMNS][4]) {
+__device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const WarpSums &sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const bool pairs = args.store.vectors && !C_NEAR_M;
 #pragma unroll
@@ -63,33 +57,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_mma(const __grid_cons
     const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them
         if (k0 < args.K) {
             Tiles &target = stages[k0 / BLOCK_K % STAGES];
-            copy_lines<THREADS, BLOCK_M, BLOCK_K, A_DEEP>(target.a, a, tile.m, k0, args.M, args.K);
-            copy_lines<THREADS, BLOCK_N, BLOCK_K, B_DEEP>(target.b, b, tile.n, k0, args.N, args.K);
+            copy_lines<BLOCK_M, BLOCK_K, A_DEEP>(target.a, a, tile.m, k0, args.M, args.K);
+            copy_lines<BLOCK_N, BLOCK_K, B_DEEP>(target.b, b, tile.n, k0, args.N, args.K);
         }
         copy_async_commit();
     };
     for (int stage = 0; stage < STAGES - 1; stage++) ask(stage * BLOCK_K);
-    float sums[ROWS][COLUMNS][4] = {};
+    WarpSums sums = {};
     for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
         copy_async_wait<STAGES - 2>();  // this thread's part of the tile has landed,
         __syncthreads();                // so has every other's, and all are done with the tile before it
         ask(k0 + (STAGES - 1) * BLOCK_K);
         const Tiles &now = stages[k0 / BLOCK_K % STAGES];
-#pragma unroll
-        for (int k = 0; k < BLOCK_K; k += MMA_HALVES) {
-            unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) load_rows<A_DEEP>(rows[i], now.a, m0 + i * MMA_ROWS, k);
-#pragma unroll
-            for (int j = 0; j < COLUMNS / 2; j++) load_columns<B_DEEP>(columns[j], now.b, n0 + j * 16, k);
-#pragma unroll
-            for (int i = 0; i < ROWS; i++)
-#pragma unroll
-                for (int j = 0; j < COLUMNS; j++) {
-                    const unsigned factors[2] = {columns[j / 2][j % 2 * 2], columns[j / 2][j % 2 * 2 + 1]};
-                    multiply_halves<math_t>(sums[i][j], rows[i], factors);
-                }
-        }
+        multiply_tiles<A_DEEP, B_DEEP>(sums, now.a, now.b, m0, n0);
     }
     put_sums(args, tile, m0, n0, sums);
 }

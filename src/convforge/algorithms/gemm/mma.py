@@ -89,27 +89,43 @@ class GemmMma(GemmStep[GemmMmaConfig]):
         if problem.dtype not in TYPES:
             return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
                           dtype=problem.dtype)  # fmt: skip
-        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return Reason(
-                "these tensor cores came with sm_{first}; this is {architecture}", first=FIRST_ARCHITECTURE,
-                architecture=facts.architecture,
-            )  # fmt: skip
-        return None
+        return device_refusal(facts)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
-        fit = [tile for tile in TILES if self.tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
-        return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
+        fit = [tile for tile in TILES if tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
+        return sorted(fit, key=lambda tile: modelled_time(tiling(tile, size), m, n, groups, facts))
 
     def tiling(self, config: GemmMmaConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""
-        if (reason := _refusal(config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        names = ("block_k", "warp_m", "warp_n", "stages")
-        warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
-        shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
-        numbers = tuple((name.upper(), getattr(config, name)) for name in names)
-        return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
+        return tiling(config, size)
+
+
+def device_refusal(facts: DeviceFacts) -> Reason | None:
+    """Why a device does not have these tensor cores; None if it has."""
+    if Architecture.parse(facts.architecture).number >= FIRST_ARCHITECTURE:
+        return None
+    return Reason(
+        "these tensor cores came with sm_{first}; this is {architecture}", first=FIRST_ARCHITECTURE,
+        architecture=facts.architecture,
+    )  # fmt: skip
+
+
+def tiling(config: GemmMmaConfig, size: int) -> Tiling:
+    """What a config means for a kernel on mma_tiles.cuh, of numbers of so many bytes.
+
+    Raises
+    ------
+    ValueError
+        The kernel cannot be so.
+    """
+    if (reason := _refusal(config)) is not None:
+        raise ValueError(f"{config}: {reason}")
+    names = ("block_k", "warp_m", "warp_n", "stages")
+    warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
+    shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
+    numbers = tuple((name.upper(), getattr(config, name)) for name in names)
+    return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
 
 
 def _refusal(config: GemmMmaConfig) -> Reason | None:

@@ -162,7 +162,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return (
             Way("tensor_cores", "default", products),
             Way("plain_pixels" if config.split_first else "plain_tiles", "values", tiles),
-            Way("plain_filters", "values", filters), *self._ways_of_x(problem, config), *ways_of_shares(config),
+            Way("plain_filters", "values", filters), *self._ways_of_x(problem, config), *ways_of_shares(config.split_k),
         )  # fmt: skip
 
     def _ways_of_x(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:

@@ -25,13 +25,13 @@ def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tup
     return (Way("pixel_rows", "default", words),)
 
 
-def ways_of_shares(config: TilesConfig) -> tuple[Way, ...]:
-    """The way of sums whose channels several tiles share."""
-    if config.split_k == 1:
+def ways_of_shares(split_k: int) -> tuple[Way, ...]:
+    """The way of sums whose channels so many tiles share."""
+    if split_k == 1:
         return ()
     words = Reason(
         "there are few tiles: each shares its channels out among {count}, whose sums a last kernel adds up and stores",
-        count=config.split_k,
+        count=split_k,
     )  # fmt: skip
     return (Way("sum_shares", "default", words),)
 

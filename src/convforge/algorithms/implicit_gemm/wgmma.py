@@ -94,7 +94,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         """See :class:`Algorithm`."""
         return (
             *ways_of_x(problem, config, self.of_group(problem)), *ways_of_result(problem, config),
-            *ways_of_shares(config),
+            *ways_of_shares(config.split_k),
             *ways_of_arrays(config, not config.scattered),
         )  # fmt: skip
 

@@ -6,11 +6,12 @@
 // different banks: lanes that each read 16 bytes of a line then meet no bank twice.
 //
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
-// copy_lines<...>(tile, from, x0, k0, ...) asks for this thread's part of the copies: 16 bytes at once where they are
+// copy_lines<SPAN, DEPTH, DEEP>(...);      asks for this thread's part of the copies: 16 bytes at once where they are
 //                                          aligned and inside, else number by number; 0 where the matrix ends
 // load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
+// multiply_tiles<DEEP_A, DEEP_B>(sums, a, b, m0, n0);   a warp's part of a step, whose first row and column these are
 // load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g
@@ -20,6 +21,16 @@
 
 static_assert(sizeof(math_t) == 2, "fragments are of 16-bit numbers");
 constexpr int PIECE = VECTOR;  // numbers of 16 bytes
+
+// From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
+constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each 16 of K
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
+static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0 && BLOCK_K % 16 == 0, "a warp loads 16 x 16 numbers at once");
+static_assert(STAGES >= 2, "one tile is used while another is on its way");
+
+// The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
+using WarpSums = float[ROWS][COLUMNS][4];
 
 template <int LINES, int LENGTH>
 struct alignas(128) LineTile {
@@ -39,7 +50,7 @@ struct alignas(128) LineTile {
 template <int SPAN, int DEPTH, bool DEEP>
 using OperandTile = LineTile<DEEP ? SPAN : DEPTH, DEEP ? DEPTH : SPAN>;
 
-template <int THREADS, int SPAN, int DEPTH, bool DEEP>
+template <int SPAN, int DEPTH, bool DEEP>
 __device__ inline void copy_lines(OperandTile<SPAN, DEPTH, DEEP> &tile, const Operand &from, int x0, int k0, int length,
                                   int depth) {
     using Lines = OperandTile<SPAN, DEPTH, DEEP>;
@@ -107,4 +118,23 @@ __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENG
     const int lane = threadIdx.x % 32;
     if constexpr (DEEP) load_matrices<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
     else load_matrices<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
+}
+
+template <bool DEEP_A, bool DEEP_B, class TileA, class TileB>
+__device__ inline void multiply_tiles(WarpSums &sums, const TileA &a, const TileB &b, int m0, int n0) {
+#pragma unroll
+    for (int k = 0; k < BLOCK_K; k += MMA_HALVES) {
+        unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) load_rows<DEEP_A>(rows[i], a, m0 + i * MMA_ROWS, k);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 2; j++) load_columns<DEEP_B>(columns[j], b, n0 + j * 16, k);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                const unsigned factors[2] = {columns[j / 2][j % 2 * 2], columns[j / 2][j % 2 * 2 + 1]};
+                multiply_halves<math_t>(sums[i][j], rows[i], factors);
+            }
+    }
 }

@@ -1,0 +1,115 @@
+"""implicit_gemm_mma on a GPU or the emulator: any layer, every tile, shares, equal bits, unaligned arrays."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.judged import judge_of
+
+import convforge
+from convforge.algorithms.gemm.mma import TILES
+from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, steps_of
+from convforge.check import check_nan_spread, check_plan, make_inputs
+from convforge.problem import Conv2dProblem, parse_problem
+
+METHOD: Any = method_of("conv2d", "implicit_gemm_mma")
+pytestmark = needs_hopper
+
+# Every tile as a config of a layer.
+CONFIGS = [ImplicitMmaConfig(*(getattr(tile, field.name) for field in fields(tile))) for tile in TILES]
+PROBLEMS = [
+    "n2c16h9w10_k24r3s3_p1_f16_nhwc", "n1c64h7w7_k72r3s3_p1_bf16_nhwc_+bias+relu", "n3c40h8w5_k33r1s1_f16_nhwc",
+    "n1c13h9w10_k7r3s2_st2_p1x0x2x1_reflect_f16_nchw", "n1c3h19w21_k16r7s7_st2_p3_f16_nchw",
+    "n2c24h9w8_k36r5s3_d1x2_p2_constant9.0_g3_f16_nhwc", "n1c6h9w8_k10r3s3_p1_g2_f16-f16-f32-f32_nchw",
+    "n2c20h6w7_k12r3s3_p1_circular_bf16_nhwc_+scale:channel+bias+residual+silu", "n1c1h5w5_k1r2s2_f16_nhwc",
+    "n1c9h8w8_k18r3s3_p1_g9_f16_nhwc", "n0c16h5w5_k8r3s3_f16_nhwc",
+]  # fmt: skip
+
+
+def shared(problem: Conv2dProblem, config: ImplicitMmaConfig, count: int) -> ImplicitMmaConfig:
+    """The config with about so many blocks that share a tile's steps."""
+    steps = steps_of(problem, config.block_k)
+    return replace(config, split_k=-(-steps // -(-steps // min(count, steps))))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("kind", ["normal", "integers"])
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_every_tile_is_right(text: str, kind: str) -> None:
+    problem: Any = parse_problem(text)
+    every = some(CONFIGS, len(CONFIGS))
+    for config in (*every, shared(problem, every[-1], 3)):
+        verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, kind))
+        assert verdict.ok, f"{config}: {verdict.message}"
+
+
+def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
+    problem: Any = parse_problem("n3c24h9w7_k20r3s3_p1_f16_nhwc")
+    inputs = make_inputs(problem, "normal")
+    found = []
+    for pictures in (slice(0, 3), slice(1, 2)):
+        part = problem.replace(n=pictures.stop - pictures.start)
+        for config in CONFIGS[1::4]:
+            plan = METHOD.plan(part, config, hopper())
+            out = hopper().upload(np.zeros(part.out_shape, part.out_dtype))
+            x, w = hopper().upload(inputs.x[pictures]), plan.prepare(hopper().upload(inputs.w))
+            plan(plan.buffers(x, w, {}, out))
+            found.append(np.asarray(hopper().download(out)).view(np.uint16)[1 if pictures.start == 0 else 0])
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("text", ["n1c16h9w9_k24r3s3_p1_f16_nhwc", "n1c13h9w7_k8r3s3_p1_g1_bf16_nchw"])
+def test_a_nan_reaches_the_outputs_whose_window_holds_it(text: str) -> None:
+    problem: Any = parse_problem(text)
+    for config in (CONFIGS[-1], shared(problem, CONFIGS[-1], 2)):
+        for kind in ("nan", "inf"):
+            verdict = check_nan_spread(METHOD.plan(problem, config, hopper()), kind)
+            assert verdict.ok, f"{config}: {verdict.message}"
+
+
+def test_few_tiles_share_their_steps_out() -> None:
+    facts = replace(hopper().facts, cores=100)
+    few: Any = parse_problem("n1c512h7w7_k512r3s3_p1_f16_nhwc")
+    first = METHOD.configs(few, facts)[0]
+    assert first.split_k > 1
+    many: Any = parse_problem("n64c64h56w56_k64r3s3_p1_f16_nhwc")
+    assert all(config.split_k == 1 for config in METHOD.configs(many, facts))
+    for split_k in (0, 73, 1000):
+        with pytest.raises(ValueError, match=f"steps are not shared out among {split_k} blocks"):
+            METHOD.plan(few, replace(first, split_k=split_k), hopper())
+
+
+def test_auto_by_rule_takes_it_where_whole_pieces_are_copied() -> None:
+    facts = hopper().facts
+    for text, taken in (
+        ("n8c64h56w56_k64r3s3_p1_f16_nhwc", True), ("n8c64h56w56_k64r3s3_p1_f16_nchw", False),
+        ("n8c3h224w224_k64r7s7_f16_nhwc", False), ("n8c20h9w9_k64r3s3_f16_nhwc", False),
+        ("n8c64h56w56_k8r3s3_p1_f16_nhwc", False), ("n8c64h56w56_k64r3s3_p1_f32_nhwc", False),
+    ):  # fmt: skip
+        assert (METHOD.preference_for(parse_problem(text), facts) is not None) == taken, text
+
+
+def test_other_types_are_refused() -> None:
+    for text in ("n1c16h5w5_k16r3s3_f32_nhwc", "n1c16h5w5_k16r3s3_f16-bf16-f32-f32_nhwc", "n1c16h5w5_k16r3s3_u8_nhwc"):
+        assert str(METHOD.refuses(parse_problem(text), hopper().facts)).startswith(
+            "x and w must be of one type of float16"
+        )
+    old = replace(hopper().facts, architecture="sm_75")
+    assert "came with sm_80" in str(METHOD.refuses(parse_problem(PROBLEMS[0]), old))
+
+
+@on_gpu_alone
+@pytest.mark.parametrize("ahead", [8, 3])
+def test_parts_of_larger_arrays(ahead: int) -> None:
+    """Channels that begin at no multiple of 16 bytes, rows with gaps, outputs in a part of an array."""
+    torch = pytest.importorskip("torch")
+    wide = torch.randint(-2, 3, (2, 20, 20, 64), device="cuda").half()
+    x, w = wide[:, 1:18, 2:19, ahead : ahead + 24], torch.randint(-2, 3, (40, 24, 3, 3), device="cuda").half()
+    expected = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2).double(), w.double(), padding=1).permute(0, 2, 3, 1)
+    found = convforge.conv2d(x, w, padding=1, layout="NHWC", algorithm="implicit_gemm_mma")
+    torch.testing.assert_close(found, expected.half(), rtol=0, atol=0)
