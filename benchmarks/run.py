@@ -86,7 +86,9 @@ PARTS: dict[str, dict[str, Part]] = {
             all_configs=True,
             heavy=True,
         ),
-        "products": Part(methods="gemm_warp_tiled,gemm_mma,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6),
+        "products": Part(
+            methods="gemm_warp_tiled,gemm_mma,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6
+        ),
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
         ),
