@@ -1,8 +1,9 @@
 // gemm_mma: tensor cores of any GPU since Ampere multiply 16-bit matrices, tiles of which lie in shared memory.
 //
-// Since gemm_warp_tiled: a warp multiplies 16 x 16 numbers of A by 16 x 8 of B in one instruction, whose factors its lanes
-// hold together (mma.cuh). One instruction per 16 numbers of K takes the place of 64 multiply-adds of each lane.
-// Threads   WARPS_M x WARPS_N warps, each with WARP_M x WARP_N of the tile: WARP_M / 16 x WARP_N / 8 products for each 16 of K.
+// Since gemm_warp_tiled: a warp multiplies 16 x 16 numbers of A by 16 x 8 of B in one instruction, whose factors its
+// lanes hold together (mma.cuh). It takes the place of 64 multiply-adds of each lane.
+// Threads   WARPS_M x WARPS_N warps, each with WARP_M x WARP_N of the tile: WARP_M / 16 x WARP_N / 8 products for each
+//           16 of K.
 // Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in the order that they have in memory
 //           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way.
 // Copies    STAGES - 1 tiles ahead, by cp.async.

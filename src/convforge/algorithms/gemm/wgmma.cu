@@ -1,7 +1,7 @@
 // gemm_wgmma: a matrix product of 16-bit numbers on Hopper's tensor cores; one warpgroup loads tiles, two multiply them.
 //
-// Since gemm_warp_tiled: the tensor cores multiply, straight from shared memory. The TMA loads tiles in the order that
-// they read, and stores the results; threads only ask, wait and round. Sums are floats.
+// Since gemm_mma: the tensor cores read shared memory themselves, and no lane holds factors. The TMA loads tiles in the
+// order that they read, and stores the results; threads only ask, wait and round. Sums are floats.
 //
 // Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, one for A and one for B; and two
 //           that multiply. Registers go from the one to the others.

@@ -110,7 +110,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     name = "gemm_wgmma"
     summary = "16-bit types on the tensor cores of Hopper, which read the tiles that its TMA loads; sm_90"
     operation = "gemm"
-    since = "gemm_warp_tiled"
+    since = "gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("pink", "circle")
 

@@ -17,7 +17,8 @@
 #include "ends.cuh"
 #include "mma_tiles.cuh"
 
-constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S, STEPS = (TAPS * PITCH + BLOCK_K - 1) / BLOCK_K;
+constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S;
+constexpr int STEPS = (TAPS * PITCH + BLOCK_K - 1) / BLOCK_K;
 constexpr int SHARE_STEPS = (STEPS + SPLIT_K - 1) / SPLIT_K;  // of those that share a tile's products
 constexpr int PIECES = BLOCK_K / PIECE, LINES = THREADS / PIECES;  // lines that all threads take at once
 static_assert(THREADS % PIECES == 0, "a thread has the same piece of each line");
@@ -77,13 +78,14 @@ __device__ inline void copy_filter(math_t *to, const math_t *filter, bool there,
 }
 
 // Finish. A lane has two neighbouring filters of pixels g and g + 8 of each product.
-__device__ inline void finish_sums(const ImplicitMma &args, int group, int share, int m0, int n0, const WarpSums &sums) {
+__device__ inline void finish_sums(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                   const WarpSums &sums) {
     const Conv &conv = args.conv;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; i++) {
-        const index_t m = static_cast<index_t>(m0) + 8 * i + g;
+        const index_t m = m0 + 8 * i + g;
         if (m >= pixels) continue;
         const Column at = column_of(conv, m);
 #pragma unroll
@@ -116,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_mma(const __
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
     const unsigned down = static_cast<unsigned>((pixels + BLOCK_M - 1) / BLOCK_M), rest = blockIdx.x / ACROSS;
     const int share = rest / (down * GROUPS), group = rest / down % GROUPS;
-    const int tile_m = rest % down * BLOCK_M, tile_n = blockIdx.x % ACROSS * BLOCK_N;
+    const int tile_n = blockIdx.x % ACROSS * BLOCK_N;
+    const index_t tile_m = static_cast<index_t>(rest % down) * BLOCK_M;
     const int first = share * SHARE_STEPS, steps = min(SHARE_STEPS, STEPS - first);
     wait_for_earlier();
     // This thread's lines of pixels and of filters.
@@ -125,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_mma(const __
     Corner corners[MINE_M];
 #pragma unroll
     for (int i = 0; i < MINE_M; i++) {  // pixels beyond the last see what the last sees
-        const index_t m = static_cast<index_t>(tile_m) + line + i * LINES;
+        const index_t m = tile_m + line + i * LINES;
         const Column at = column_of(conv, m < pixels ? m : pixels - 1);
         corners[i] = {place(conv.x_strides, at.n, group * C_GROUP, 0, 0), at.p * STRIDE_H - conv.top,
                       at.q * STRIDE_W - conv.left};

@@ -1,8 +1,8 @@
 // implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores; one warpgroup brings tiles, two multiply them.
 //
-// Since implicit_gemm: no thread gathers. The tensor memory accelerator brings pixels and filters to shared memory in
-// the order that the tensor cores read, and stores the results; threads only ask, wait and finish. x and w are of 16
-// bits, or floats whose first 19 bits are multiplied (TF32), in NHWC; sums are floats.
+// Since implicit_gemm_mma: no thread gathers, and no lane holds factors. The tensor memory accelerator brings pixels and
+// filters to shared memory in the order that the tensor cores read, and stores the results; threads only ask, wait and
+// finish. x and w are of 16 bits, or floats whose first 19 bits are multiplied (TF32), in NHWC; sums are floats.
 //
 // Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, and two that multiply. Registers
 //           go from the one to the others.

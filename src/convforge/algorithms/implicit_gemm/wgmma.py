@@ -49,7 +49,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
 
     name = "implicit_gemm_wgmma"
     summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, fed by its tensor memory accelerator; sm_90"
-    since = "implicit_gemm"
+    since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "star")
     path, kernel, struct = "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", "Wgmma"
