@@ -57,7 +57,8 @@ def test_a_page_has_its_title_its_prose_and_the_rest(name: str, text: str) -> No
     if name.startswith("cpu/"):
         assert f"```{{cpu-methods}} {name.removeprefix('cpu/')}\n```" in text
         return
-    assert text.startswith(f"# {name}\n\n")
+    head = text.partition("\n---\n\n")[2] if text.startswith("---\n") else text  # of a page that runs Python
+    assert head.startswith(f"# {name}\n\n")
     prose, _, rest = text.partition(f"```{{kernel}} {name}\n")
     assert len(prose.split()) >= 40, "a page says the idea in a paragraph"
     assert _PICTURE.search(rest), "a page has a picture"

@@ -2,6 +2,7 @@
 //
 // Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the picture as they are needed; the
 // columns of B are filters. Out (NPQ x K) = columns (NPQ x RSC) times filters (RSC x K), for each group.
+// Threads   WARPS_M x WARPS_N warps, each with WARP_M pixels x WARP_N filters of the tile.
 // Order     along K of the product: taps, and of each tap the channels, as many as make whole pieces of 16 bytes (PITCH).
 // Copies    a thread has one piece of several lines: of so many pixels, and of so many filters. From step to step it goes
 //           on by BLOCK_K channels, and on to the next tap, without a division. Where a window begins it works out once.
