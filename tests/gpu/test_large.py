@@ -60,7 +60,7 @@ def test_a_row_of_more_blocks_than_65535() -> None:
 
 OTHERS = (
     "depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_tf32",
-    "implicit_gemm_split",
+    "implicit_gemm_split", "implicit_gemm_mma",
 )  # fmt: skip
 
 
@@ -77,8 +77,8 @@ OTHERS = (
 def test_more_than_two_to_the_31_elements(algorithm: Any) -> None:
     """Whole numbers, so that sums are exact; rows at both ends and around the element 2^31 are compared.
 
-    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of wgmma such types, or one
-    channel.
+    depthwise_rows refuses such rows, depthwise_mma and depthwise_batch such planes; those of tensor cores such types,
+    or one channel.
     """
     runtime = gpu()
     layout = "nhwc" if algorithm.name == "depthwise_channels" else "nchw"

@@ -39,9 +39,9 @@ def text_for(algorithm: Any) -> str:
         return PLANES
     if algorithm.name in ("depthwise_mma", "depthwise_batch"):
         return HALVES
-    if algorithm.name == "implicit_gemm_wgmma":
+    if algorithm.name in ("implicit_gemm_wgmma", "implicit_gemm_mma"):
         return LAYER
-    if algorithm.name == "gemm_wgmma":
+    if algorithm.name in ("gemm_wgmma", "gemm_mma"):
         return "m136n72k96_bf16"
     if algorithm.name in ("gemm_tf32", "gemm_split"):
         return "m136n72k96_ta_f32"  # of several launches
