@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
 from tests.gpu.present import gpu
@@ -45,6 +46,13 @@ def hopper() -> Any:
 def method_of(operation: str, name: str) -> Any:
     """A method of the runtime's."""
     return find(operation, "cuda" if is_gpu() else "emulator", name)
+
+
+def bits_of(plan: Any, inputs: Any) -> Any:
+    """What a plan of 16-bit results computes of inputs, as bits."""
+    out = hopper().upload(np.zeros(plan.problem.out_shape, plan.problem.out_dtype))
+    plan(plan.buffers(hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w)), {}, out))
+    return np.asarray(hopper().download(out)).view(np.uint16)
 
 
 def some(configs: Sequence[Any], count: int) -> list[Any]:

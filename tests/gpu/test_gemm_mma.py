@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.judged import judge_of
 
 import convforge
@@ -16,6 +16,7 @@ from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
 METHOD: Any = method_of("gemm", "gemm_mma")
+CONFIGS = [GemmMmaConfig(*tile) for tile in TILES]
 pytestmark = needs_hopper
 
 # One element; ragged in every way; whole pieces of 16 bytes; rows of 16 bytes and a K that is none; a long K.
@@ -28,7 +29,7 @@ PROBLEMS = [f"{size}{way}_{kind}" for size in SIZES for way in TRANSPOSES for ki
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_config_is_right(text: str, kind: str) -> None:
-    for config in some(TILES, len(TILES)) if "bf16" not in text else TILES[-2:]:
+    for config in some(CONFIGS, len(CONFIGS)) if "bf16" not in text else CONFIGS[-2:]:
         verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
@@ -38,19 +39,14 @@ def test_every_config_gives_the_same_bits(text: str) -> None:
     """K is added up in steps of 16, whatever the tiles."""
     problem: Any = parse_problem(text)
     inputs = make_inputs(problem, "normal")
-    found = []
-    for config in TILES[2::3]:
-        plan = METHOD.plan(problem, config, hopper())
-        out = hopper().upload(np.zeros(problem.out_shape, problem.dtype))
-        plan(plan.buffers(hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w)), {}, out))
-        found.append(np.asarray(hopper().download(out)).view(np.uint16))
+    found = [bits_of(METHOD.plan(problem, config, hopper()), inputs) for config in CONFIGS[2::3]]
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 
 
 @pytest.mark.parametrize("text", ["m45n37k37_f16", "m72n64k88_ta_tb_f16"])
 def test_a_nan_reaches_the_results_that_see_it(text: str) -> None:
-    for config in TILES[1::4]:
+    for config in CONFIGS[1::4]:
         for kind in ("nan", "inf"):
             verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, hopper()), kind)
             assert verdict.ok, f"{config}: {verdict.message}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.planted import Fault
-from tests.gpu.hopper import MANY_TILES, hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import MANY_TILES, bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
 from tests.judged import judge_of
 
@@ -48,12 +48,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
 def test_every_config_gives_the_same_bits(text: str) -> None:
     problem: Any = parse_problem(text)
     inputs = make_inputs(problem, "normal")
-    found = []
-    for config in configs(text):
-        plan = METHOD.plan(problem, config, hopper())
-        out = hopper().upload(np.zeros(problem.out_shape, problem.dtype))
-        plan(plan.buffers(hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w)), {}, out))
-        found.append(np.asarray(hopper().download(out)).view(np.uint16))
+    found = [bits_of(METHOD.plan(problem, config, hopper()), inputs) for config in configs(text)]
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 

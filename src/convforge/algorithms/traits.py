@@ -22,7 +22,8 @@ class Rank(IntEnum):
     # Convolutions: fewer products, where the problem allows them, with tiles that stay on the chip, or in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Pictures that are over before anything but latency counts; of 16 bits on tensor cores; of bytes.
+    # Pictures that are over before anything but latency counts; 16 bits on tensor cores that read shared memory, and on
+    # those that read the registers of warps; bytes.
     SMALL = auto()
     TENSOR_CORES = auto()
     TENSOR_CORES_OF_WARPS = auto()

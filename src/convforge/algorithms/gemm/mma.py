@@ -16,7 +16,7 @@ from convforge.problem import GemmProblem
 
 # The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which copies to shared memory by itself.
 FIRST_ARCHITECTURE = 80
-TYPES = ("float16", "bfloat16")
+TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
 # What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
 PRODUCTS = 7
 # Sums of a lane, at most: its registers hold them and the factors of the products under way.
@@ -45,14 +45,11 @@ class GemmMmaConfig(Config):
     stages: int = 4
 
 
-# In the order of what they promise where M and N are large.
-TILES = tuple(
-    GemmMmaConfig(*tile)
-    for tile in (
-        (128, 256, 32, 64, 64, 4), (128, 128, 32, 64, 32, 4), (128, 128, 64, 64, 32, 3), (256, 128, 32, 64, 64, 4),
-        (128, 64, 64, 32, 32, 4), (64, 128, 64, 32, 32, 4), (64, 64, 64, 32, 32, 4), (64, 32, 64, 16, 32, 4),
-        (32, 64, 64, 32, 16, 4), (32, 32, 64, 16, 16, 4),
-    )
+# The fields of configs, in the order of what they promise where M and N are large.
+TILES = (
+    (128, 256, 32, 64, 64, 4), (128, 128, 32, 64, 32, 4), (128, 128, 64, 64, 32, 3), (256, 128, 32, 64, 64, 4),
+    (128, 64, 64, 32, 32, 4), (64, 128, 64, 32, 32, 4), (64, 64, 64, 32, 32, 4), (64, 32, 64, 16, 32, 4),
+    (32, 64, 64, 32, 16, 4), (32, 32, 64, 16, 16, 4),
 )  # fmt: skip
 
 
@@ -93,12 +90,13 @@ class GemmMma(GemmStep[GemmMmaConfig]):
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
-        fit = [tile for tile in TILES if tiling(tile, size).shared_bytes <= facts.block_shared_bytes]
-        return sorted(fit, key=lambda tile: modelled_time(tiling(tile, size), m, n, groups, facts))
+        every = (GemmMmaConfig(*tile) for tile in TILES)
+        fit = [config for config in every if tiling(config).shared_bytes <= facts.block_shared_bytes]
+        return sorted(fit, key=lambda config: modelled_time(tiling(config), m, n, groups, facts))
 
     def tiling(self, config: GemmMmaConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""
-        return tiling(config, size)
+        return tiling(config)
 
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
@@ -111,19 +109,19 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
     )  # fmt: skip
 
 
-def tiling(config: GemmMmaConfig, size: int) -> Tiling:
-    """What a config means for a kernel on mma_tiles.cuh, of numbers of so many bytes.
+def tiling(config: GemmMmaConfig) -> Tiling:
+    """Give the block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
     Raises
     ------
     ValueError
-        The kernel cannot be so.
+        Warps cannot share the tile as the config says.
     """
     if (reason := _refusal(config)) is not None:
         raise ValueError(f"{config}: {reason}")
     names = ("block_k", "warp_m", "warp_n", "stages")
     warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
-    shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
+    shared = config.stages * config.block_k * (config.block_m + config.block_n) * SIZE
     numbers = tuple((name.upper(), getattr(config, name)) for name in names)
     return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
@@ -103,14 +103,14 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
         found: dict[ImplicitMmaConfig, float] = {}
         for tile in TILES:
-            shape = tiling(tile, 2)
+            plain = ImplicitMmaConfig(*tile)
+            shape = tiling(plain)
             if shape.shared_bytes > facts.block_shared_bytes:
                 continue
-            plain = ImplicitMmaConfig(*(getattr(tile, field.name) for field in fields(tile)))
             time = modelled_time(shape, pixels, k, groups, facts)
             found[plain] = time
             tiles = max(1, shape.tiles(pixels, k, groups))
-            steps = steps_of(problem, tile.block_k)
+            steps = steps_of(problem, plain.block_k)
             shares = min(facts.cores // tiles, steps // FEWEST_STEPS, MOST_SHARES)
             if shares > 1:
                 shares = -(-steps // -(-steps // shares))  # each has some
@@ -119,7 +119,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
-        shape, steps = tiling(config, 2), steps_of(problem, config.block_k)
+        shape, steps = tiling(config), steps_of(problem, config.block_k)
         if not 1 <= config.split_k <= steps or -(-steps // -(-steps // config.split_k)) != config.split_k:
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else problem_of_shares(problem)
@@ -165,14 +165,14 @@ def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
 
 
 def _whole_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Whether every piece of channels is aligned to 16 bytes."""
+    """Tell whether the address of each piece of 8 channels is a multiple of 16 bytes."""
     sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
     aligned = is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, PIECE, itemsize(problem.x_dtype))
     return aligned and (problem.groups == 1 or problem.c_per_group % PIECE == 0)
 
 
 def _pairs(problem: Conv2dProblem, conv: Any) -> bool:
-    """Whether two neighbouring outputs of a pixel can be stored as one."""
+    """Tell whether a thread may store two neighbouring outputs of a pixel by one instruction."""
     sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
     aligned = is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, 2, itemsize(problem.out_dtype))
     return aligned and problem.k_per_group % 2 == 0

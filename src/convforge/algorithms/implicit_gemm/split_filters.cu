@@ -10,8 +10,9 @@
 // Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all
 //           numbers of one of its taps, or of one of its channels, are so small beside the largest that they lose bits.
 //           An output may be the sum of those alone, so it is computed from the floats. A filter of one tap has one
-//           number of a channel. Among millions of random ones some are that small, so there a channel counts that is so
-//           in all filters of a square of NEIGHBOURS, or more than a quarter of the filter's numbers.
+//           number of each channel, and among millions of random numbers some are that small. So a filter of one tap is
+//           computed from its floats if some channel is that small in all NEIGHBOURS filters around it, or if more than
+//           a quarter of its numbers are.
 // Limit     memory.
 #include "device.cuh"
 #include "split.cuh"
