@@ -40,6 +40,17 @@ def flags(module: Any) -> dict[str, Any]:
     }
 
 
+def _has_changed(module: Any, then: dict[str, Any]) -> bool:
+    """Tell if a module's plain attributes are not what they were.
+
+    A compiler follows single attributes alone, and its graph is made again when one of them changes; an attribute
+    that is new is seen by calls that are not compiled.
+    """
+    if torch.compiler.is_compiling():
+        return any(getattr(module, name, None) != value for name, value in then.items())
+    return flags(module) != then
+
+
 @dataclass(eq=False)
 class Fold:
     """A convolution and the modules behind it that are part of it: a BatchNorm2d, and perhaps a ReLU or ReLU6.
@@ -75,7 +86,7 @@ class Fold:
             or any(is_hooked(module) for module in (*members, *self.bounds))
             or any(getattr(hooks_of_all, name) for name in _HOOKS_OF_ALL)
             or any(parent._modules.get(name) is not module for parent, name, module in self.places)
-            or any(flags(module) != then for module, then in self.around)
+            or any(_has_changed(module, then) for module, then in self.around)
         )  # fmt: skip
 
     @property
