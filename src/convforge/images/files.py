@@ -139,6 +139,8 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | Non
     except PictureError as error:
         # Picture itself does not know the file.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
+    except ImportError:  # a library that is missing says nothing of the picture
+        raise
     except MemoryError as error:
         raise PictureError(f"{path}: the decoded picture does not fit into memory; cut it into parts first") from error
     except Exception as error:
