@@ -55,7 +55,7 @@ def test_a_nan_reaches_the_results_that_see_it(text: str) -> None:
 def test_what_warps_cannot_share_is_refused() -> None:
     for change, words in (
         ({"block_m": 96}, "block_m=96 is no power of 2 from 16 on"),
-        ({"block_k": 8}, "block_k=8 is no power of 2 from 16 on"),
+        ({"block_k": 16}, "block_k=16 is no power of 2 from 32 on"),
         ({"warp_n": 24}, "warps of 64 x 24, multiples of 16, do not cover 128 x 128 exactly"),
         ({"warp_m": 256}, "do not cover 128 x 128 exactly"),
         ({"warp_m": 128, "warp_n": 64}, "a lane would have 256 sums; it has room for 128"),

@@ -6,7 +6,8 @@
 //           16 of K.
 // Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in the order that they have in memory
 //           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way.
-// Copies    STAGES - 1 tiles ahead, by cp.async.
+// Copies    STAGES - 1 tiles ahead, by cp.async; and from shared memory to registers, the factors for 16 of K while those
+//           for the 16 before are multiplied.
 // Any       M, N, K, strides, alignment: pieces that are not whole, or not aligned, are brought number by number.
 // Limit     tensor cores, which wait for shared memory: a warp reads (WARP_M + WARP_N) x 16 numbers for each of
 //           WARP_M x WARP_N x 16 products.
@@ -46,31 +47,30 @@ __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int 
     }
 }
 
+struct Tiles {
+    OperandTile<BLOCK_M, A_DEEP> a;
+    OperandTile<BLOCK_N, B_DEEP> b;
+};
+
+template <bool WHOLE>
+__device__ __forceinline__ void sum_up(WarpSums &sums, Tiles *stages, const Gemm &args, const Tile &tile, int m0, int n0) {
+    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
+    const LineCopies<BLOCK_M, A_DEEP, WHOLE> copy_a(a, tile.m, args.M, args.K);
+    const LineCopies<BLOCK_N, B_DEEP, WHOLE> copy_b(b, tile.n, args.N, args.K);
+    multiply_steps<A_DEEP, B_DEEP>(sums, stages, (args.K + BLOCK_K - 1) / BLOCK_K, m0, n0, [&](int step, Tiles &to) {
+        copy_a(to.a, step * BLOCK_K);
+        copy_b(to.b, step * BLOCK_K);
+    });
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_mma(const __grid_constant__ Gemm args) {
-    struct Tiles {
-        OperandTile<BLOCK_M, BLOCK_K, A_DEEP> a;
-        OperandTile<BLOCK_N, BLOCK_K, B_DEEP> b;
-    };
     DYNAMIC_SHARED(Tiles, stages);
     const Tile tile = tile_of(args);
-    const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * WARP_M, n0 = warp % WARPS_N * WARP_N;
-    const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them
-        if (k0 < args.K) {
-            Tiles &target = stages[k0 / BLOCK_K % STAGES];
-            copy_lines<BLOCK_M, BLOCK_K, A_DEEP>(target.a, a, tile.m, k0, args.M, args.K);
-            copy_lines<BLOCK_N, BLOCK_K, B_DEEP>(target.b, b, tile.n, k0, args.N, args.K);
-        }
-        copy_async_commit();
-    };
-    for (int stage = 0; stage < STAGES - 1; stage++) ask(stage * BLOCK_K);
     WarpSums sums = {};
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the tile has landed,
-        __syncthreads();                // so has every other's, and all are done with the tile before it
-        ask(k0 + (STAGES - 1) * BLOCK_K);
-        const Tiles &now = stages[k0 / BLOCK_K % STAGES];
-        multiply_tiles<A_DEEP, B_DEEP>(sums, now.a, now.b, m0, n0);
-    }
+    if (whole_pieces<A_DEEP>(args.a, args.M, args.K) && whole_pieces<B_DEEP>(args.b, args.N, args.K))
+        sum_up<true>(sums, stages, args, tile, m0, n0);
+    else
+        sum_up<false>(sums, stages, args, tile, m0, n0);
     put_sums(args, tile, m0, n0, sums);
 }

@@ -25,7 +25,7 @@ MOST_SUMS = 128
 
 @dataclass(frozen=True, slots=True)
 class GemmMmaConfig(Config):
-    """Tiles of :class:`GemmMma`; block_m, block_n and block_k are powers of 2 from 16 on.
+    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k from 32 on.
 
     Attributes
     ----------
@@ -41,15 +41,15 @@ class GemmMmaConfig(Config):
     block_n: int = 128
     block_k: int = 32
     warp_m: int = 64
-    warp_n: int = 32
+    warp_n: int = 64
     stages: int = 4
 
 
 # The fields of configs, in the order of what they promise where M and N are large.
 TILES = (
-    (128, 256, 32, 64, 64, 4), (128, 128, 32, 64, 32, 4), (128, 128, 64, 64, 32, 3), (256, 128, 32, 64, 64, 4),
-    (128, 64, 64, 32, 32, 4), (64, 128, 64, 32, 32, 4), (64, 64, 64, 32, 32, 4), (64, 32, 64, 16, 32, 4),
-    (32, 64, 64, 32, 16, 4), (32, 32, 64, 16, 16, 4),
+    (128, 256, 32, 64, 64, 6), (256, 128, 32, 64, 64, 6), (128, 128, 32, 64, 64, 4), (128, 128, 64, 64, 32, 3),
+    (128, 64, 64, 64, 32, 3), (64, 128, 64, 32, 64, 3), (64, 64, 64, 32, 32, 4), (64, 32, 64, 32, 16, 4),
+    (32, 64, 64, 16, 32, 4), (32, 32, 64, 16, 16, 4),
 )  # fmt: skip
 
 
@@ -128,9 +128,9 @@ def tiling(config: GemmMmaConfig) -> Tiling:
 
 def _refusal(config: GemmMmaConfig) -> Reason | None:
     """Why warps cannot share a tile so."""
-    for name in ("block_m", "block_n", "block_k"):
-        if (side := getattr(config, name)) < 16 or side & (side - 1):
-            return Reason("{name}={side} is no power of 2 from 16 on", name=name, side=side)
+    for name, least in {"block_m": 16, "block_n": 16, "block_k": 32}.items():
+        if (side := getattr(config, name)) < least or side & (side - 1):
+            return Reason("{name}={side} is no power of 2 from {least} on", name=name, side=side, least=least)
     sides = {"warp_m": config.warp_m, "warp_n": config.warp_n}
     if any(side < 16 or side % 16 for side in sides.values()) or config.block_m % config.warp_m \
             or config.block_n % config.warp_n:  # fmt: skip

@@ -124,7 +124,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else problem_of_shares(problem)
         shares = SumShares(problem, config.split_k, 0, runtime) if config.split_k > 1 else None
-        struct = with_conv("ImplicitMma", own, vectors=ctypes.c_int, pairs=ctypes.c_int)
+        struct = with_conv("ImplicitMma", own, vectors=ctypes.c_int, together=ctypes.c_int)
         numbers = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, **dict(shape.constants)}
         lines = (*conv_constants(own, problem.x_dtype), *constants(**numbers, SPLIT_K=config.split_k))
         kernel = runtime.compile(
@@ -139,7 +139,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
                 buffers = {**buffers, "out": shares.array(buffers)}
             args = struct()
             fill(args.conv, own, buffers)
-            args.vectors, args.pairs = _whole_pieces(problem, args.conv), _pairs(own, args.conv)
+            args.vectors, args.together = _whole_pieces(problem, args.conv), _together(own, args.conv)
             return args
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
@@ -171,8 +171,11 @@ def _whole_pieces(problem: Conv2dProblem, conv: Any) -> bool:
     return aligned and (problem.groups == 1 or problem.c_per_group % PIECE == 0)
 
 
-def _pairs(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell whether a thread may store two neighbouring outputs of a pixel by one instruction."""
-    sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
-    aligned = is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, 2, itemsize(problem.out_dtype))
-    return aligned and problem.k_per_group % 2 == 0
+def _together(problem: Conv2dProblem, conv: Any) -> int:
+    """How many neighbouring outputs of a pixel a thread may store by one instruction."""
+    sizes, size = {"n": problem.n, "h": problem.p, "w": problem.q}, itemsize(problem.out_dtype)
+    for count in (PIECE, 2):
+        if count * size <= 16 and problem.k_per_group % count == 0 \
+                and is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, count, size):  # fmt: skip
+            return count
+    return 1

@@ -6,12 +6,13 @@
 // different banks: lanes that each read 16 bytes of a line then meet no bank twice.
 //
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
-// copy_lines<SPAN, DEPTH, DEEP>(...);      asks for this thread's part of the copies: 16 bytes at once where they are
-//                                          aligned and inside, else number by number; 0 where the matrix ends
+// LineCopies<SPAN, DEEP, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
+//                                          or number by number; 0 where the matrix ends
 // load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
-// multiply_tiles<DEEP_A, DEEP_B>(sums, a, b, m0, n0);   a warp's part of a step, whose first row and column these are
+// multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
+// turn_words(words);                       lane t of four neighbours gets word t of each
 // load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g
@@ -26,7 +27,8 @@ constexpr int PIECE = VECTOR;  // numbers of 16 bytes
 constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each 16 of K
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0 && BLOCK_K % 16 == 0, "a warp loads 16 x 16 numbers at once");
+static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
+static_assert(BLOCK_K % 32 == 0, "factors for 16 of K are multiplied while those for the next 16 are loaded");
 static_assert(STAGES >= 2, "one tile is used while another is on its way");
 
 // The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
@@ -46,36 +48,65 @@ struct alignas(128) LineTile {
     __device__ const math_t *piece(int line, int piece) const { return numbers + at(line, piece); }
 };
 
-// The tile of an operand that begins at (x0, k0): SPAN of its rows or columns, DEPTH of K.
-template <int SPAN, int DEPTH, bool DEEP>
-using OperandTile = LineTile<DEEP ? SPAN : DEPTH, DEEP ? DEPTH : SPAN>;
+// A tile of an operand: SPAN of its rows or columns, BLOCK_K along K.
+template <int SPAN, bool DEEP>
+using OperandTile = LineTile<DEEP ? SPAN : BLOCK_K, DEEP ? BLOCK_K : SPAN>;
 
-template <int SPAN, int DEPTH, bool DEEP>
-__device__ inline void copy_lines(OperandTile<SPAN, DEPTH, DEEP> &tile, const Operand &from, int x0, int k0, int length,
-                                  int depth) {
-    using Lines = OperandTile<SPAN, DEPTH, DEEP>;
-    constexpr int LINES = DEEP ? SPAN : DEPTH, COUNT = LINES * Lines::PIECES;
-#pragma unroll
-    for (int i = 0; i < (COUNT + THREADS - 1) / THREADS; i++) {
-        const int id = threadIdx.x + i * THREADS, line = id / Lines::PIECES, piece = id % Lines::PIECES;
-        if (COUNT % THREADS && id >= COUNT) break;
-        const int x = x0 + (DEEP ? line : piece * PIECE), k = k0 + (DEEP ? piece * PIECE : line);
-        const int left = x < length && k < depth ? (DEEP ? depth - k : length - x) : 0;  // numbers of the line from here on
-        const math_t *place = left > 0 ? at(from, x, k) : from.data;
-        math_t *to = tile.piece(line, piece);
-        if (from.vectors && (left >= PIECE || left <= 0)) {
-            copy_async16(to, place, left > 0);
-            continue;
+// How threads bring an operand's tiles, SPAN of its rows or columns from x0 on, one after the other along K. WHOLE, every
+// piece begins at a multiple of 16 bytes and ends inside the matrix; see `whole_pieces`.
+template <int SPAN, bool DEEP, bool WHOLE>
+struct LineCopies {
+    using Lines = OperandTile<SPAN, DEEP>;
+    static constexpr int LINES = DEEP ? SPAN : BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
+    static constexpr int MINE = (LINES + TOGETHER - 1) / TOGETHER;  // pieces of a thread, of lines TOGETHER apart
+    static_assert(THREADS % Lines::PIECES == 0, "a thread has the same piece of each of its lines");
+    const Operand &from;
+    const int x0, length, depth, line, piece;
+
+    __device__ LineCopies(const Operand &from, int x0, int length, int depth)
+        : from(from), x0(x0), length(length), depth(depth), line(threadIdx.x / Lines::PIECES),
+          piece(threadIdx.x % Lines::PIECES) {}
+
+    __device__ __forceinline__ void operator()(Lines &tile, int k0) const {
+        const math_t *first = DEEP ? at(from, x0 + line, k0 + piece * PIECE) : at(from, x0 + piece * PIECE, k0 + line);
+        const long long apart = static_cast<long long>(DEEP ? from.along : from.deep) * TOGETHER;
+        constexpr int AT_ONCE = WHOLE ? MINE : 1;
+#pragma unroll AT_ONCE
+        for (int i = 0; i < MINE; i++) {
+            if (LINES % TOGETHER && line + i * TOGETHER >= LINES) break;
+            const int own = line + i * TOGETHER, x = x0 + (DEEP ? own : piece * PIECE), k = k0 + (DEEP ? piece * PIECE : own);
+            const bool there = x < length && k < depth;
+            const math_t *place = first + i * apart;
+            if (WHOLE) copy_async16(tile.piece(own, piece), place, there);
+            else by_number(tile.piece(own, piece), place, there ? (DEEP ? depth - k : length - x) : 0);
         }
+    }
+
+    // A piece of which `left` numbers are inside the matrix.
+    __device__ void by_number(math_t *to, const math_t *place, int left) const {
         const long long step = DEEP ? from.deep : from.along;
         Vector<math_t, PIECE> numbers;
 #pragma unroll
         for (int j = 0; j < PIECE; j++) numbers.at[j] = j < left ? place[j * step] : math_t{};
         store_vector(to, numbers);
     }
+};
+
+// Whether an operand, so long along M or N and so deep along K, may be brought in whole pieces.
+template <bool DEEP>
+__device__ inline bool whole_pieces(const Operand &from, int length, int depth) {
+    return from.vectors && (DEEP ? depth : length) % PIECE == 0;
 }
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+// As copy_async16 of device.cuh, by way of the first level cache, which keeps what is asked for again.
+__device__ __forceinline__ void copy_kept16(void *shared, const void *global, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(__cvta_generic_to_global(global)),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
 template <bool TURNED>
 __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
     const unsigned at = shared_address(row);
@@ -89,6 +120,11 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
                      : "r"(at));
 }
 #else  // the emulator: lanes tell each other their rows
+inline void copy_kept16(void *shared, const void *global, bool there, int line = __builtin_LINE(),
+                        const char *file = __builtin_FILE()) {
+    copy_async16(shared, global, there, line, file);
+}
+
 template <bool TURNED>
 inline void load_matrices(unsigned (&words)[4], const void *row) {
     const int lane = emulator::here()->lane, g = lane / 4, t = lane % 4;
@@ -120,21 +156,77 @@ __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENG
     else load_matrices<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
-template <bool DEEP_A, bool DEEP_B, class TileA, class TileB>
-__device__ inline void multiply_tiles(WarpSums &sums, const TileA &a, const TileB &b, int m0, int n0) {
+// What a lane holds of its warp's factors for 16 of K.
+struct Factors {
+    unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
+
+    template <bool DEEP_A, bool DEEP_B, class Tiles>
+    __device__ __forceinline__ void load(const Tiles &tiles, int m0, int n0, int k) {
 #pragma unroll
-    for (int k = 0; k < BLOCK_K; k += MMA_HALVES) {
-        unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
+        for (int i = 0; i < ROWS; i++) load_rows<DEEP_A>(rows[i], tiles.a, m0 + i * MMA_ROWS, k);
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) load_rows<DEEP_A>(rows[i], a, m0 + i * MMA_ROWS, k);
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 2; j++) load_columns<DEEP_B>(columns[j], b, n0 + j * 16, k);
+        for (int j = 0; j < COLUMNS / 2; j++) load_columns<DEEP_B>(columns[j], tiles.b, n0 + j * 16, k);
+    }
+
+    __device__ __forceinline__ void multiply(WarpSums &sums) const {
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
-                const unsigned factors[2] = {columns[j / 2][j % 2 * 2], columns[j / 2][j % 2 * 2 + 1]};
-                multiply_halves<math_t>(sums[i][j], rows[i], factors);
+                const unsigned pair[2] = {columns[j / 2][j % 2 * 2], columns[j / 2][j % 2 * 2 + 1]};
+                multiply_halves<math_t>(sums[i][j], rows[i], pair);
             }
+    }
+};
+
+// Add up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0. ask(step, tiles) asks for
+// this thread's part of a step's copies, of STAGES steps beyond the last, too, which nobody reads: a test here would stand
+// between products. Tiles come STAGES - 1 steps ahead; factors, for 16 of K, while the 16 before are multiplied.
+template <bool DEEP_A, bool DEEP_B, class Tiles, class Ask>
+__device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, int steps, int m0, int n0, const Ask &ask) {
+    const auto ask_for = [&](int step, Tiles &tiles) {  // a commit for every step, so that waiting can count them
+        ask(step, tiles);
+        copy_async_commit();
+    };
+    const auto meet = [] {
+        copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has landed,
+        __syncthreads();                // so has every other's, and all have loaded what they need of the last one
+    };
+    for (int stage = 0; stage < STAGES - 1; stage++) ask_for(stage, stages[stage]);
+    Factors factors[2];
+    meet();
+    ask_for(STAGES - 1, stages[STAGES - 1]);
+    factors[0].template load<DEEP_A, DEEP_B>(stages[0], m0, n0, 0);
+    int stage = 0;
+    for (int step = 0; step < steps; step++) {
+        Tiles &now = stages[stage];
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; k += MMA_HALVES) {
+            Factors &next = factors[(k / MMA_HALVES + 1) % 2];
+            if (k + MMA_HALVES < BLOCK_K) {
+                next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_HALVES);
+            } else {
+                meet();
+                if (step + 1 < steps) next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0);
+                ask_for(step + STAGES, now);
+            }
+            factors[k / MMA_HALVES % 2].multiply(sums);
+        }
+    }
+    copy_async_wait();
+}
+
+// Four neighbouring lanes hand each other words: lane t of them gets word t of each, in their order.
+__device__ __forceinline__ void turn_words(unsigned (&words)[4]) {
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2) {
+        const bool upper = threadIdx.x & bit;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            unsigned &low = words[bit == 1 ? 2 * i : i], &high = words[bit == 1 ? 2 * i + 1 : i + 2];
+            const unsigned given = __shfl_xor_sync(0xffffffffu, upper ? low : high, bit);
+            (upper ? low : high) = given;
+        }
     }
 }
