@@ -63,9 +63,14 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_mma":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
         return alike and problem.out_dtype in (problem.x_dtype, "float32")
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_channels":
+        alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
+        return alike and problem.out_dtype in (problem.x_dtype, "float32") and problem.groups == 1 and problem.c <= 4
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32_mma":
+        return {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":
         return _is_for_tensor_cores(problem, {"float32"})
-    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split":
+    if isinstance(problem, Conv2dProblem) and algorithm.name in ("implicit_gemm_split", "implicit_gemm_split_mma"):
         return _is_for_tensor_cores(problem, {"float32"}) and problem.taps >= 32
     if isinstance(problem, Conv2dProblem) and algorithm.name == "direct_small":
         taps = problem.k * problem.c_per_group * problem.r * (-(-problem.s * itemsize(problem.acc_dtype) // 16) * 16)
@@ -82,8 +87,8 @@ def takes(algorithm: Any, text: str) -> bool:
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
     """Whether a step of the ladder takes 16 bits, which on tensor cores come in rows of whole 16 bytes, or float32."""
     narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
-    if algorithm.name in ("gemm_tf32", "gemm_split"):
-        enough = problem.k >= 32 or algorithm.name == "gemm_tf32"
+    if algorithm.name in ("gemm_tf32", "gemm_tf32_mma", "gemm_split", "gemm_split_mma"):
+        enough = problem.k >= 32 or algorithm.precision == "tf32"
         return problem.dtype == "float32" and some and enough
     if algorithm.name == "gemm_mma":
         return narrow

@@ -374,7 +374,8 @@ def test_every_method_called_again_is_right(library: ALibrary, method: str) -> N
             x, taps = whole(2, channels, 16, 16), whole(outputs, channels // groups, 3, 3)
             if method == "direct_mma":  # of bytes alone
                 x, taps = np.abs(x).astype(np.uint8), taps.astype(np.int8)
-            if method in ("depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_mma"):  # of 16 bits
+            of_16_bits = ("depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_mma")
+            if method in (*of_16_bits, "implicit_gemm_few_channels"):
                 x, taps = x.astype(np.float16), taps.astype(np.float16)
             expected = convolved(x.astype(np.float32), taps.astype(np.float32), pads=(1, 1, 1, 1), groups=groups)
             w = there(taps)

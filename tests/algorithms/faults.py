@@ -17,7 +17,9 @@ from dataclasses import replace
 
 from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
+from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
+from tests.algorithms.faults_split_mma import SPLIT_MMA_FAULTS
 from tests.algorithms.planted import SYNC, Run, of_file
 from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
 
@@ -81,7 +83,13 @@ BORDER_MMA = replace(LAYER_MMA, problem="n2c24h7w9_k24r3s3_p1_constant9.0_g2_f16
 EIGHTS_MMA = replace(
     LAYER_MMA, problem="n2c24h9w11_k40r3s2_p1_f16_nhwc", config=ImplicitMmaConfig(32, 32, 32, 16, 32, 3)
 )
+LAYER_TF32 = Run("implicit_gemm_tf32_mma", "n2c12h9w7_k20r3s3_p1_f32_nhwc_math-tf32",
+                 ImplicitMmaConfig(32, 32, 32, 16, 16, 3))  # fmt: skip
 SHARES_MMA = replace(LAYER_MMA, config=ImplicitMmaConfig(32, 32, 32, 16, 16, 3, split_k=2))
+# Results in NCHW: planes of a multiple of eight pixels, and of an even number.
+PLANES_MMA = replace(EIGHTS_MMA, problem="n3c16h6w8_k21r3s3_p1_f16_nchw_+bias")
+EVEN_MMA = replace(EIGHTS_MMA, problem="n3c16h5w6_k21r3s3_p1_f16_nchw_+bias")
+ROWS_MMA = replace(PLANES_MMA, config=replace(PLANES_MMA.config, turned=True))
 RELU = Run("relu", "relu301_f32", ReluConfig(32, 2, "whole"))
 POOL = Run("max_pool", "max_n2c3h9w13_r3s3_st2_p1_f32_nchw", MaxPoolConfig(32, 2, 2))
 
@@ -324,6 +332,8 @@ FAULTS = [
     *MMA_FAULTS,
     *BATCH_FAULTS,
     *FFT_FAULTS,
+    *FEW_CHANNELS_FAULTS,
+    *SPLIT_MMA_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "STRIDE_W + DILATION_W * (S - 1) + 1", "STRIDE_W + 1"),
@@ -581,27 +591,42 @@ FAULTS = [
          "static_cast<long long>(tile_n)", BORDER_MMA),
         ("channels beyond the group's", "j < left ? number(j) : math_t{};", "number(j);", APART_MMA),
         ("neighbours in memory for channels", "from[j * static_cast<index_t>(conv.x_strides.c)]", "from[j]", APART_MMA),
-        ("16 bytes of channels that lie apart", "if (C_GROUP == PITCH && args.vectors)", "if (C_GROUP == PITCH)",
+        ("16 bytes of channels that lie apart", "else if (WHOLE_PIECES || !there)", "else if (true)",
          replace(APART_MMA, problem="n1c16h9w7_k20r3s3_p1_f16_nchw")),
+        ("one tap of rows for all", "windows[i].first + tap)", "windows[i].first)", ROWS_MMA),
         ("the first step's weights for all", "        filters += BLOCK_K;\n", ""),
         ("the first picture for all", "place(conv.x_strides, at.n, c, h, w)", "place(conv.x_strides, 0, c, h, w)"),
-        ("pixels beyond the last one", "if (!inside || n >= K_GROUP) continue;", "if (n >= K_GROUP) continue;"),
-        ("outputs beyond the last filter", "if (!inside || n >= K_GROUP) continue;", "if (!inside) continue;"),
-        ("pairs where there are none", "if (args.together > 1) {", "if (true) {"),
+        ("pixels beyond the last one", "if (!to.inside || n >= K_GROUP) continue;", "if (n >= K_GROUP) continue;"),
+        ("outputs beyond the last filter", "if (!to.inside || n >= K_GROUP) continue;", "if (!to.inside) continue;"),
+        ("pairs where there are none", "if (FILTERS_NEAR && args.together > 1) {", "if (true) {"),
         ("the upper eight rows twice", "sums[i / 2][j] + i % 2 * 2", "sums[i / 2][j]"),
         ("all shares from the first step", "along(first_step * BLOCK_K + piece * PIECE)", "along(piece * PIECE)",
          SHARES_MMA),
-        ("all shares in one place", "(share * pixels * K + place", "(place", SHARES_MMA),
-        ("outputs of other lanes left out", "turn_words(eight.word.bits);", "", EIGHTS_MMA),
-        ("eight outputs of the first product for all", "n0 + 8 * (j + t)", "n0 + 8 * j", EIGHTS_MMA),
-        ("eight outputs beyond the last filter", "if (inside && n < K_GROUP) store_vector(to + n, eight)",
-         "if (inside) store_vector(to + n, eight)", EIGHTS_MMA),
+        ("all shares in one place", "(share * pixels * K + first)", "(first)", SHARES_MMA),
+        ("outputs of other lanes left out",
+         "turn_lanes(eight.word.bits);\n                const int n = n0 + 8 * (j + t);",
+         "const int n = n0 + 8 * (j + t);", EIGHTS_MMA),
+        ("eight outputs of the first product for all", "n0 + 8 * (j + t);", "n0 + 8 * j;", EIGHTS_MMA),
+        ("eight outputs beyond the last filter", "if (to.inside && n < K_GROUP) store_vector(to.first + n, eight)",
+         "if (to.inside) store_vector(to.first + n, eight)", EIGHTS_MMA),
+        ("pixels of other lanes left out",
+         "turn_lanes(eight.word.bits);\n                const int n = n0 + 8 * (j + t) + g;",
+         "const int n = n0 + 8 * (j + t) + g;", PLANES_MMA),
+        ("eight pixels of the first product for all", "n0 + 8 * (j + t) + g", "n0 + 8 * j + g", PLANES_MMA),
+        ("filters for eight pixels", "turn_matrix(pair_of(j + v).word.bits)", "pair_of(j + v).word.bits", PLANES_MMA),
+        ("eight pixels beyond the last", "if (to.inside && n < K_GROUP) store_vector(to.first + n * step, eight)",
+         "if (n < K_GROUP) store_vector(to.first + n * step, eight)", PLANES_MMA),
+        ("filters for two pixels", "turn_matrix(pair_of(j).word.bits)", "pair_of(j).word.bits", EVEN_MMA),
+        ("two pixels beyond the last filter", "if (to.inside && n < K_GROUP) store_vector(to.first + n * step, two)",
+         "if (to.inside) store_vector(to.first + n * step, two)", EVEN_MMA),
+        ("the first two pixels for all", "(args.together == PIECE ? 0 : 2 * t)", "0", EVEN_MMA),
+        ("one of two pixels alone for eight", "(args.together == PIECE ? 0 : 2 * t)", "2 * t", PLANES_MMA),
     ),
     *of_file("include/device/mma_tiles.cuh", WARPS_MMA,
         ("no wait for the copies", "copy_async_wait<STAGES - 2>();", "", PIECES_MMA),
         ("one copy too few waited for", "copy_async_wait<STAGES - 2>();", "copy_async_wait<STAGES - 1>();", PIECES_MMA),
         ("no barrier in a step", f"{SYNC}                // so has", "// so has"),
-        ("the first 16 of K twice", "factors[k / MMA_HALVES % 2].multiply(sums)", "factors[0].multiply(sums)"),
+        ("the first 16 of K twice", "factors[k / MMA_DEPTH % 2].multiply(sums)", "factors[0].multiply(sums)"),
         ("this tile's factors for the next one's", "next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0)",
          "next.template load<DEEP_A, DEEP_B>(now, m0, n0, 0)"),
         ("no check at the ragged edge", "j < left ? place[j * step] : math_t{};", "place[j * step];"),
@@ -621,6 +646,8 @@ FAULTS = [
          replace(WARPS_MMA, config=GemmMmaConfig(32, 32, 32, 16, 32, 3))),
         ("the first eight columns of sixteen twice", "{columns[j / 2][j % 2 * 2], ", "{columns[j / 2][0], "),
         ("a piece in another's place", "(piece ^ turn)", "(piece | turn)"),
+        ("the exponent alone of TF32", "word & ~0x1fffu", "word & 0xff800000u", LAYER_TF32),
+        ("numbers of 16 bits for floats", "MMA_DEPTH = 2 * PIECE;", "MMA_DEPTH = 4 * PIECE;", LAYER_TF32),
         ("a word for another", "upper ? low : high, bit", "high, bit", EIGHTS_MMA),
     ),
     *of_file("include/device/gemm.cuh", VECTORISED,

@@ -148,6 +148,10 @@ PACKING_FAULTS = [
         ("written before all have come", f"        {SYNC}\n    }}", "    }"),
         ("taps of a convolution as they are", "args.flip ? taps - 1 - tap : tap", "tap"),
         ("height for width", "seen - row * args.S", "seen - row * args.R"),
+        ("nothing behind a tap's channels", "c < room; c += blockDim.x) to[c] = c < count ? part",
+         "c < count; c += blockDim.x) to[c] = c < count ? part"),
+        ("nothing behind channels that lie apart", "c < room; c += blockDim.x) to[c] = c < count ? at",
+         "c < count; c += blockDim.x) to[c] = c < count ? at"),
         ("a tap's channels as if whole", "to += blockDim.y * args.pitch", "to += blockDim.y * args.C"),
     ),
 ]  # fmt: skip

@@ -128,6 +128,14 @@ OWN = {
             "n32c3h224w224_k64r7s7_st2_p3_f16_nchw", "n2c12h9w7_k40r3s3_p1_reflect_g2_f16-f16-f32-f32_nhwc",
         ),
     ),
+    "implicit_gemm_few_channels": (
+        ("n32c3h224w224_k64r7s7_st2_p3_f16_nchw", "n32c3h224w224_k64r3s3_p1_bf16_nhwc"),
+        (
+            "n32c3h224w224_k96r4s4_st4_f16_nhwc_+bias", "n32c3h227w227_k96r11s11_st4_f16_nchw",
+            "n32c1h161w700_k32r5s20_st2_f16_nchw", "n32c1h28w28_k16r3s3_p1_f16-f16-f32-f32_nchw",
+            "n32c3h224w224_k64r7s7_st2_p3_bf16_nhwc_+scale:channel+bias+residual+relu",
+        ),
+    ),
     "gemm_mma": (
         ("m4096n4096k4096_f16", "m4096n4096k4096_tb_bf16"),
         ("m4096n4096k4096_ta_tb_f16", "m256n256k256_bf16", "m4099n4093k4091_f16"),
@@ -137,10 +145,22 @@ OWN = {
         ("m4096n4096k4096_ta_f16", "m256n256k256_ta_tb_bf16", "m8192n64k8192_f16"),
     ),
     "gemm_split": (("m4096n4096k4096_f32",), ("m4096n4096k4096_ta_f32", "m1000n72k100_tb_f32", "m100000n64k64_f32")),
+    "gemm_tf32_mma": (("m4096n4096k4096_f32_math-tf32",), ("m1000n72k100_ta_tb_f32_math-tf32",)),
+    "implicit_gemm_tf32_mma": (
+        ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",), ("n32c128h28w28_k128r3s3_p1_f32_nchw_+bias+relu_math-tf32",),
+    ),
+    "gemm_split_mma": (("m4096n4096k4096_f32",), ("m1000n72k100_ta_tb_f32",)),
     "gemm_tf32": (("m4096n4096k4096_f32_math-tf32",), ("m4096n4096k4096_ta_tb_f32_math-tf32",)),
     "implicit_gemm_tf32": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",),
         ("n32c128h28w28_k128r3s3_p1_f32_nchw_math-tf32", "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu_math-tf32"),
+    ),
+    "implicit_gemm_split_mma": (
+        ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c512h7w7_k512r3s3_p1_f32_nchw"),
+        (
+            "n32c256h14w14_k256r3s3_p1_f32_nhwc_+scale:channel+bias+residual+relu",
+            "n2c40h9w7_k33r3s3_p1_reflect_f32_nchw_+bias", "n2c80h9w7_k80r3s3_p1_g2_f32_nhwc",
+        ),
     ),
     "implicit_gemm_split": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n32c128h56w56_k128r3s3_st2_p1_f32_nchw"),
@@ -227,12 +247,13 @@ OWN = {
 # Methods that need what came with an architecture, by its number: they refuse everything on those before it.
 FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
-    "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80,
+    "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
+    "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "implicit_gemm_split_mma": 80, "gemm_split_mma": 80,
+    "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
-    "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "split_filters": 90,
-    "pixel_rows": 90, "split_pixels": 90,
+    "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 

@@ -39,6 +39,14 @@ KINDS: dict[str, str] = {
     "denormals": "numbers below 2^-126, and filters of 2^60",
 }
 
+# Kinds of which tiles are computed plainly; of those, kinds of which none is where each pixel has a scale; the others.
+REDONE = (
+    "huge", "small channels", "unseen channel", "seen channel", "seen huge", "small pixels", "far pixels", "far",
+    "far filters", "denormals", "half small channel",
+)  # fmt: skip
+SCALED = ("small pixels", "far filters")
+SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "small numbers", "1e-30")
+
 FAR = 2.0**40
 
 

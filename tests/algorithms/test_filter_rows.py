@@ -38,6 +38,8 @@ def what_is_wrong(text: str, runtime: Any, layout: str) -> str | None:
     expected = w[:, :, ::-1, ::-1] if problem.mode == "convolution" else w
     if not np.array_equal(made[:, : w.shape[1]].view(np.uint16), np.ascontiguousarray(expected).view(np.uint16)):
         return "weights are others"
+    if made[:, w.shape[1] :].any():
+        return "no zeros behind the channels"
     steps = made.strides
     return None if steps[1] == made.itemsize and not any(step % 16 for step in (steps[0], *steps[2:])) else "strides"
 

@@ -27,6 +27,8 @@ PROBLEMS = [
     "n1c16h8w8_k20r3s3_p2_reflect_f32_nchw",
     "n2c16h8w9_k12r2s3_p1_flip_f16_nhwc",
     "n2c16h8w8_k8r3s3_p1_f64_nhwc_+bias",
+    "n2c6h7w9_k20r3s3_p1_g2_constant2.5_bf16_nchw_+bias+residual+relu",
+    "n1c24h6w7_k18r3s3_st2_p1_f16-f16-f32-f32_nhwc",
     "n1c16h8w10_k8r3s3_p1_constant1.5_f32_nhwc-kcrs-nchw",
     "n2c4h12w12_k4r3s3_p2_circular_f32_nchw-kcrs-nhwc",
     "n1c16h12w13_k6r3s3_p1_u8-i8-i32-i32_nhwc_+zero:113",

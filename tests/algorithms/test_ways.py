@@ -19,6 +19,7 @@ from convforge.backends.recording import Recording
 from convforge.problem import parse_problem
 
 NHWC, HALVES = "n2c64h28w28_k64r3s3_st1_p1_f32_nhwc", "n2c64h28w28_k64r3s3_st1_p1_f16_nhwc"
+MANY_HALVES = "n32c64h56w56_k64r3s3_st1_p1_f16_nhwc"
 PROBLEMS = (
     *(NHWC, HALVES, "n2c64h28w28_k64r3s3_st1_p1_f32_nchw", "n2c64h28w28_k64r3s3_st1_p1_f16-f16-f32-f32_nhwc"),
     *("n1c65h20w20_k64r3s3_st1_p1_reflect_f16_nchw", "n1c96h20w20_k96r3s3_st2_p1_g8_bf16_nhwc"),
@@ -28,6 +29,7 @@ PROBLEMS = (
         "n1c1h512w512_k1r9s9_f32_nchw",
     ),
     *("m256n256k256_f16", "m256n256k256_tb_bf16", "m256n256k256_f32"),
+    "n2c3h56w56_k16r3s3_st1_p1_f16_nchw",
 )
 
 
@@ -70,7 +72,8 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
     found = {plan.algorithm.name for text in PROBLEMS for plan in plans(text) if plan.ways}
     assert found == {
         *("implicit_gemm_split", "implicit_gemm_wgmma", "implicit_gemm_tf32", "gemm_wgmma", "direct_boxes"),
-        *("direct_mma", "gemm_split", "gemm_tf32", "implicit_gemm_mma"),
+        *("direct_mma", "gemm_split", "gemm_tf32", "implicit_gemm_mma", "implicit_gemm_few_channels"),
+        *("implicit_gemm_split_mma", "gemm_split_mma", "implicit_gemm_tf32_mma", "gemm_tf32_mma"),
     }
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}
 
@@ -143,7 +146,25 @@ class Placed:
         self.array = memory[first : first + int(np.prod(shape))].reshape(shape)
 
 
-@pytest.mark.parametrize(("name", "text"), [("implicit_gemm_split", NHWC), ("implicit_gemm_wgmma", HALVES)])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("n2c64h28w28_k64r3s3_st1_p1_f16_nchw", "x is in NCHW"),
+        ("n2c64h28w28_k64r3s3_st1_p1_reflect_f16_nhwc", "the border is reflect, and a copy fills in zeros"),
+        ("n2c65h28w28_k64r3s3_st1_p1_f16_nhwc", "a group has 65 channels, no multiple of 8"),
+        ("n2c65h28w28_k64r3s3_st1_p1_circular_f16_nchw", "x is in NCHW; the border is circular, and a copy fills in"),
+    ],
+)
+def test_why_threads_copy_rows_of_x(text: str, why: str) -> None:
+    ways = said(plan_of("implicit_gemm_mma", text))
+    assert f"at multiples of 16 bytes: {why}" in ways["pixel_rows", "default"]
+    assert "copy 8 channels of a pixel at once" in ways["tensor_cores", "default"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("implicit_gemm_split", NHWC), ("implicit_gemm_wgmma", HALVES), ("implicit_gemm_mma", MANY_HALVES)],
+)
 def test_such_arrays_get_the_other_plan(name: str, text: str) -> None:
     plan = plan_of(name, text)
     (launch,) = plan.steps

@@ -65,6 +65,7 @@ SPECIALISTS = {
     *("gemm_1x1", "depthwise", "depthwise_channels", "depthwise_planes", "depthwise_rows", "depthwise_mma"),
     *("depthwise_batch", "fft_fused", "separable", "direct_mma", "direct_small", "direct_boxes"),
     *("implicit_gemm_mma", "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
+    *("implicit_gemm_few_channels", "implicit_gemm_tf32_mma", "implicit_gemm_split_mma"),
 }
 
 

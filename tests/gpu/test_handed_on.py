@@ -1,4 +1,4 @@
-"""Arrays that the tensor memory accelerator cannot bring: a call is handed to another plan, which does all of it."""
+"""Arrays that cannot be copied as they lie, by the TMA or by threads: another plan does the whole call."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ pytestmark = needs_hopper
 CASES = (
     ("implicit_gemm_wgmma", "n1c320h9w7_k72r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu"),
     ("implicit_gemm_wgmma", "n2c64h9w9_k64r3s3_p1_bf16_nhwc"),
+    ("implicit_gemm_mma", "n1c320h9w7_k72r3s3_p1_f16_nhwc_+scale:channel+bias+residual+relu"),
+    ("implicit_gemm_mma", "n2c64h9w9_k64r3s3_p1_bf16_nhwc"),
     ("implicit_gemm_tf32", "n2c200h5w9_k65r1s1_f32_nhwc_+residual+silu_math-tf32"),
     ("implicit_gemm_split", "n1c320h9w7_k72r3s3_p1_f32_nhwc_+scale:channel+bias+residual+relu"),
     ("gemm_split", "m100n72k520_f32"), ("gemm_split", "m100n72k520_tb_f32"), ("gemm_tf32", "m100n72k520_f32_math-tf32"),

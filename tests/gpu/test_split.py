@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.algorithms.faults_split import SPLIT_FAULTS
 from tests.algorithms.planted import Fault
-from tests.algorithms.split_inputs import KINDS, split_inputs, split_judge
+from tests.algorithms.split_inputs import KINDS, REDONE, SCALED, SPLIT, split_inputs, split_judge
 from tests.gpu.hopper import hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.gpu.planted import check_that_it_is_noticed
 
@@ -54,15 +54,6 @@ def test_every_config_is_right(text: str, kind: str) -> None:
     for config in configs(text):
         verdict = check_plan(METHOD.plan(parse_problem(text), config, hopper()), split_judge(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
-
-
-# Kinds of which tiles are computed plainly; of those, kinds of which none is where each pixel has a scale; the others.
-REDONE = (
-    "huge", "small channels", "unseen channel", "seen channel", "seen huge", "small pixels", "far pixels", "far",
-    "far filters", "denormals", "half small channel",
-)  # fmt: skip
-SCALED = ("small pixels", "far filters")
-SPLIT = ("normal", "relu", "positive", "wide", "binades", "cancelling", "small numbers", "1e-30")
 
 
 @pytest.mark.one_in(6)

@@ -41,11 +41,18 @@ def text_for(algorithm: Any) -> str:
         return HALVES
     if algorithm.name in ("implicit_gemm_wgmma", "implicit_gemm_mma"):
         return LAYER
+    if algorithm.name == "implicit_gemm_few_channels":
+        return "n8c3h56w56_k64r3s3_p1_f16_nhwc"
     if algorithm.name in ("gemm_wgmma", "gemm_mma"):
         return "m136n72k96_bf16"
-    if algorithm.name in ("gemm_tf32", "gemm_split"):
+    if algorithm.name in ("gemm_tf32", "gemm_split", "gemm_tf32_mma", "gemm_split_mma"):
         return "m136n72k96_ta_f32"  # of several launches
-    if algorithm.name in ("implicit_gemm_tf32", "implicit_gemm_split"):
+    if algorithm.name in (
+        "implicit_gemm_tf32",
+        "implicit_gemm_split",
+        "implicit_gemm_tf32_mma",
+        "implicit_gemm_split_mma",
+    ):
         return LAYER.replace("f16", "f32")
     depthwise = algorithm.name.startswith("depthwise_") or algorithm.name == "fft_fused"
     return DEPTHWISE if depthwise else PROBLEMS[algorithm.operation]

@@ -64,12 +64,21 @@ OTHERS = [
         "n1c16h9w10_k24r3s3_p1_f16_nhwc",
         "block_m=32,block_n=32,block_k=32,warp_m=16,warp_n=16,stages=2",
     ),
+    ("implicit_gemm_few_channels", "n1c3h19w36_k16r7s7_st2_p3_f16_nchw", ""),
     ("implicit_gemm_tf32", "n1c8h9w10_k24r3s3_p1_f32_nhwc_math-tf32", ""),
     ("implicit_gemm_split", "n1c8h9w10_k24r3s3_p1_f32_nchw", ""),
     ("gemm_mma", "m37n40k24_f16", "block_m=32,block_n=32,block_k=32,warp_m=16,warp_n=16,stages=2"),
     ("gemm_wgmma", "m72n80k64_f16", ""),
     ("gemm_tf32", "m21n19k40_f32_math-tf32", ""),
     ("gemm_split", "m21n19k40_f32", ""),
+    ("implicit_gemm_split_mma", "n1c8h9w10_k24r3s3_p1_f32_nchw", "block_m=32,block_n=32,warp_m=16,warp_n=16,stages=2"),
+    (
+        "implicit_gemm_tf32_mma",
+        "n1c8h9w10_k24r3s3_p1_f32_nhwc_math-tf32",
+        "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2",
+    ),
+    ("gemm_tf32_mma", "m37n40k24_f32_math-tf32", "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2"),
+    ("gemm_split_mma", "m21n19k40_f32", "block_m=32,block_n=32,warp_m=16,warp_n=16,stages=2"),
 ]
 
 

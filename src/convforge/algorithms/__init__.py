@@ -22,15 +22,17 @@ from convforge.algorithms.fft import Fft, fused
 from convforge.algorithms.fft import device as fft
 from convforge.algorithms.gemm import Gemm1x1, GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm import device as gemm
-from convforge.algorithms.gemm.by_convolution import GemmSplit, GemmTf32
+from convforge.algorithms.gemm.by_convolution import GemmSplit, GemmSplitMma, GemmTf32, GemmTf32Mma
 from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.gemm.wgmma import GemmWgmma
 from convforge.algorithms.im2col import Im2col
 from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
-from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma
+from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
+from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
+from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
@@ -72,9 +74,9 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     depthwise.DepthwiseBatch,
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
-    *(GemmMma, GemmWgmma, GemmTf32, GemmSplit),
-    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmWgmma),
-    *(ImplicitGemmTf32, ImplicitGemmSplit),
+    *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
+    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmWgmma),
+    *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(

@@ -10,15 +10,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter, Step
-from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, OnTensorCores, device_refusal
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter, Step
+from convforge.algorithms.gemm import mma
+from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
+from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
+from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma, SplitMmaConfig
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
-from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, TilesConfig, WgmmaConfig, row_pitch
+from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig, row_pitch
 from convforge.algorithms.include.conv import MOST_BLOCKS, address
-from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.include.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -32,7 +35,7 @@ FEWEST, LEAST_WORK = 64, 2**24
 # Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
 
-C = TypeVar("C", bound=TilesConfig)
+C = TypeVar("C", bound=Config)
 
 
 class View(NamedTuple):
@@ -45,7 +48,7 @@ class View(NamedTuple):
 
 
 class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
-    """A product of float32 matrices by a convolution on Hopper's tensor cores.
+    """A product of float32 matrices by a convolution on tensor cores.
 
     Attributes
     ----------
@@ -53,28 +56,40 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         The method that computes.
     products : int
         Products of the tensor cores, of 16 bits, in the time of one of this method.
+    at_once : float
+        Products of 16 bits in the time of a multiply-add of float32.
+    preferred : Preference
+        Of large matrices.
     """
 
     operation = "gemm"
     since = "gemm_wgmma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
-    convolution: ClassVar[type[OnTensorCores[Any]]]
+    convolution: ClassVar[type[DeviceConvolution[Any]]]
     products: ClassVar[int]
+    at_once: ClassVar[float] = TENSOR_PRODUCTS
+    preferred: ClassVar[Preference] = Preference(
+        Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads"
+    )
 
     def __init__(self, backend: str = "cuda") -> None:
         super().__init__(backend)
         self._convolution = self.convolution(backend)
+
+    def lacks(self, facts: DeviceFacts) -> Reason | None:
+        """Why a device does not have the tensor cores; None if it has."""
+        return device_refusal(facts)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
         work = problem.outputs * problem.k
         if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or work < LEAST_WORK:
             return None
-        return Preference(Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads")
+        return self.preferred
 
     def work_for(self, problem: GemmProblem) -> Work:
         """See :class:`Algorithm`."""
-        return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
+        return Work(problem.flops * self.products / self.at_once, problem.least_bytes)
 
     def ways(self, problem: GemmProblem, config: C) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
@@ -83,7 +98,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if (reason := device_refusal(facts)) is not None:
+        if (reason := self.lacks(facts)) is not None:
             return reason
         if problem.dtype != "float32":
             return Reason("it multiplies float32, not {dtype}", dtype=problem.dtype)
@@ -246,6 +261,20 @@ class _Tf32(ImplicitGemmTf32):
     names = ("#define implicit_gemm_wgmma gemm_tf32",)
 
 
+class _SplitMma(ImplicitGemmSplitMma):
+    """The same of the tensor cores of warps."""
+
+    kernel = "gemm_split_mma"
+    names = ("#define implicit_gemm_split_mma gemm_split_mma",)
+
+
+class _Tf32Mma(ImplicitGemmTf32Mma):
+    """The same of both."""
+
+    kernel = "gemm_tf32_mma"
+    names = ("#define implicit_gemm_mma gemm_tf32_mma",)
+
+
 class GemmSplit(ByConvolution[SplitConfig]):
     """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplit`."""
 
@@ -266,3 +295,40 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     convolution = _Tf32
     # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
     products = 2
+
+
+class GemmSplitMma(ByConvolution[SplitMmaConfig]):
+    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplitMma`."""
+
+    name = "gemm_split_mma"
+    summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
+    since = "gemm_mma"
+    look = Mark("brown", "diamond")
+    convolution = _SplitMma
+    products = PRODUCTS
+    at_once = mma.PRODUCTS
+    preferred = Preference(
+        Rank.TENSOR_CORES_OF_WARPS, "float32 and large matrices: tensor cores, whose factors warps hold"
+    )
+
+    def lacks(self, facts: DeviceFacts) -> Reason | None:
+        """See :class:`ByConvolution`."""
+        return mma.device_refusal(facts)
+
+
+class GemmTf32Mma(ByConvolution[ImplicitMmaConfig]):
+    """The product of float32 whose numbers are rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
+
+    name = "gemm_tf32_mma"
+    summary = "float32, rounded to TF32, on tensor cores; sm_80"
+    since = "gemm_mma"
+    precision = "tf32"
+    look = Mark("brown", "cross")
+    convolution = _Tf32Mma
+    products = 2
+    at_once = mma.PRODUCTS
+    preferred = GemmSplitMma.preferred
+
+    def lacks(self, facts: DeviceFacts) -> Reason | None:
+        """See :class:`ByConvolution`."""
+        return mma.device_refusal(facts)

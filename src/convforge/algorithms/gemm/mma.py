@@ -19,13 +19,15 @@ FIRST_ARCHITECTURE = 80
 TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
 # What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
 PRODUCTS = 7
+# The least of a line of a tile, which has the factors of two products.
+LINE_BYTES = 64
 # Sums of a lane, at most: its registers hold them and the factors of the products under way.
 MOST_SUMS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class GemmMmaConfig(Config):
-    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k from 32 on.
+    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k of 64 bytes or more.
 
     Attributes
     ----------
@@ -109,26 +111,31 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
     )  # fmt: skip
 
 
-def tiling(config: GemmMmaConfig) -> Tiling:
+def tiling(config: GemmMmaConfig, size: int = SIZE) -> Tiling:
     """Give the block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of a number.
 
     Raises
     ------
     ValueError
         Warps cannot share the tile as the config says.
     """
-    if (reason := _refusal(config)) is not None:
+    if (reason := _refusal(config, size)) is not None:
         raise ValueError(f"{config}: {reason}")
     names = ("block_k", "warp_m", "warp_n", "stages")
     warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
-    shared = config.stages * config.block_k * (config.block_m + config.block_n) * SIZE
+    shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
     numbers = tuple((name.upper(), getattr(config, name)) for name in names)
     return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
 
 
-def _refusal(config: GemmMmaConfig) -> Reason | None:
+def _refusal(config: GemmMmaConfig, size: int) -> Reason | None:
     """Why warps cannot share a tile so."""
-    for name, least in {"block_m": 16, "block_n": 16, "block_k": 32}.items():
+    for name, least in {"block_m": 16, "block_n": 16, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):
             return Reason("{name}={side} is no power of 2 from {least} on", name=name, side=side, least=least)
     sides = {"warp_m": config.warp_m, "warp_n": config.warp_n}

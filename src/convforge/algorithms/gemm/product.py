@@ -154,7 +154,7 @@ class Product:
         else:
             wide = convolution.needs_wide_index
             self.struct = _gemm_struct(ElementTypes.of(convolution), wide)
-            prelude = ("#define CONVOLUTION", *conv_constants(convolution))
+            prelude = ("#define CONVOLUTION", *conv_constants(convolution, dtype))
         self.arguments = self.struct if around is None else around(self.struct)
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
         self.kernel = runtime.compile(source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.gemm.device import LADDER
+from convforge.algorithms.gemm.device import LADDER, GemmStep
+from convforge.algorithms.gemm.mma import TYPES, GemmMma, device_refusal
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -19,9 +20,12 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
+# What may multiply.
+STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
 THREADS = 256
 # Neighbouring columns of a thread, stored at once: four take so many registers that fewer threads keep memory at work.
 PER = 2
@@ -57,7 +61,7 @@ class Im2colConfig(Config):
         Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
         ``columns * C * R * S`` numbers.
     gemm : str
-        The step of the GEMM ladder that multiplies.
+        The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
     tile : int
         Which of that step's tilings: 0 is the one that it puts first.
     """
@@ -84,14 +88,16 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
-        row = problem.c * problem.r * problem.s * np.dtype(problem.acc_dtype).itemsize
+        narrow = why_not_narrow(problem, facts) is None
+        first = GemmMma.name if narrow else "gemm_warp_tiled"
+        row = problem.c * problem.r * problem.s * itemsize(entries_of(problem, first))
         chunks = list(dict.fromkeys(
             _chunk(total, max(room // row, least)) for room in
             (facts.memory_bytes // 8, 256 << 20, facts.l2_bytes, facts.l2_bytes // 4, 4 << 20, 0)
         ))  # fmt: skip
-        found = [Im2colConfig(columns) for columns in chunks]
-        found += [Im2colConfig(chunks[0], tile=tile) for tile in (1, 2, 3)]
-        return found + [Im2colConfig(chunks[0], name) for name in LADDER if name != "gemm_warp_tiled"]
+        found = [Im2colConfig(columns, first) for columns in chunks]
+        found += [Im2colConfig(chunks[0], first, tile=tile) for tile in (1, 2, 3)]
+        return found + [Im2colConfig(chunks[0], name) for name in LADDER if name != first]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -99,8 +105,9 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
         total, taps, seen = problem.n * problem.p * problem.q, problem.taps, _seen_bytes(problem)
         pixels_near = not (problem.x_layout == "NHWC" and problem.c_per_group >= NEAR_CHANNELS)
-        size = np.dtype(problem.acc_dtype).itemsize
-        expansion = _Expansion(problem, runtime, pixels_near)
+        entries = entries_of(problem, config.gemm)
+        size = itemsize(entries)
+        expansion = _Expansion(problem, runtime, pixels_near, entries)
         widest = min(config.columns, total)
         product = _product(problem, config, runtime, pixels_near)
 
@@ -129,7 +136,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             step for first in range(0, total, config.columns)
             for step in steps(first, min(config.columns, total - first))
         ]  # fmt: skip
-        prepare = WeightPacker(problem, runtime, "CRSK" if pixels_near else "RSCK")
+        prepare = WeightPacker(problem, runtime, "CRSK" if pixels_near else "RSCK", entries)
         nbytes = widest * problem.c * problem.r * problem.s * size + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
 
@@ -177,20 +184,39 @@ def _aligned(workspace: Any) -> int:
 
 
 def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, pixels_near: bool) -> Product:
-    if config.gemm not in LADDER:
-        raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(LADDER)}")
-    step = LADDER[config.gemm](runtime.facts.backend)
-    size = np.dtype(problem.acc_dtype).itemsize
+    if config.gemm not in STEPS:
+        raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(STEPS)}")
+    if config.gemm == GemmMma.name and (reason := why_not_narrow(problem, runtime.facts)) is not None:
+        raise ValueError(f"{config}: {reason}")
+    step = STEPS[config.gemm](runtime.facts.backend)
+    entries = entries_of(problem, config.gemm)
+    size = itemsize(entries)
     choices = step.choices(problem.k_per_group, config.columns, problem.taps, problem.groups, size, runtime.facts)
     if not 0 <= config.tile < len(choices):
         raise ValueError(f"tile={config.tile} of im2col: {config.gemm} has tilings 0 to {len(choices) - 1}")
-    return step.product(choices[config.tile], runtime, False, not pixels_near, problem.acc_dtype, problem)
+    return step.product(choices[config.tile], runtime, False, not pixels_near, entries, problem)
+
+
+def entries_of(problem: Conv2dProblem, gemm: str) -> str:
+    """The type of the matrix's entries: of the sums, or as x and w are."""
+    return problem.x_dtype if gemm == GemmMma.name else problem.acc_dtype
+
+
+def why_not_narrow(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+    """Why gemm_mma cannot multiply numbers as they are; None if it can."""
+    if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
+        types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
+        return Reason(
+            "x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
+            names=", ".join(TYPES), types=types,
+        )  # fmt: skip
+    return device_refusal(facts)
 
 
 class _Expansion:
     """The expansion's kernel for one problem."""
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool) -> None:
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool, entries: str) -> None:
         self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near
         self._per = PER if problem.r * problem.s <= MOST_UNROLLED else 1
         self._struct = with_conv(
@@ -198,7 +224,11 @@ class _Expansion:
         )
         own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_near, PER=self._per)
         source = KernelSource(
-            "algorithms/im2col/im2col.cu", "im2col", (*conv_constants(problem), *own), self._struct, "Expansion"
+            "algorithms/im2col/im2col.cu",
+            "im2col",
+            (*conv_constants(problem, entries), *own),
+            self._struct,
+            "Expansion",
         )
         self.kernel = runtime.compile(source)
 

@@ -9,7 +9,8 @@
 //           run of memory, in each group's part the entries (r, s, c).
 // Grid      PIXELS_NEAR: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
 // Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
-// Any       stride, padding, border, dilation, groups; entries have the type of the sums, less the zero point.
+// Any       stride, padding, border, dilation, groups; entries have the type of the product's factors, math_t, less the zero
+//           point: that of the sums, or of x where tensor cores multiply.
 // Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
 #include "border.cuh"
 #include "columns.cuh"
@@ -19,14 +20,23 @@ static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads"
 
 struct Expansion {
     Conv conv;
-    acc_t *columns;
+    math_t *columns;
     long long first;
     int count;
 };
 
+// What stands at a tap, which may be outside the picture.
+template <class Entry>
+__device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
+    if constexpr (sizeof(Entry) == 2)  // of x's own type
+        return there ? *reinterpret_cast<const Entry *>(pixel) : stored<Entry>::of(conv.outside);
+    else
+        return there ? centred(conv, *pixel) : outside(conv);
+}
+
 // Write the entries of channel c in COUNT neighbouring columns: those of (r, s) go to target[(r * S + s) * step] and on.
 template <int COUNT>
-__device__ inline void expand(const Conv &conv, Column column, int c, acc_t *target, long long step) {
+__device__ inline void expand(const Conv &conv, Column column, int c, math_t *target, long long step) {
     const x_t *rows[COUNT][R];
     int columns[COUNT][S];
 #pragma unroll
@@ -44,12 +54,12 @@ __device__ inline void expand(const Conv &conv, Column column, int c, acc_t *tar
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int s = 0; s < S; s++) {
-            Vector<acc_t, COUNT> entries;
+            Vector<math_t, COUNT> entries;
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 const index_t place = columns[i][s] * static_cast<index_t>(conv.x_strides.w);
                 const bool there = rows[i][r] != nullptr && columns[i][s] >= 0;
-                entries.at[i] = there ? centred(conv, rows[i][r][place]) : outside(conv);
+                entries.at[i] = entry<math_t>(conv, there, there ? rows[i][r] + place : conv.x);
             }
             store_vector(target, entries);
             target += step;
@@ -63,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_consta
         if (i >= args.count) return;
         const Column column = column_of(conv, static_cast<index_t>(args.first + i));
         for (int c = blockIdx.y; c < C; c += gridDim.y) {
-            acc_t *target = args.columns + (static_cast<long long>(c) * R * S * args.count + i);
+            math_t *target = args.columns + (static_cast<long long>(c) * R * S * args.count + i);
             if (args.count % PER == 0) {
                 expand<PER>(conv, column, c, target, args.count);
                 continue;
@@ -77,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_consta
         if (place >= args.count) return;
         const int c = i % C, group = c / C_GROUP;
         const Column column = column_of(conv, static_cast<index_t>(args.first + place));
-        acc_t *run = args.columns + place * (static_cast<long long>(C) * R * S);
+        math_t *run = args.columns + place * (static_cast<long long>(C) * R * S);
         expand<1>(conv, column, c, run + (group * C_GROUP * R * S + c % C_GROUP), C_GROUP);
     }
 }

@@ -7,10 +7,12 @@
 // Copies    a thread has one piece of several lines: of so many pixels, and of so many filters. From step to step it goes
 //           on by BLOCK_K channels, and on to the next tap, without a division. Where a window begins, and which of its
 //           rows and columns are inside the picture (a bit each), it works out once.
-// Pixels    pieces of 8 channels by cp.async, where channels lie side by side at multiples of 16 bytes; else number by
-//           number. What stands outside is a zero of the copy, or the border's value.
-// Filters   packed (K, R, S, PITCH): every piece is aligned.
-// Finish    sums go through the epilogue where they are; in NHWC eight neighbouring outputs are stored as one, or two.
+// Pixels    pieces of 8 channels by cp.async, where channels are neighbours at multiples of 16 bytes (WHOLE_PIECES): in
+//           NHWC, or in the rows that pixel_rows.cu writes of any other x. Else number by number. What stands outside is
+//           a zero of the copy, or the border's value.
+// Filters   packed (K, R, S, PITCH), with zeros behind a tap's channels: every piece is aligned.
+// Finish    sums go through the epilogue where they are. Eight neighbouring outputs of 16 bits are stored as one, or two:
+//           filters of a pixel (NHWC, FILTERS_NEAR), or pixels of a filter (NCHW).
 // Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     as of gemm_mma; with few channels, gathering.
@@ -25,9 +27,10 @@ constexpr int SHARE_STEPS = (STEPS + SPLIT_K - 1) / SPLIT_K;  // of those that s
 
 struct ImplicitMma {
     Conv conv;
-    int vectors;   // whether PIECE channels, counted from a multiple of PIECE of the group's, are aligned to 16 bytes
-    int together;  // so many neighbouring outputs of a pixel may be stored as one: 1, 2 or 8
+    int together;  // so many neighbouring outputs may be stored as one: 1, 2 or, where a warp has 32 filters, 8
 };
+
+static_assert(!WHOLE_PIECES || C_GROUP == PITCH, "the last piece of a tap is whole");
 
 // Whether bits tell what of a window is inside the picture; else each tap looks at where it is.
 constexpr bool BY_BITS = BORDER == ZEROS && R <= 15 && S <= 16;
@@ -87,8 +90,7 @@ __device__ inline void put_piece(math_t *to, int left, Number number) {
     store_vector(to, numbers);
 }
 
-// Where bits do not tell, or a piece is not 8 channels of a pixel, aligned to 16 bytes (WHOLE).
-template <bool WHOLE>
+// Where bits do not tell, or a piece is not 8 channels of a pixel, aligned to 16 bytes.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const Along &at) {
     int h = at.r * DILATION_H, w = at.s * DILATION_W;
     bool there = at.r < R;
@@ -102,15 +104,10 @@ __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &wi
     const int left = at.r < R ? C_GROUP - at.c : 0;  // channels of the tap from here on
     if (BORDER == CONSTANT && left > 0 && !there)
         put_piece(to, left, [&](int) { return stored<math_t>::of(conv.outside); });
-    else if (WHOLE || !there)
+    else if (WHOLE_PIECES || !there)
         copy_kept16(to, from, there);
     else
         put_piece(to, left, [&](int j) { return from[j * static_cast<index_t>(conv.x_strides.c)]; });
-}
-
-__device__ __forceinline__ void copy_filter(math_t *to, const math_t *filter, bool there, const Along &at) {
-    if (C_GROUP == PITCH || !there || at.c + PIECE <= C_GROUP) copy_async16(to, filter, there);
-    else put_piece(to, C_GROUP - at.c, [&](int j) { return filter[j]; });
 }
 
 struct Tiles {
@@ -145,7 +142,6 @@ struct Loader {
                   (first_step * BLOCK_K + piece * PIECE);
     }
 
-    template <bool WHOLE>
     __device__ __forceinline__ void ask(Tiles &tiles) {
         const Conv &conv = args.conv;
         const unsigned needed = 1u << along.r | 0x10000u << along.s;
@@ -154,73 +150,131 @@ struct Loader {
         for (int i = 0; i < PIXELS; i++) {
             if (BLOCK_M % LINES && line + i * LINES >= BLOCK_M) break;
             math_t *to = tiles.a.piece(line + i * LINES, piece);
-            if constexpr (WHOLE && BY_BITS)
+            if constexpr (WHOLE_PIECES && BY_BITS)
                 copy_kept16(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
             else
-                copy_pixel<WHOLE>(to, conv, windows[i], along);
+                copy_pixel(to, conv, windows[i], along);
         }
 #pragma unroll
         for (int i = 0; i < FILTERS; i++) {
             if (BLOCK_N % LINES && line + i * LINES >= BLOCK_N) break;
             const bool there = (K_GROUP % BLOCK_N == 0 || i * LINES < left) && along.r < R;
-            copy_filter(tiles.b.piece(line + i * LINES, piece), filters + i * static_cast<long long>(LINES * TAPS * PITCH),
-                        there, along);
+            copy_async16(tiles.b.piece(line + i * LINES, piece),
+                         filters + i * static_cast<long long>(LINES * TAPS * PITCH), there);
         }
         filters += BLOCK_K;
         along.next();
     }
 };
 
-// Finish. A lane has two neighbouring filters of pixels g and g + 8 of each product. Where eight outputs of a pixel may be
-// stored as one, four lanes hand each other what they have of four products.
+// Finish. Where a pixel's results of a group are stored, from its first filter on; outside, those of no pixel.
+struct Results {
+    bool inside;
+    Column at;
+    out_t *first;
+};
+
+__device__ inline Results results_of(const Conv &conv, int group, int share, index_t m) {
+    const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
+    const bool inside = m < pixels;
+    const Column at = column_of(conv, inside ? m : 0);
+    const index_t first = place(conv.out_strides, at.n, group * K_GROUP, at.p, at.q);
+    return {inside, at, conv.out + (share * pixels * K + first)};
+}
+
+// Store a pixel's results: where eight filters may be stored as one, four lanes hand each other what they have of four
+// products. pair_of(j) are the lane's two neighbouring filters of product j.
+template <class Out, class PairOf>
+__device__ __forceinline__ void store_filters(const ImplicitMma &args, const Results &to, int n0,
+                                              const PairOf &pair_of) {
+    const int t = threadIdx.x % 4;
+    const index_t step = args.conv.out_strides.c;
+    if constexpr (FILTERS_NEAR && sizeof(Out) == 2 && COLUMNS % 4 == 0) {
+        if (args.together == PIECE) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j += 4) {
+                Vector<Out, PIECE> eight;
+#pragma unroll
+                for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
+                turn_lanes(eight.word.bits);
+                const int n = n0 + 8 * (j + t);
+                if (to.inside && n < K_GROUP) store_vector(to.first + n, eight);
+            }
+            return;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        const int n = n0 + 8 * j + 2 * t;
+        if (!to.inside || n >= K_GROUP) continue;
+        const Vector<Out, 2> pair = pair_of(j);
+        if (FILTERS_NEAR && args.together > 1) {
+            store_vector(to.first + n, pair);
+            continue;
+        }
+        to.first[n * step] = pair.at[0];
+        if (n + 1 < K_GROUP) to.first[(n + 1) * step] = pair.at[1];
+    }
+}
+
+// Store two or eight pixels of a filter as one, `to` being the first. Lanes turn the 8 pixels x 8 filters of a product:
+// then each has two pixels of filter g. To have eight, four lanes hand each other what they have of four products.
+template <class Out, class PairOf>
+__device__ __forceinline__ void store_pixels(const ImplicitMma &args, const Results &to, int n0,
+                                             const PairOf &pair_of) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const index_t step = args.conv.out_strides.c;
+    if constexpr (COLUMNS % 4 == 0) {
+        if (args.together == PIECE) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j += 4) {
+                Vector<Out, PIECE> eight;
+#pragma unroll
+                for (int v = 0; v < 4; v++) eight.word.bits[v] = turn_matrix(pair_of(j + v).word.bits);
+                turn_lanes(eight.word.bits);
+                const int n = n0 + 8 * (j + t) + g;
+                if (to.inside && n < K_GROUP) store_vector(to.first + n * step, eight);
+            }
+            return;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        Vector<Out, 2> two;
+        two.word.bits = turn_matrix(pair_of(j).word.bits);
+        const int n = n0 + 8 * j + g;
+        if (to.inside && n < K_GROUP) store_vector(to.first + n * step, two);
+    }
+}
+
+// A lane has two neighbouring filters of pixels g and g + 8 of each product.
 template <class Out>
 __device__ inline void finish_sums(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                    const WarpSums &sums) {
-    constexpr bool BY_EIGHT = sizeof(Out) == 2 && COLUMNS % 4 == 0;
     const Conv &conv = args.conv;
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first_k = group * K_GROUP;
-    const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q, step = conv.out_strides.c;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, first_k = group * K_GROUP;
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; i++) {
-        const index_t m = m0 + 8 * i + g;
-        const bool inside = m < pixels;
-        const Column at = column_of(conv, inside ? m : 0);
-        Out *const to = conv.out + (share * pixels * K + place(conv.out_strides, at.n, first_k, at.p, at.q));
+        const index_t m = m0 + 8 * i;
+        const Results own = results_of(conv, group, share, m + g);
         const auto pair_of = [&](int j) {
             const int n = n0 + 8 * j + 2 * t;
-            const float *own = sums[i / 2][j] + i % 2 * 2;
+            const float *sum = sums[i / 2][j] + i % 2 * 2;
+            const auto result = [&](int k, float of) { return finished(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
             pair.word = {};
-            if (inside && n < K_GROUP) pair.at[0] = finished(conv, at.n, first_k + n, at.p, at.q, own[0]);
-            if (inside && n + 1 < K_GROUP) pair.at[1] = finished(conv, at.n, first_k + n + 1, at.p, at.q, own[1]);
+            if (own.inside && n < K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
+            if (own.inside && n + 1 < K_GROUP) pair.at[1] = result(first_k + n + 1, sum[1]);
             return pair;
         };
-        if constexpr (BY_EIGHT) {
-            if (args.together == PIECE) {
-#pragma unroll
-                for (int j = 0; j < COLUMNS; j += 4) {
-                    Vector<Out, PIECE> eight;
-#pragma unroll
-                    for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
-                    turn_words(eight.word.bits);
-                    const int n = n0 + 8 * (j + t);
-                    if (inside && n < K_GROUP) store_vector(to + n, eight);
-                }
-                continue;
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            const int n = n0 + 8 * j + 2 * t;
-            if (!inside || n >= K_GROUP) continue;
-            const Vector<Out, 2> pair = pair_of(j);
+        if constexpr (!FILTERS_NEAR && sizeof(Out) == 2) {
             if (args.together > 1) {
-                store_vector(to + n, pair);
+                const index_t first = m + (args.together == PIECE ? 0 : 2 * t);
+                store_pixels<Out>(args, results_of(conv, group, share, first), n0, pair_of);
                 continue;
             }
-            to[n * step] = pair.at[0];
-            if (n + 1 < K_GROUP) to[(n + 1) * step] = pair.at[1];
         }
+        store_filters<Out>(args, own, n0, pair_of);
     }
 }
 
@@ -237,9 +291,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_mma(const __
     wait_for_earlier();
     Loader load(args, group, tile_m, tile_n, first);
     WarpSums sums = {};
-    if (C_GROUP == PITCH && args.vectors)
-        multiply_steps<true, true>(sums, stages, steps, m0, n0, [&](int, Tiles &to) { load.ask<true>(to); });
-    else
-        multiply_steps<true, true>(sums, stages, steps, m0, n0, [&](int, Tiles &to) { load.ask<false>(to); });
+    multiply_steps<true, true>(sums, stages, steps, m0, n0, [&](int, Tiles &to) { load.ask(to); });
     finish_sums<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
 }

@@ -1,17 +1,21 @@
-"""Host side of mma.cu: implicit GEMM of 16-bit types on the tensor cores of any GPU since Ampere."""
+"""Host side of mma.cu: implicit GEMM on the tensor cores of any GPU since Ampere, of 16-bit types and TF32."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.mma import PRODUCTS, TILES, TYPES, GemmMmaConfig, device_refusal, tiling
+from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
+from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
+from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
 from convforge.algorithms.include.channels_near import ChannelsNear
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
@@ -24,8 +28,12 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Channels that are copied at once; with fewer channels or filters of a group "auto" takes another method.
-PIECE, FEWEST = 8, 16
+# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" takes others.
+PIECE_BYTES, FEWEST = 16, 16
+# Lanes store eight outputs as one in warps of a multiple of so many filters: four lanes hand each other two of each.
+EIGHT, EXCHANGED = 8, 32
+# Sums of a warp on floats, at most: what rounds them takes registers.
+MOST_OF_FLOATS = 64 * 32
 # A block that shares its steps out has at least so many left; so many share a tile at most.
 FEWEST_STEPS, MOST_SHARES = 4, 16
 
@@ -38,16 +46,22 @@ class ImplicitMmaConfig(GemmMmaConfig):
     ----------
     split_k : int
         Blocks that share the steps of a tile; a last kernel adds up their sums.
+    turned : bool
+        Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
+        any layout, border, number of channels and alignment.
     """
 
     split_k: int = 1
+    turned: bool = False
 
 
 class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     """Out (NPQ x K) = columns (NPQ x RSC) times filters, on tensor cores; the columns are gathered by cp.async.
 
-    It takes any stride, border, dilation, groups, layout and number of channels. Channels that do not lie side by side
-    at multiples of 16 bytes (NCHW, or C no multiple of 8) are brought one by one, which takes longer.
+    It takes any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
+    neighbours at multiples of 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
+    channels one by one, which takes longer except in tiny layers. A plan that copies whole pieces hands arrays that are
+    not aligned to a plan that first writes x, which is compiled when it is first needed.
 
     Notes
     -----
@@ -60,14 +74,19 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     cost = MethodCost(1.0, 0.8, 8192, 2)
     look = Mark("teal", "circle")
 
+    kernel: ClassVar[str] = "implicit_gemm_mma"
+    names: ClassVar[tuple[str, ...]] = ()  # macros that give it this name
+    types: ClassVar[tuple[str, ...]] = TYPES
+    products: ClassVar[float] = PRODUCTS  # in the time of one multiply-add of float32
+
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`."""
-        return Work(problem.flops / PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / self.products, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
         few = min(problem.c_per_group, problem.k_per_group) < FEWEST
-        if few or problem.x_dtype not in TYPES or why_one_by_one(problem):
+        if few or problem.x_dtype not in self.types:
             return None
         return Preference(
             Rank.TENSOR_CORES_OF_WARPS, "16 bits and many channels: tensor cores, whose factors warps hold"
@@ -76,35 +95,39 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
         types = {problem.x_dtype, problem.w_dtype}
-        if len(types) != 1 or problem.x_dtype not in TYPES or problem.out_dtype not in (*types, "float32"):
+        if len(types) != 1 or problem.x_dtype not in self.types or problem.out_dtype not in (*types, "float32"):
             types.add(problem.out_dtype)
             return Reason(
                 "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-                names=", ".join(TYPES), types=", ".join(sorted(types)),
+                names=", ".join(self.types), types=", ".join(sorted(types)),
             )  # fmt: skip
         return device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
-        why = why_one_by_one(problem)
+        why = None if config.turned else why_one_by_one(problem)
         words = (
-            Reason("threads bring channels one by one: {why}", why=why)
-            if why
-            else Reason(
-                "threads ask for {count} channels of a pixel at once, ahead of the products; of an x that is not "
-                "aligned to 16 bytes they bring channels one by one",
-                count=PIECE,
-            )
+            Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem))
+            if why is None
+            else Reason("threads load channels one by one: {why}", why=why)
         )
-        return Way("tensor_cores", "default", words), *ways_of_shares(config.split_k)
+        return Way("tensor_cores", "default", words), *_ways_of_x(problem, config), *ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
-        """See :class:`Algorithm`. Those that waste least of the device first."""
+        """See :class:`Algorithm`. Those that waste least of the device first.
+
+        Where x cannot be copied as it lies, the first kernel's time pays except in tiny layers: those that are turned,
+        and behind them the best of the others.
+        """
         pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
         found: dict[ImplicitMmaConfig, float] = {}
+        size = itemsize(problem.x_dtype)
         for tile in TILES:
-            plain = ImplicitMmaConfig(*tile)
-            shape = tiling(plain)
+            narrow = ImplicitMmaConfig(*tile)
+            if size > TYPE_BYTES and narrow.warp_m * narrow.warp_n > MOST_OF_FLOATS:
+                continue
+            plain = replace(narrow, block_k=narrow.block_k * TYPE_BYTES // size)
+            shape = tiling(plain, size)
             if shape.shared_bytes > facts.block_shared_bytes:
                 continue
             time = modelled_time(shape, pixels, k, groups, facts)
@@ -115,67 +138,155 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             if shares > 1:
                 shares = -(-steps // -(-steps // shares))  # each has some
                 found[replace(plain, split_k=shares)] = time / shares
-        return sorted(found, key=found.__getitem__)
+        ordered = sorted(found, key=found.__getitem__)
+        if not _is_worth_turning(problem):
+            return ordered
+        return [*(replace(config, turned=True) for config in ordered), ordered[0]]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
-        shape, steps = tiling(config), steps_of(problem, config.block_k)
+        shape, steps = tiling(config, itemsize(problem.x_dtype)), steps_of(problem, config.block_k)
         if not 1 <= config.split_k <= steps or -(-steps // -(-steps // config.split_k)) != config.split_k:
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
+        # What the kernel sees: rows in a workspace have what stands outside within; shares of steps leave sums.
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        shares = SumShares(problem, config.split_k, 0, runtime) if config.split_k > 1 else None
-        struct = with_conv("ImplicitMma", own, vectors=ctypes.c_int, together=ctypes.c_int)
-        numbers = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, **dict(shape.constants)}
-        lines = (*conv_constants(own, problem.x_dtype), *constants(**numbers, SPLIT_K=config.split_k))
+        seen = rows_problem(own, _whole_group(problem)) if config.turned else own
+        rows = PixelRows(problem, seen, runtime) if config.turned else None
+        nbytes = 0 if rows is None else rows.nbytes
+        shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
+        whole = why_one_by_one(seen) is None
+        struct = with_conv("ImplicitMma", own, together=ctypes.c_int)
+        prelude = constants(
+            BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
+            WHOLE_PIECES=whole, FILTERS_NEAR=own.out_layout == "NHWC",
+        )  # fmt: skip
+        lines = (*conv_constants(seen, problem.x_dtype), *prelude, *self.names)
         kernel = runtime.compile(
-            KernelSource("algorithms/implicit_gemm/mma.cu", "implicit_gemm_mma", lines, struct, "ImplicitMma")
+            KernelSource("algorithms/implicit_gemm/mma.cu", self.kernel, lines, struct, "ImplicitMma")
         )
         pixels = problem.n * problem.p * problem.q
         tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
-        info = LaunchInfo("implicit_gemm_mma", (tiles,), shape.threads, shape.shared_bytes, early=True)
+        info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
 
         def arguments(buffers: Buffers) -> Any:
+            if rows is not None:
+                buffers = {**buffers, **rows.arrays(buffers)}
             if shares is not None:
                 buffers = {**buffers, "out": shares.array(buffers)}
             args = struct()
-            fill(args.conv, own, buffers)
-            args.vectors, args.together = _whole_pieces(problem, args.conv), _together(own, args.conv)
+            fill(args.conv, seen, buffers)
+            if whole and not _is_in_pieces(seen, args.conv):
+                return None
+            args.together = _together(own, args.conv, config.warp_n)
             return args
 
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
-        behind = [] if shares is None else [shares.launch]
+        turned = replace(config, turned=True)
+        otherwise = cache(lambda: self.plan(problem, turned, runtime)) if whole and not config.turned else None
+        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        before, behind = [] if rows is None else [rows.launch], [] if shares is None else [shares.launch]
         return Plan(
-            self, problem, config, runtime, steps=[launch, *behind],
-            prepare=ChannelsNear(problem, runtime, whole=PIECE), workspace_bytes=0 if shares is None else shares.nbytes,
+            self, problem, config, runtime, steps=[*before, launch, *behind],
+            prepare=ChannelsNear(problem, runtime, whole=piece_of(problem)),
+            workspace_bytes=nbytes + (0 if shares is None else shares.nbytes),
         )  # fmt: skip
+
+
+class ImplicitGemmTf32Mma(ImplicitGemmMma):
+    """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
+
+    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    """
+
+    name = kernel = "implicit_gemm_tf32_mma"
+    names = ("#define implicit_gemm_mma implicit_gemm_tf32_mma",)
+    summary = "implicit GEMM of float32, rounded to TF32, on tensor cores, whose pixels threads ask for ahead; sm_80"
+    since = "implicit_gemm_mma"
+    precision = "tf32"
+    look = Mark("indigo", "cross")
+    types = ("float32",)
+    products = PRODUCTS / 2
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if super().preference_for(problem, facts) is None:
+            return None
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, "many channels, and TF32 is allowed: tensor cores")
+
+
+def piece_of(problem: Conv2dProblem) -> int:
+    """Channels that are copied at once."""
+    return PIECE_BYTES // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int) -> int:
     """Steps of so many channels that a tile takes: each tap's channels in whole pieces."""
-    return -(-problem.r * problem.s * -(-problem.c_per_group // PIECE) * PIECE // channels)
+    return -(-problem.r * problem.s * _whole_group(problem) // channels)
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
     """Why channels cannot be copied in pieces of 16 bytes, however the arrays are aligned; None if they can."""
     if problem.x_layout != "NHWC":
         return Reason("x is in {layout}", layout=problem.x_layout)
-    if problem.c % PIECE or problem.c_per_group % PIECE:
-        return Reason("a group has {count} channels, no multiple of {piece}", count=problem.c_per_group, piece=PIECE)
+    if problem.c_per_group % (piece := piece_of(problem)):
+        return Reason("a group has {count} channels, no multiple of {piece}", count=problem.c_per_group, piece=piece)
     return None
 
 
-def _whole_pieces(problem: Conv2dProblem, conv: Any) -> bool:
+def why_turned(problem: Conv2dProblem) -> Reason | None:
+    """Why x is first written as rows of channels: each reason why it cannot be copied as it lies; None for none."""
+    reasons = [] if (why := why_one_by_one(problem)) is None else [why]
+    if problem.padding_mode != "zeros" and any(problem.padding):
+        reasons.append(Reason("the border is {border}, and a copy fills in zeros", border=problem.padding_mode))
+    return Reason.joined(reasons)
+
+
+def _is_worth_turning(problem: Conv2dProblem) -> bool:
+    """Tell whether rows of channels help: not where most of a row would be zeros, those that make a group whole."""
+    return why_turned(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
+
+
+def _whole_group(problem: Conv2dProblem) -> int:
+    """Channels of a group in whole pieces."""
+    piece = piece_of(problem)
+    return -(-problem.c_per_group // piece) * piece
+
+
+def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
+    """The way of x where a kernel first writes it as rows: in every call, or for arrays that are not aligned."""
+    if config.turned:
+        why = why_turned(problem) or Reason("the config asks for it ({field})", field="turned")
+        words = Reason(
+            "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes: {why}",
+            bytes=PIECE_BYTES, why=why,
+        )  # fmt: skip
+        return (Way("pixel_rows", "default", words),)
+    if why_one_by_one(problem):
+        return ()
+    words = Reason(
+        "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, x is "
+        "first written to a workspace as rows of channels: by another plan, which is compiled when it is first needed",
+        bytes=PIECE_BYTES,
+    )  # fmt: skip
+    return (Way("pixel_rows", "arrays", words),)
+
+
+def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
     """Tell whether the address of each piece of 8 channels is a multiple of 16 bytes."""
     sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
-    aligned = is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, PIECE, itemsize(problem.x_dtype))
-    return aligned and (problem.groups == 1 or problem.c_per_group % PIECE == 0)
+    return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
-def _together(problem: Conv2dProblem, conv: Any) -> int:
-    """How many neighbouring outputs of a pixel a thread may store by one instruction."""
-    sizes, size = {"n": problem.n, "h": problem.p, "w": problem.q}, itemsize(problem.out_dtype)
-    for count in (PIECE, 2):
-        if count * size <= 16 and problem.k_per_group % count == 0 \
-                and is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, count, size):  # fmt: skip
-            return count
+def _together(problem: Conv2dProblem, conv: Any, filters: int) -> int:
+    """How many neighbouring outputs a thread may store by one instruction, in a warp of so many filters.
+
+    They are filters of a pixel in NHWC, else pixels of a filter, whose plane then has no gaps.
+    """
+    size, near_filters = itemsize(problem.out_dtype), problem.out_layout == "NHWC"
+    if near_filters:
+        count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
+    else:
+        count, sizes, run = problem.p * problem.q, {"n": problem.n, "c": problem.k}, {"w": 1, "h": problem.q}
+    for many, may in ((EIGHT, size == 2 and filters % EXCHANGED == 0), (2, size == 2 or near_filters)):
+        if may and count % many == 0 and is_aligned(conv.out, conv.out_strides, sizes, run, many, size):
+            return many
     return 1

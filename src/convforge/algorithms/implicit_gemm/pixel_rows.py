@@ -122,20 +122,26 @@ class PixelRows(Squares):
 
 
 class SplitPixels(Squares):
-    """The step that writes float32 pixels as rows of halves, all high ones before all low ones, and their scales."""
+    """The step that writes float32 pixels as rows of halves, all high ones before all low ones, and their scales.
+
+    Attributes
+    ----------
+    pitch, slices : int
+        Halves, and scales, of a pixel.
+    """
 
     kernel, struct = "split_pixels", "SplitPixels"
 
     def _numbers(self, problem: Conv2dProblem, channels: int) -> dict[str, Any]:
-        self._channels, self._slices = -(-channels // 8) * 8, -(-channels // (4 * SIDE)) * 4
+        self.pitch, self.slices = -(-channels // 8) * 8, -(-channels // (4 * SIDE)) * 4
         pixels = problem.n * self._height * self._width
-        self.nbytes = begins(2 * 2 * pixels * self._channels) + 4 * pixels * self._slices + BEGINS - 1
-        return {"PITCH": self._channels, "SLICES": self._slices}
+        self.nbytes = begins(2 * 2 * pixels * self.pitch) + 4 * pixels * self.slices + BEGINS - 1
+        return {"PITCH": self.pitch, "SLICES": self.slices}
 
     def _places(self, workspace: int) -> dict[str, Rows]:
-        halves = self._dense(begins(workspace), 2 * self._n, self._channels, 2)
+        halves = self._dense(begins(workspace), 2 * self._n, self.pitch, 2)
         behind = halves.address + 2 * self._n * halves.strides[0]
-        return {"halves": halves, "downs": self._dense(begins(behind), self._n, self._slices, 4)}
+        return {"halves": halves, "downs": self._dense(begins(behind), self._n, self.slices, 4)}
 
     def arrays(self, buffers: Buffers) -> Mapping[str, Rows]:
         """See :class:`Squares`."""

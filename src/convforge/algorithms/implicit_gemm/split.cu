@@ -21,8 +21,8 @@
 // Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu makes such
 //           pixels of others.
 // Limit     tensor cores, which have three products to do; where filters are few, shared memory.
-#include "border.cuh"
 #include "split.cuh"
+#include "split_plain.cuh"
 #include "wgmma_tiles.cuh"
 
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
@@ -208,23 +208,9 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
 
 // Finish.
 __device__ inline float plainly(const Split &args, const Place &at, int k, const Output &out) {
-    const Conv &conv = args.conv;
-    const Strides &of_w = args.w_strides;
     const int first = at.share * SHARE_CHANNELS;  // of the filter's channels
     const int channels = SPLIT_K == 1 ? FILTER_CHANNELS : min(FILTER_CHANNELS - first, SHARE_CHANNELS);
-    float sum = 0;
-#pragma unroll 1
-    for (int tap = 0; tap < TAPS; tap++) {
-        const int h = inside(out.p * STRIDE_H - conv.top + tap / S * DILATION_H, conv.H);
-        const int w = inside(out.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
-        const bool there = h >= 0 && w >= 0;
-        const float *x = conv.x + (there ? place(conv.x_strides, out.n, at.c, h, w) : 0);
-        const float *weights = conv.w + k * of_w.n + first * of_w.c + tap / S * of_w.h + tap % S * of_w.w;
-        const index_t step = conv.x_strides.c;
-#pragma unroll 4
-        for (int c = 0; c < channels; c++) sum = fmaf(there ? x[c * step] : conv.outside, weights[c * of_w.c], sum);
-    }
-    return sum;
+    return plain_sum(args.conv, args.w_strides, {out.n, out.p, out.q}, k, at.c, first, channels);
 }
 
 // What a tile's sums are multiplied by for filter k; 0 where its outputs are computed from floats.

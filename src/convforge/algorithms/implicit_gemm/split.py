@@ -97,15 +97,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         """See :class:`OnTensorCores`."""
-        types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
-        if types != {"float32"}:
-            return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
-        if problem.taps < FEWEST_PRODUCTS:
-            return Reason(
-                "an output of fewer than {fewest} products is more exact in float32; these have {count}",
-                fewest=FEWEST_PRODUCTS, count=problem.taps,
-            )  # fmt: skip
-        return group_refusal(problem)
+        return problem_refusal(problem)
 
     def config_refusal(self, problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
         """See :class:`OnTensorCores`."""
@@ -123,57 +115,13 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
     def ways(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
-        limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
-        products = Reason(
-            "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
-            "product; pixels and filters are first multiplied by scales, which are powers of two",
-            count=PRODUCTS,
-        )
-        tiles = Reason(
-            "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
-            "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
-            "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
-            "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
-            "many tiles were computed so",
-            channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
-        )  # fmt: skip
-        if config.split_first:
-            tiles = Reason(
-                "if {channels} channels of a pixel of x hold Inf or NaN, or a value of 2^{above} or more, or more than "
-                "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
-                "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
-                "zeros do not count. {note} says in how many parts of tiles",
-                channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
-            )  # fmt: skip
-        filters = Reason(
-            "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
-            "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
-            "are computed by multiply-adds of float32, in the same launch. {note} says how many filters were",
-            **limits, note="Filter.note",
-        )  # fmt: skip
-        if problem.r * problem.s == 1:
-            filters = Reason(
-                "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or more than a quarter of "
-                "its values are below 2^{ratio} of the largest, or one channel is so in each of {count} neighbouring "
-                "filters, its outputs are computed by multiply-adds of float32, in the same launch; zeros do not "
-                "count. {note} says how many filters were",
-                count=NEIGHBOURS, **limits, note="Filter.note",
-            )  # fmt: skip
-        return (
-            Way("tensor_cores", "default", products),
-            Way("plain_pixels" if config.split_first else "plain_tiles", "values", tiles),
-            Way("plain_filters", "values", filters), *self._ways_of_x(problem, config), *ways_of_shares(config.split_k),
-        )  # fmt: skip
+        products = ways_of_split(problem, config.split_first)
+        return *products, *self._ways_of_x(problem, config), *ways_of_shares(config.split_k)
 
     def _ways_of_x(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
-        if not config.split_first:
-            return *ways_of_x(problem, config, self.of_group(problem)), *ways_of_arrays(config, False)
-        words = Reason(
-            "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
-            "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
-            channels=ROW_CHANNELS,
-        )  # fmt: skip
-        return (Way("split_pixels", "default", words),)
+        if config.split_first:
+            return ()
+        return *ways_of_x(problem, config, self.of_group(problem)), *ways_of_arrays(config, False)
 
     def any_way(self, config: SplitConfig) -> SplitConfig:
         """See :class:`OnTensorCores`."""
@@ -250,6 +198,74 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         filters = buffers["w"].tensors
         args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
         args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
+
+
+def problem_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Why a layer cannot be computed by products of halves, or not well; None if it can."""
+    types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
+    if types != {"float32"}:
+        return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
+    if problem.taps < FEWEST_PRODUCTS:
+        return Reason(
+            "an output of fewer than {fewest} products is more exact in float32; these have {count}",
+            fewest=FEWEST_PRODUCTS, count=problem.taps,
+        )  # fmt: skip
+    return group_refusal(problem)
+
+
+def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
+    """Give the ways of products of halves, with pixels split beforehand or in tiles."""
+    limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
+    products = Reason(
+        "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
+        "product; pixels and filters are first multiplied by scales, which are powers of two",
+        count=PRODUCTS,
+    )
+    tiles = Reason(
+        "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
+        "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
+        "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
+        "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
+        "many tiles were computed so",
+        channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+    )  # fmt: skip
+    if split_first:
+        tiles = Reason(
+            "if {channels} channels of a pixel of x hold Inf or NaN, or a value of 2^{above} or more, or more than "
+            "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
+            "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
+            "zeros do not count. {note} says in how many parts of tiles",
+            channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+        )  # fmt: skip
+    filters = Reason(
+        "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
+        "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
+        "are computed by multiply-adds of float32, in the same launch. {note} says how many filters were",
+        **limits, note="Filter.note",
+    )  # fmt: skip
+    if problem.r * problem.s == 1:
+        filters = Reason(
+            "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or more than a quarter of "
+            "its values are below 2^{ratio} of the largest, or one channel is so in each of {count} neighbouring "
+            "filters, its outputs are computed by multiply-adds of float32, in the same launch; zeros do not "
+            "count. {note} says how many filters were",
+            count=NEIGHBOURS, **limits, note="Filter.note",
+        )  # fmt: skip
+    return (
+        Way("tensor_cores", "default", products),
+        Way("plain_pixels" if split_first else "plain_tiles", "values", tiles),
+        Way("plain_filters", "values", filters), *((_split_way(),) if split_first else ()),
+    )  # fmt: skip
+
+
+def _split_way() -> Way:
+    """The way of pixels that another kernel splits."""
+    words = Reason(
+        "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
+        "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
+        channels=ROW_CHANNELS,
+    )  # fmt: skip
+    return Way("split_pixels", "default", words)
 
 
 class _SplitFilters(ctypes.Structure):

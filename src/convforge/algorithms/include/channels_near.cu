@@ -2,6 +2,7 @@
 // mathematical sense. Numbers of NUMBER_BYTES are moved as they are.
 //
 // Threads   blockDim.x channels by blockDim.y taps a block, which moves a part of one filter: `channels` of them.
+// Out       (K, R, S, pitch): what follows a tap's channels is zero.
 // Shared    the part, where w has a channel's taps side by side (`dense`): it comes as one run of memory, 16 bytes a
 //           thread where `vectors` says that both ends allow it. Of any other w each thread reads what it writes.
 // Limit     memory: both sides are whole lines.
@@ -25,6 +26,7 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
     const int threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
     const int k = blockIdx.x / args.parts, c0 = blockIdx.x % args.parts * args.channels, taps = args.R * args.S;
     const int count = min(args.channels, args.C - c0);
+    const int room = min(args.channels, static_cast<int>(args.pitch) - c0);
     const Number *from = args.w + k * args.strides[0] + c0 * args.strides[1];
     wait_for_earlier();
     if (args.dense) {
@@ -40,11 +42,11 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
     for (int tap = threadIdx.y; tap < taps; tap += blockDim.y, to += blockDim.y * args.pitch) {
         const int seen = args.flip ? taps - 1 - tap : tap;
         if (args.dense) {
-            for (int c = threadIdx.x; c < count; c += blockDim.x) to[c] = part[c * taps + seen];
+            for (int c = threadIdx.x; c < room; c += blockDim.x) to[c] = c < count ? part[c * taps + seen] : Number{};
         } else {
             const int row = seen / args.S;
             const Number *at = from + row * args.strides[2] + (seen - row * args.S) * args.strides[3];
-            for (int c = threadIdx.x; c < count; c += blockDim.x) to[c] = at[c * args.strides[1]];
+            for (int c = threadIdx.x; c < room; c += blockDim.x) to[c] = c < count ? at[c * args.strides[1]] : Number{};
         }
     }
 }

@@ -34,7 +34,7 @@ class ChannelsNear(Preparation):
     Parameters
     ----------
     whole : int
-        A tap's channels begin at multiples of so many elements; what lies between is left as it is.
+        A tap's channels begin at multiples of so many elements, 8 at most; zeros follow the channels.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:

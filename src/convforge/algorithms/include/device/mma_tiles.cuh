@@ -1,4 +1,5 @@
-// Tiles of 16-bit matrices in shared memory, from which the lanes of a warp read what the tensor cores multiply (mma.cuh).
+// Tiles of matrices in shared memory, from which the lanes of a warp read what the tensor cores multiply: numbers of 16 bits
+// (mma.cuh), or floats, which become TF32.
 //
 // A tile keeps the order that its operand has in memory: lines of numbers that are neighbours there. DEEP, neighbours lie
 // along K, and a line is a row of A or a column of B; else a line is all that the tile has of one k. Lines are cut into
@@ -12,23 +13,35 @@
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
 // multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
-// turn_words(words);                       lane t of four neighbours gets word t of each
 // load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
-//                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g
+//                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
+//                                          bits may be one float; then nothing is turned, and lines lie along K
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
+#include "transpose.cuh"
 
-static_assert(sizeof(math_t) == 2, "fragments are of 16-bit numbers");
-constexpr int PIECE = VECTOR;  // numbers of 16 bytes
+#ifdef FACTORS_ARE_HALVES  // of floats, which are split
+using factor_t = half_t;
+#else
+using factor_t = math_t;
+#endif
+static_assert(sizeof(factor_t) == 2 || sizeof(factor_t) == 4, "factors are of 16 bits, or floats, which become TF32");
+constexpr int PIECE = 16 / sizeof(factor_t);  // numbers of 16 bytes
+constexpr int MMA_DEPTH = 2 * PIECE;          // of K, in a product
+
+// What `multiply_halves` is of: of floats nobody asks.
+template <class T> struct narrow { using type = half_t; };
+template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
+using Narrow = narrow<factor_t>::type;
 
 // From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
 constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each 16 of K
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
-static_assert(BLOCK_K % 32 == 0, "factors for 16 of K are multiplied while those for the next 16 are loaded");
+static_assert(BLOCK_K % (2 * MMA_DEPTH) == 0, "factors of one product are multiplied while the next ones are loaded");
 static_assert(STAGES >= 2, "one tile is used while another is on its way");
 
 // The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
@@ -38,14 +51,14 @@ template <int LINES, int LENGTH>
 struct alignas(128) LineTile {
     static constexpr int PIECES = LENGTH / PIECE;
     static_assert(LENGTH % PIECE == 0 && (PIECES & (PIECES - 1)) == 0 && PIECES >= 2, "pieces change places in powers of 2");
-    math_t numbers[LINES * LENGTH];
+    factor_t numbers[LINES * LENGTH];
     // Lines of 32 or 64 bytes: four or two of them pass all banks once, and the next ones use other pieces.
     __device__ static int at(int line, int piece) {
         const int turn = PIECES >= 8 ? line & 7 : line / (8 / PIECES) & (PIECES - 1);
         return line * LENGTH + (piece ^ turn) * PIECE;
     }
-    __device__ math_t *piece(int line, int piece) { return numbers + at(line, piece); }
-    __device__ const math_t *piece(int line, int piece) const { return numbers + at(line, piece); }
+    __device__ factor_t *piece(int line, int piece) { return numbers + at(line, piece); }
+    __device__ const factor_t *piece(int line, int piece) const { return numbers + at(line, piece); }
 };
 
 // A tile of an operand: SPAN of its rows or columns, BLOCK_K along K.
@@ -85,9 +98,9 @@ struct LineCopies {
     // A piece of which `left` numbers are inside the matrix.
     __device__ void by_number(math_t *to, const math_t *place, int left) const {
         const long long step = DEEP ? from.deep : from.along;
-        Vector<math_t, PIECE> numbers;
+        Vector<math_t, VECTOR> numbers;
 #pragma unroll
-        for (int j = 0; j < PIECE; j++) numbers.at[j] = j < left ? place[j * step] : math_t{};
+        for (int j = 0; j < VECTOR; j++) numbers.at[j] = j < left ? place[j * step] : math_t{};
         store_vector(to, numbers);
     }
 };
@@ -107,6 +120,14 @@ __device__ __forceinline__ void copy_kept16(void *shared, const void *global, bo
                  : "memory");
 }
 
+// mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3] column
+// t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
+__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 template <bool TURNED>
 __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
     const unsigned at = shared_address(row);
@@ -123,6 +144,11 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
 inline void copy_kept16(void *shared, const void *global, bool there, int line = __builtin_LINE(),
                         const char *file = __builtin_FILE()) {
     copy_async16(shared, global, there, line, file);
+}
+
+inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const auto seen = [](unsigned word) { return float_of(word & ~0x1fffu); };
+    multiply_words(sums, a, b, [&](unsigned row, unsigned column) { return seen(row) * seen(column); });
 }
 
 template <bool TURNED>
@@ -156,16 +182,40 @@ __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENG
     else load_matrices<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
-// What a lane holds of its warp's factors for 16 of K.
+// Of floats the tensor cores see the upper 19 bits. Half of the last of those is added, so that numbers are rounded and not
+// cut off; a NaN stays one. Numbers of 16 bits are what they are.
+__device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
+    if constexpr (sizeof(factor_t) == 4)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float number = float_of(words[i]);
+            words[i] = number != number ? words[i] : words[i] + 0x1000u;
+        }
+}
+
+// The product of one instruction: of 16 x 16 by 16 x 8 numbers of 16 bits, or 16 x 8 by 8 x 8 of TF32, whose fragments
+// are of the same words.
+__device__ __forceinline__ void multiply_factors(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    if constexpr (sizeof(factor_t) == 4) multiply_tf32(sums, a, b);
+    else multiply_halves<Narrow>(sums, a, b);
+}
+
+// What a lane holds of its warp's factors for a product.
 struct Factors {
     unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
 
     template <bool DEEP_A, bool DEEP_B, class Tiles>
     __device__ __forceinline__ void load(const Tiles &tiles, int m0, int n0, int k) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) load_rows<DEEP_A>(rows[i], tiles.a, m0 + i * MMA_ROWS, k);
+        for (int i = 0; i < ROWS; i++) {
+            load_rows<DEEP_A>(rows[i], tiles.a, m0 + i * MMA_ROWS, k);
+            round_factors(rows[i]);
+        }
 #pragma unroll
-        for (int j = 0; j < COLUMNS / 2; j++) load_columns<DEEP_B>(columns[j], tiles.b, n0 + j * 16, k);
+        for (int j = 0; j < COLUMNS / 2; j++) {
+            load_columns<DEEP_B>(columns[j], tiles.b, n0 + j * 16, k);
+            round_factors(columns[j]);
+        }
     }
 
     __device__ __forceinline__ void multiply(WarpSums &sums) const {
@@ -174,7 +224,7 @@ struct Factors {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
                 const unsigned pair[2] = {columns[j / 2][j % 2 * 2], columns[j / 2][j % 2 * 2 + 1]};
-                multiply_halves<math_t>(sums[i][j], rows[i], pair);
+                multiply_factors(sums[i][j], rows[i], pair);
             }
     }
 };
@@ -202,31 +252,17 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         Tiles &now = stages[stage];
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += MMA_HALVES) {
-            Factors &next = factors[(k / MMA_HALVES + 1) % 2];
-            if (k + MMA_HALVES < BLOCK_K) {
-                next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_HALVES);
+        for (int k = 0; k < BLOCK_K; k += MMA_DEPTH) {
+            Factors &next = factors[(k / MMA_DEPTH + 1) % 2];
+            if (k + MMA_DEPTH < BLOCK_K) {
+                next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_DEPTH);
             } else {
                 meet();
                 if (step + 1 < steps) next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0);
                 ask_for(step + STAGES, now);
             }
-            factors[k / MMA_HALVES % 2].multiply(sums);
+            factors[k / MMA_DEPTH % 2].multiply(sums);
         }
     }
     copy_async_wait();
-}
-
-// Four neighbouring lanes hand each other words: lane t of them gets word t of each, in their order.
-__device__ __forceinline__ void turn_words(unsigned (&words)[4]) {
-#pragma unroll
-    for (int bit = 1; bit <= 2; bit *= 2) {
-        const bool upper = threadIdx.x & bit;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            unsigned &low = words[bit == 1 ? 2 * i : i], &high = words[bit == 1 ? 2 * i + 1 : i + 2];
-            const unsigned given = __shfl_xor_sync(0xffffffffu, upper ? low : high, bit);
-            (upper ? low : high) = given;
-        }
-    }
 }

@@ -1,0 +1,272 @@
+"""Host side of few_channels.cu: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
+from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
+from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+MOST_CHANNELS = 4
+# Of one product of the tensor cores: outputs, filters, and numbers along K.
+OUTPUTS, FILTERS, DEPTH = 16, 8, 16
+# What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
+PRODUCTS = 7
+# With fewer filters "auto" takes another method: most of a product would be filters that do not exist.
+FEWEST = 8
+MOST_CONFIGS = 10  # that a search tries
+# Threads that an SM shall hold, with up to 64 sums each and with more: that bounds the registers of a thread.
+RESIDENT, MANY_SUMS_RESIDENT = 512, 384
+SIZE = 2  # bytes of a number
+
+
+@dataclass(frozen=True, slots=True)
+class FewChannelsConfig(Config):
+    """Tiles of :class:`ImplicitGemmFewChannels`.
+
+    Attributes
+    ----------
+    tile_h, tile_w : int
+        Rows and columns of outputs that a block computes at once; tile_w is a multiple of 16.
+    block_n : int
+        Filters of a block, a multiple of warp_n.
+    fragments : int
+        Of a warp: runs of 16 outputs of a row.
+    warp_n : int
+        Filters of a warp, a multiple of 16.
+    """
+
+    tile_h: int = 16
+    tile_w: int = 16
+    block_n: int = 64
+    fragments: int = 4
+    warp_n: int = 64
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return self.tile_h * self.tile_w // OUTPUTS // self.fragments * (self.block_n // self.warp_n)
+
+    @property
+    def sums(self) -> int:
+        """Of a lane."""
+        return self.fragments * self.warp_n // 2
+
+
+# The fields of configs. The last two leave most room for large filters and wide dilation.
+TILES = (
+    (16, 16, 64, 4, 64), (8, 16, 64, 2, 64), (8, 16, 96, 4, 32), (8, 16, 128, 4, 64), (8, 32, 32, 4, 32),
+    (8, 16, 32, 2, 32), (8, 32, 16, 4, 16), (4, 16, 64, 2, 32), (4, 16, 32, 1, 32), (4, 16, 16, 1, 16),
+    (2, 16, 16, 1, 16),
+)  # fmt: skip
+
+
+class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
+    """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
+
+    A block stages the part of the picture that its outputs see as pixels of 2 or 4 numbers, and reads factors from it
+    directly. It takes any stride, border, dilation and layout.
+
+    Notes
+    -----
+    PTX ISA, mma.m16n8k16 and movmatrix.
+    """
+
+    name = "implicit_gemm_few_channels"
+    summary = "implicit GEMM of 16-bit types for 1 to 4 channels: tensor cores read a patch of the image; sm_80"
+    since = "implicit_gemm_mma"
+    cost = MethodCost(1.0, 0.8, 8192, 1)
+    look = Mark("teal", "triangle-up")
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. Taps, channels and filters that fill up products count."""
+        depth = steps_of(problem, pixel_of(problem)) * DEPTH
+        filters = -(-problem.k // FILTERS) * FILTERS
+        flops = 2 * problem.n * problem.p * problem.q * filters * depth
+        return Work(flops / PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < FEWEST:
+            return None
+        return Preference(
+            Rank.TENSOR_CORES_OF_WARPS,
+            "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory",
+        )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        types = {problem.x_dtype, problem.w_dtype}
+        if len(types) != 1 or problem.x_dtype not in TYPES or problem.out_dtype not in (*types, "float32"):
+            types.add(problem.out_dtype)
+            return Reason(
+                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
+                names=", ".join(TYPES), types=", ".join(sorted(types)),
+            )  # fmt: skip
+        if problem.groups > 1:
+            return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
+        if problem.c > MOST_CHANNELS:
+            return Reason("a pixel has room for {most} channels, not {count}", most=MOST_CHANNELS, count=problem.c)
+        smallest = FewChannelsConfig(*TILES[-1])
+        return device_refusal(facts) or config_refusal(problem, smallest, facts)
+
+    def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        words = Reason(
+            "a block stages what {tile_h} x {tile_w} outputs see in shared memory, as pixels of {pixel} numbers, and "
+            "multiplies {steps} times 16 numbers of each window",
+            tile_h=config.tile_h, tile_w=config.tile_w, pixel=pixel_of(problem),
+            steps=steps_of(problem, pixel_of(problem)),
+        )  # fmt: skip
+        return (Way("tensor_cores", "default", words),)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewChannelsConfig]:
+        """See :class:`Algorithm`. The fastest by a model of instructions first."""
+        every = [FewChannelsConfig(*tile) for tile in TILES]
+        fit = [config for config in every if config_refusal(problem, config, facts) is None]
+        # Half of a block's filters exist, where blocks can be so small.
+        whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
+        return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("FewChannels", problem, filter=Filter, together=ctypes.c_int)
+        numbers = {name.upper(): getattr(config, name) for name in FewChannelsConfig.__dataclass_fields__}
+        lines = (
+            *conv_constants(problem, problem.x_dtype),
+            *constants(**numbers, PIXEL=pixel_of(problem), ALONG_Q=problem.out_layout == "NCHW"),
+        )
+        source = KernelSource(
+            "algorithms/implicit_gemm/few_channels.cu", "implicit_gemm_few_channels", lines, struct, "FewChannels"
+        )
+        kernel = compiled(runtime, source, 32 * config.warps, MANY_SUMS_RESIDENT if config.sums > 64 else RESIDENT)
+        weights = StagedWeights(problem, runtime, kernel)
+        threads, across = 32 * config.warps, -(-problem.k // config.block_n)
+        tiles = _tiles(problem, config)
+        info = LaunchInfo(
+            "implicit_gemm_few_channels", (tiles * across,), (threads,), shared_bytes(problem, config), early=True
+        )
+        blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
+        grid = (min(tiles, max(1, blocks // across)) * across,)  # as many blocks for each of the filters' parts
+        info = evenly(runtime, kernel, replace(info, grid=grid))
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            fill(args.conv, problem, buffers)
+            args.filter = weights.filter(buffers["w"])
+            args.together = _together(problem, args.conv)
+            return args
+
+        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
+
+
+def pixel_of(problem: Conv2dProblem) -> int:
+    """Give the numbers of a staged pixel, 2 or 4: those with which a filter takes fewer steps."""
+    return min((4, 2) if problem.c <= 2 else (4,), key=lambda pixel: steps_of(problem, pixel))
+
+
+def steps_of(problem: Conv2dProblem, pixel: int) -> int:
+    """Steps of 16 along K that a filter takes, with pixels of so many numbers, channels of several rows among them."""
+    fold = max(1, pixel // problem.c)
+    return -(-problem.r // fold) * -(-problem.s * pixel // DEPTH)
+
+
+def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
+    """Shared memory of a block: its filters and its patch."""
+    rows, pitch = patch_of(problem, config)
+    pixel = pixel_of(problem)
+    filters = steps_of(problem, pixel) * DEPTH * config.block_n * SIZE
+    return -(-(filters + rows * pitch * pixel * SIZE) // 16) * 16
+
+
+def patch_of(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[int, int]:
+    """Rows of the patch that a tile sees, and pixels of one, those of taps that fill up a step among them."""
+    pixel = pixel_of(problem)
+    fold, taps = pixel // problem.c, DEPTH // pixel
+    last_row = (-(-problem.r // fold) - 1) * fold
+    last_tap = -(-problem.s // taps) * taps - 1
+    return (
+        (config.tile_h - 1) * problem.stride[0] + last_row * problem.dilation[0] + 1,
+        (config.tile_w - 1) * problem.stride[1] + last_tap * problem.dilation[1] + 1,
+    )
+
+
+def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> Reason | None:
+    """Why a config cannot be; None if it can."""
+    if config.tile_w % OUTPUTS:
+        return Reason("tile_w={width} is no multiple of {count}", width=config.tile_w, count=OUTPUTS)
+    of_row = config.tile_w // OUTPUTS
+    if config.tile_h * of_row % config.fragments or (of_row % config.fragments and config.fragments % of_row):
+        return Reason(
+            "warps of {fragments} x 16 outputs do not cover {tile_h} x {tile_w} in parts of a row or whole rows",
+            fragments=config.fragments, tile_h=config.tile_h, tile_w=config.tile_w,
+        )  # fmt: skip
+    if config.warp_n % (2 * FILTERS) or config.block_n % config.warp_n:
+        return Reason(
+            "warps of {warp_n} filters, a multiple of 16, do not cover {block_n} exactly", warp_n=config.warp_n,
+            block_n=config.block_n,
+        )  # fmt: skip
+    if config.sums > MOST_SUMS:
+        return Reason("a lane would have {sums} sums; it has room for {most}", sums=config.sums, most=MOST_SUMS)
+    if config.warps > 32:
+        return Reason("a block has at most 32 warps, not {warps}", warps=config.warps)
+    if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
+        return Reason(
+            "filters and pixels of a tile take {need} bytes of shared memory; a block has {most}", need=need,
+            most=facts.block_shared_bytes,
+        )  # fmt: skip
+    return None
+
+
+def _tiles(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
+    """Tiles of all pictures, for each part of the filters."""
+    return problem.n * -(-problem.p // config.tile_h) * -(-problem.q // config.tile_w)
+
+
+def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> float:
+    """What a config takes, in cycles of an SM.
+
+    An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 0.6 cycles, and reads 128
+    bytes of shared memory in a cycle. A sum takes some 5 instructions; a pixel that is staged, and four numbers of the
+    filters, which a block keeps once, some 25. About 6 warps hide latency.
+    """
+    steps, (rows, pitch), warps = steps_of(problem, pixel_of(problem)), patch_of(problem, config), config.warps
+    products = config.fragments * config.warp_n // FILTERS
+    loads = 4 * config.fragments + config.warp_n // 4
+    warp = steps * max(0.6 * products, loads) + (5 * config.sums + 25 * rows * pitch / (32 * warps)) / 4
+    keeping = 25 * steps * config.block_n * 4 / 32 / 4
+    held = blocks_held(facts, warps, shared_bytes(problem, config), config.sums + 8 * config.fragments + 56)
+    tiles = _tiles(problem, config) * -(-problem.k // config.block_n)
+    each = -(-tiles // facts.cores)  # of an SM
+    at_once = min(held, max(each, 1))
+    rounds = -(-each // at_once)
+    return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
+
+
+def _together(problem: Conv2dProblem, conv: Any) -> int:
+    """How many neighbouring results one instruction may store: outputs of a row (NCHW), or filters of an output."""
+    size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
+    axis, length = ("w", problem.q) if along_q else ("c", problem.k)
+    sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
+    del sizes[axis]
+    for count in (8, 2):
+        if count * size <= 16 and length % count == 0 \
+                and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):  # fmt: skip
+            return count
+    return 1

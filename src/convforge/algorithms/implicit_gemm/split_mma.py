@@ -1,0 +1,210 @@
+"""Host side of split_mma.cu: implicit GEMM of floats on the tensor cores of any GPU since Ampere, by three products."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.gemm.device import modelled_time
+from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusal, tiling
+from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
+from convforge.algorithms.implicit_gemm.split import FEWEST, SplitFilters, problem_refusal, ways_of_split
+from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
+from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
+from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
+from convforge.algorithms.implicit_gemm.ways import ways_of_shares
+from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
+from convforge.algorithms.include.conv import Strides, address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Channels of a step; sums of a lane, each of which has a bit in the kernel.
+BLOCK_K, MOST_SUMS = 32, 64
+# A block that shares its channels out has at least so many steps of a tap left; so many share a tile at most.
+FEWEST_SPANS, MOST_SHARES = 2, 16
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMmaConfig(Config):
+    """Tiles of :class:`ImplicitGemmSplitMma`; block_m and block_n are powers of 2 from 16 on.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+        Output pixels and filters of a block.
+    warp_m, warp_n : int
+        Those of a warp, multiples of 16.
+    stages : int
+        Tiles of each operand in shared memory.
+    split_k : int
+        Blocks that share the channels of a tile; a last kernel adds up their sums.
+    """
+
+    block_m: int = 128
+    block_n: int = 64
+    warp_m: int = 64
+    warp_n: int = 32
+    stages: int = 4
+    split_k: int = 1
+
+
+# The fields of configs, in the order of what they promise where pixels and filters are many.
+TILES = (
+    (128, 128, 64, 32, 4), (128, 64, 64, 32, 4), (128, 64, 64, 32, 3), (64, 128, 32, 64, 3), (64, 64, 32, 32, 4),
+    (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
+)  # fmt: skip
+
+
+class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
+    """Implicit GEMM of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
+
+    Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
+    products, then threads add that sum to a float32. Each pixel has its own scale for 64 channels, and each filter
+    one, powers of two. Outputs that see numbers which do not fit into halves are computed by multiply-adds of float32,
+    in the same call, as :class:`ImplicitGemmSplit` does.
+
+    References
+    ----------
+    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+    theoretical peak performance", International Journal of High Performance Computing Applications 36(4), 2022.
+    """
+
+    name = "implicit_gemm_split_mma"
+    summary = "implicit GEMM of float32 on tensor cores, each number split into two of 16 bits beforehand; sm_80"
+    since = "implicit_gemm_mma"
+    cost = MethodCost(1.0, 0.8, 16384, 3)
+    look = Mark("moss", "diamond")
+
+    kernel: ClassVar[str] = "implicit_gemm_split_mma"
+    names: ClassVar[tuple[str, ...]] = ()  # macros that give it this name
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`."""
+        return Work(problem.flops * PARTS / PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < FEWEST:
+            return None
+        why = "many channels: three products of 16 bits on tensor cores for one of float32"
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        return problem_refusal(problem) or device_refusal(facts)
+
+    def ways(self, problem: Conv2dProblem, config: SplitMmaConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        return *ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
+        """See :class:`Algorithm`. Those that waste least of the device first."""
+        pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
+        spans = spans_of(problem)
+        found: dict[SplitMmaConfig, float] = {}
+        for tile in TILES:
+            plain = SplitMmaConfig(*tile)
+            shape = tiles_of(plain)
+            if shape.shared_bytes > facts.block_shared_bytes:
+                continue
+            time = modelled_time(shape, pixels, k, groups, facts)
+            found[plain] = time
+            tiles = max(1, shape.tiles(pixels, k, groups))
+            shares = min(facts.cores // tiles, spans // FEWEST_SPANS, MOST_SHARES)
+            if shares > 1:
+                shares = -(-spans // -(-spans // shares))  # each has some
+                found[replace(plain, split_k=shares)] = time / shares
+        return sorted(found, key=found.__getitem__)
+
+    def plan(self, problem: Conv2dProblem, config: SplitMmaConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        shape, spans = tiles_of(config), spans_of(problem)
+        if not 1 <= config.split_k <= spans or -(-spans // -(-spans // config.split_k)) != config.split_k:
+            raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
+        own = problem if config.split_k == 1 else problem_of_shares(problem)
+        of_group = group_pitch(problem)
+        seen = rows_problem(problem, of_group)
+        rows = SplitPixels(problem, seen, runtime)
+        shares = SumShares(problem, config.split_k, rows.nbytes, runtime) if config.split_k > 1 else None
+        struct = with_conv(
+            "SplitMma", own, **dict.fromkeys(("pixels", "filters", "downs", "scales"), ctypes.c_void_p),
+            w_strides=Strides, redone=ctypes.c_void_p, **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
+        )  # fmt: skip
+        top, _, left, _ = problem.padding
+        outside = problem.padding_mode != "zeros"  # the rows have it, around the picture
+        numbers = {
+            "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, **dict(shape.constants), "SPLIT_K": config.split_k,
+            "FILTER_PITCH": padded_channels(problem), "GROUP_PITCH": of_group, "PIXEL_PITCH": rows.pitch,
+            "SLICES": rows.slices, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left,
+        }  # fmt: skip
+        path, lines = (
+            "algorithms/implicit_gemm/split_mma.cu",
+            (*conv_constants(own), *constants(**numbers), *self.names),
+        )
+        kernel = runtime.compile(KernelSource(path, self.kernel, lines, struct, "SplitMma"))
+        pixels = problem.n * problem.p * problem.q
+        tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
+        info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
+
+        def arguments(buffers: Buffers) -> Any:
+            halves, filters = rows.arrays(buffers), buffers["w"].tensors
+            if shares is not None:
+                buffers = {**buffers, "out": shares.array(buffers)}
+            args = struct()
+            fill(args.conv, own, buffers)
+            args.pixels, args.downs = halves["pixels"].address, halves["downs"].address
+            args.filters, args.scales = address(filters["halves"]), address(filters["scales"])
+            args.redone, args.height, args.width = address(filters["redone"]), seen.h, seen.w
+            args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
+            args.pairs = _pairs(own, args.conv)
+            return args
+
+        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
+        behind = [] if shares is None else [shares.launch]
+        return Plan(
+            self, problem, config, runtime, steps=[rows.launch, launch, *behind],
+            prepare=SplitFilters(problem, runtime),
+            workspace_bytes=rows.nbytes + (0 if shares is None else shares.nbytes),
+        )  # fmt: skip
+
+
+def group_pitch(problem: Conv2dProblem) -> int:
+    """Channels of a group in rows of halves: of several groups, each begins with a scale of its own."""
+    return problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
+
+
+def spans_of(problem: Conv2dProblem) -> int:
+    """Steps that a tap takes."""
+    return -(-padded_channels(problem) // BLOCK_K)
+
+
+def tiles_of(config: SplitMmaConfig) -> Tiling:
+    """Give the block's tile, threads, shared memory and constants: two tiles for each, and scales.
+
+    Raises
+    ------
+    ValueError
+        Warps cannot share the tile as the config says.
+    """
+    shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
+    if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:
+        raise ValueError(f"{config}: a lane would have {sums} sums; it has bits for {MOST_SUMS}")
+    return replace(shape, shared_bytes=2 * shape.shared_bytes + config.stages * -(-config.block_m // 32) * 128)
+
+
+def _pairs(problem: Conv2dProblem, conv: Any) -> bool:
+    """Tell whether a thread may store two neighbouring outputs of a pixel by one instruction."""
+    sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
+    aligned = is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, 2, itemsize(problem.out_dtype))
+    return aligned and problem.k_per_group % 2 == 0
