@@ -122,7 +122,7 @@ OWN = {
         ),
     ),
     "implicit_gemm_mma": (
-        ("n1c512h7w7_k512r3s3_p1_bf16_nhwc", "n32c64h56w56_k64r3s3_p1_f16_nhwc"),
+        ("n1c512h7w7_k512r3s3_p1_bf16_nchw", "n32c64h56w56_k64r3s3_p1_f16_nhwc"),
         (
             "n32c256h14w14_k256r3s3_p1_bf16_nhwc", "n32c64h56w56_k256r1s1_f16_nhwc_+scale:channel+bias+residual+relu",
             "n32c3h224w224_k64r7s7_st2_p3_f16_nchw", "n2c12h9w7_k40r3s3_p1_reflect_g2_f16-f16-f32-f32_nhwc",

@@ -359,7 +359,7 @@ def test_the_ways_of_a_call_on_a_gpu(done: Callable[..., Ran], monkeypatch: pyte
             asked: Any = parse_problem(problem).replace(precision=algorithm.precision)  # type: ignore[attr-defined]
             config = algorithm.configs(asked, H200)[0]
             ways[algorithm.name] = [f"{name}: {words}" for name, _, words in algorithm.ways(asked, config)]
-    words = ("--device", "cuda", "--methods", "implicit_gemm*,direct_naive")
+    words = ("--device", "cuda", "--methods", "implicit_gemm_split,implicit_gemm_tf32,direct_naive")
     brief, detailed = (" ".join(done(problem, *words, *more).out.split()) for more in ((), ("--verbose",)))
     assert "auto takes implicit_gemm_split" in brief
     assert len(ways["implicit_gemm_split"]) == 4

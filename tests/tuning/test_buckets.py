@@ -35,7 +35,7 @@ FAMILIES = (
 
 # Sizes that the kernels of a method are made for, though they are not in the key: a product's columns and products are
 # a convolution's filters and channels.
-FIXED = {"gemm_split": "nk", "gemm_tf32": "nk"}
+FIXED = {"gemm_split": "nk", "gemm_tf32": "nk", "gemm_split_mma": "nk", "gemm_tf32_mma": "nk"}
 
 
 class Reading(PlayedGpu):
