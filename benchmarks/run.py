@@ -63,7 +63,8 @@ class Part:
     heavy: bool = False
 
 
-DENSE = "implicit_gemm_mma,implicit_gemm_wgmma,implicit_gemm_split,cudnn,torch_conv2d,torch_conv2d_nchw"
+LAYERS = "implicit_gemm_mma,implicit_gemm_wgmma,implicit_gemm_split,implicit_gemm_split_mma"
+DENSE = f"{LAYERS},cudnn,torch_conv2d,torch_conv2d_nchw"
 
 # Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
 # the largest outputs takes far longer than their calls, so that fewer methods take part.
@@ -87,7 +88,9 @@ PARTS: dict[str, dict[str, Part]] = {
             heavy=True,
         ),
         "products": Part(
-            methods="gemm_warp_tiled,gemm_mma,gemm_wgmma,gemm_split,gemm_tf32,cublas*", heavy=True, search=6
+            methods="gemm_warp_tiled,gemm_mma,gemm_wgmma,gemm_split,gemm_split_mma,gemm_tf32,gemm_tf32_mma,cublas*",
+            heavy=True,
+            search=6,
         ),
         "layers-b32": Part(
             methods="implicit_gemm_split,implicit_gemm,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last", steps=True
@@ -95,6 +98,10 @@ PARTS: dict[str, dict[str, Part]] = {
         "dense": Part(methods=DENSE, search=12),
         "dense-configs": Part(methods="implicit_gemm_wgmma,implicit_gemm_split", all_configs=True),
         "dense-bf16": Part(methods=DENSE, search=12),
+        "narrow": Part(
+            methods=f"implicit_gemm_few_channels,{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last",
+            search=6,
+        ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),
