@@ -83,6 +83,7 @@ BORDER_MMA = replace(LAYER_MMA, problem="n2c24h7w9_k24r3s3_p1_constant9.0_g2_f16
 EIGHTS_MMA = replace(
     LAYER_MMA, problem="n2c24h9w11_k40r3s2_p1_f16_nhwc", config=ImplicitMmaConfig(32, 32, 32, 16, 32, 3)
 )
+# The same kernel on floats, which gemm_tf32_mma runs too.
 LAYER_TF32 = Run("implicit_gemm_tf32_mma", "n2c12h9w7_k20r3s3_p1_f32_nhwc_math-tf32",
                  ImplicitMmaConfig(32, 32, 32, 16, 16, 3))  # fmt: skip
 SHARES_MMA = replace(LAYER_MMA, config=ImplicitMmaConfig(32, 32, 32, 16, 16, 3, split_k=2))
@@ -648,7 +649,6 @@ FAULTS = [
         ("a piece in another's place", "(piece ^ turn)", "(piece | turn)"),
         ("the exponent alone of TF32", "word & ~0x1fffu", "word & 0xff800000u", LAYER_TF32),
         ("numbers of 16 bits for floats", "MMA_DEPTH = 2 * PIECE;", "MMA_DEPTH = 4 * PIECE;", LAYER_TF32),
-        ("a word for another", "upper ? low : high, bit", "high, bit", EIGHTS_MMA),
     ),
     *of_file("include/device/gemm.cuh", VECTORISED,
         ("rows for columns", "rest % columns * BLOCK_N", "rest / columns * BLOCK_N", TILE_2D),

@@ -1,4 +1,4 @@
-"""Planted faults of split_mma.cu and split_plain.cuh; see faults.py.
+"""Planted faults of split_mma.cu and split_plain.cuh; see faults.py. gemm_split_mma runs the same kernels.
 
 Where a fault makes sums NaN, their outputs are computed from floats, and are right: nobody can notice a tile that is
 read before it is there, which the emulator fills with NaN.
