@@ -16,11 +16,13 @@
 // Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     as of gemm_mma; with few channels, gathering.
+// implicit_gemm_tf32_mma is this kernel on floats: the host gives it that name.
 #include "border.cuh"
 #include "columns.cuh"
 #include "ends.cuh"
 #include "mma_tiles.cuh"
 
+constexpr int EIGHT = 8;  // results of 16 bits in 16 bytes
 constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S;
 constexpr int STEPS = (TAPS * PITCH + BLOCK_K - 1) / BLOCK_K;
 constexpr int SHARE_STEPS = (STEPS + SPLIT_K - 1) / SPLIT_K;  // of those that share a tile's products
@@ -90,7 +92,7 @@ __device__ inline void put_piece(math_t *to, int left, Number number) {
     store_vector(to, numbers);
 }
 
-// Where bits do not tell, or a piece is not 8 channels of a pixel, aligned to 16 bytes.
+// Where bits do not tell, or a piece is not channels of one pixel, aligned to 16 bytes.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const Along &at) {
     int h = at.r * DILATION_H, w = at.s * DILATION_W;
     bool there = at.r < R;
@@ -190,10 +192,10 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
     const int t = threadIdx.x % 4;
     const index_t step = args.conv.out_strides.c;
     if constexpr (FILTERS_NEAR && sizeof(Out) == 2 && COLUMNS % 4 == 0) {
-        if (args.together == PIECE) {
+        if (args.together == EIGHT) {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
-                Vector<Out, PIECE> eight;
+                Vector<Out, EIGHT> eight;
 #pragma unroll
                 for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
                 turn_lanes(eight.word.bits);
@@ -225,10 +227,10 @@ __device__ __forceinline__ void store_pixels(const ImplicitMma &args, const Resu
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const index_t step = args.conv.out_strides.c;
     if constexpr (COLUMNS % 4 == 0) {
-        if (args.together == PIECE) {
+        if (args.together == EIGHT) {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
-                Vector<Out, PIECE> eight;
+                Vector<Out, EIGHT> eight;
 #pragma unroll
                 for (int v = 0; v < 4; v++) eight.word.bits[v] = turn_matrix(pair_of(j + v).word.bits);
                 turn_lanes(eight.word.bits);
@@ -269,7 +271,7 @@ __device__ inline void finish_sums(const ImplicitMma &args, int group, int share
         };
         if constexpr (!FILTERS_NEAR && sizeof(Out) == 2) {
             if (args.together > 1) {
-                const index_t first = m + (args.together == PIECE ? 0 : 2 * t);
+                const index_t first = m + (args.together == EIGHT ? 0 : 2 * t);
                 store_pixels<Out>(args, results_of(conv, group, share, first), n0, pair_of);
                 continue;
             }

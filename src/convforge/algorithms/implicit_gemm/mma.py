@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
-from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.mma import PRODUCTS, TILES, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
+from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
 from convforge.algorithms.include.channels_near import ChannelsNear
@@ -34,8 +33,8 @@ PIECE_BYTES, FEWEST = 16, 16
 EIGHT, EXCHANGED = 8, 32
 # Sums of a warp on floats, at most: what rounds them takes registers.
 MOST_OF_FLOATS = 64 * 32
-# A block that shares its steps out has at least so many left; so many share a tile at most.
-FEWEST_STEPS, MOST_SHARES = 4, 16
+# A block that shares the steps of a tile has at least so many.
+FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +118,16 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         Where x cannot be copied as it lies, the first kernel's time pays except in tiny layers: those that are turned,
         and behind them the best of the others.
         """
-        pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
-        found: dict[ImplicitMmaConfig, float] = {}
         size = itemsize(problem.x_dtype)
-        for tile in TILES:
-            narrow = ImplicitMmaConfig(*tile)
-            if size > TYPE_BYTES and narrow.warp_m * narrow.warp_n > MOST_OF_FLOATS:
-                continue
-            plain = replace(narrow, block_k=narrow.block_k * TYPE_BYTES // size)
-            shape = tiling(plain, size)
-            if shape.shared_bytes > facts.block_shared_bytes:
-                continue
-            time = modelled_time(shape, pixels, k, groups, facts)
-            found[plain] = time
-            tiles = max(1, shape.tiles(pixels, k, groups))
-            steps = steps_of(problem, plain.block_k)
-            shares = min(facts.cores // tiles, steps // FEWEST_STEPS, MOST_SHARES)
-            if shares > 1:
-                shares = -(-steps // -(-steps // shares))  # each has some
-                found[replace(plain, split_k=shares)] = time / shares
-        ordered = sorted(found, key=found.__getitem__)
+        narrow = [ImplicitMmaConfig(*tile) for tile in TILES]
+        if size > TYPE_BYTES:
+            narrow = [config for config in narrow if config.warp_m * config.warp_n <= MOST_OF_FLOATS]
+        fields = [replace(config, block_k=config.block_k * TYPE_BYTES // size) for config in narrow]
+        ordered = ordered_with_shares(
+            {config: tiling(config, size) for config in fields}, problem, facts,
+            lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
+            lambda config, count: replace(config, split_k=count),
+        )  # fmt: skip
         if not _is_worth_turning(problem):
             return ordered
         return [*(replace(config, turned=True) for config in ordered), ordered[0]]
@@ -177,7 +166,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             fill(args.conv, seen, buffers)
             if whole and not _is_in_pieces(seen, args.conv):
                 return None
-            args.together = _together(own, args.conv, config.warp_n)
+            args.together = together(own, args.conv, config.warp_n)
             return args
 
         turned = replace(config, turned=True)
@@ -276,8 +265,8 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
     return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
-def _together(problem: Conv2dProblem, conv: Any, filters: int) -> int:
-    """How many neighbouring outputs a thread may store by one instruction, in a warp of so many filters.
+def together(problem: Conv2dProblem, conv: Any, filters: int) -> int:
+    """Give how many neighbouring outputs a thread may store by one instruction, in a warp of so many filters.
 
     They are filters of a pixel in NHWC, else pixels of a filter, whose plane then has no gaps.
     """

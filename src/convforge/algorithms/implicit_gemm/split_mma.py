@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.implicit_gemm.mma import together
 from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
 from convforge.algorithms.implicit_gemm.split import FEWEST, SplitFilters, problem_refusal, ways_of_split
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
 from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
+from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
-from convforge.algorithms.include.conv import Strides, address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import Strides, address, conv_constants, fill, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
@@ -27,12 +27,11 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
 
 # Channels of a step; sums of a lane, each of which has a bit in the kernel.
 BLOCK_K, MOST_SUMS = 32, 64
-# A block that shares its channels out has at least so many steps of a tap left; so many share a tile at most.
-FEWEST_SPANS, MOST_SHARES = 2, 16
+# A block that shares the channels of a tile has at least so many steps of a tap.
+FEWEST_SPANS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +109,11 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
         """See :class:`Algorithm`. Those that waste least of the device first."""
-        pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
-        spans = spans_of(problem)
-        found: dict[SplitMmaConfig, float] = {}
-        for tile in TILES:
-            plain = SplitMmaConfig(*tile)
-            shape = tiles_of(plain)
-            if shape.shared_bytes > facts.block_shared_bytes:
-                continue
-            time = modelled_time(shape, pixels, k, groups, facts)
-            found[plain] = time
-            tiles = max(1, shape.tiles(pixels, k, groups))
-            shares = min(facts.cores // tiles, spans // FEWEST_SPANS, MOST_SHARES)
-            if shares > 1:
-                shares = -(-spans // -(-spans // shares))  # each has some
-                found[replace(plain, split_k=shares)] = time / shares
-        return sorted(found, key=found.__getitem__)
+        plain = [SplitMmaConfig(*tile) for tile in TILES]
+        return ordered_with_shares(
+            {config: tiles_of(config) for config in plain}, problem, facts, lambda config: spans_of(problem),
+            FEWEST_SPANS, lambda config, count: replace(config, split_k=count),
+        )  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: SplitMmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
@@ -167,7 +155,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             args.filters, args.scales = address(filters["halves"]), address(filters["scales"])
             args.redone, args.height, args.width = address(filters["redone"]), seen.h, seen.w
             args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
-            args.pairs = _pairs(own, args.conv)
+            args.pairs = together(own, args.conv, config.warp_n) > 1
             return args
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
@@ -201,10 +189,3 @@ def tiles_of(config: SplitMmaConfig) -> Tiling:
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:
         raise ValueError(f"{config}: a lane would have {sums} sums; it has bits for {MOST_SUMS}")
     return replace(shape, shared_bytes=2 * shape.shared_bytes + config.stages * -(-config.block_m // 32) * 128)
-
-
-def _pairs(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell whether a thread may store two neighbouring outputs of a pixel by one instruction."""
-    sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
-    aligned = is_aligned(conv.out, conv.out_strides, sizes, {"c": 1}, 2, itemsize(problem.out_dtype))
-    return aligned and problem.k_per_group % 2 == 0

@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from convforge.algorithms.contract import Buffers, Launch
+from convforge.algorithms.contract import Buffers, Config, Launch
+from convforge.algorithms.gemm.device import modelled_time
+from convforge.algorithms.gemm.product import Tiling
 from convforge.algorithms.implicit_gemm.pixel_rows import BEGINS, Rows
 from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.epilogue import Epilogue
 
-# Threads of a block.
-THREADS = 256
+# Threads of a block; blocks that share the steps of a tile, at most.
+THREADS, MOST_SHARES = 256, 16
+
+C = TypeVar("C", bound=Config)
+
+
+def ordered_with_shares(
+    shapes: Mapping[C, Tiling], problem: Conv2dProblem, facts: DeviceFacts, steps: Callable[[C], int], fewest: int,
+    share: Callable[[C, int], C],
+) -> list[C]:  # fmt: skip
+    """Give the configs that fit a device, those that waste least of it first.
+
+    A config with fewer tiles than the device has multiprocessors comes a second time, with blocks that share the steps
+    of a tile.
+
+    Parameters
+    ----------
+    shapes : mapping of config to Tiling
+        Rows are output pixels, columns filters.
+    steps : callable
+        A config's steps of a tile.
+    fewest : int
+        Steps of a block that shares, at least.
+    share : callable
+        Gives a config with so many blocks that share.
+    """
+    pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
+    found: dict[C, float] = {}
+    for config, shape in shapes.items():
+        if shape.shared_bytes > facts.block_shared_bytes:
+            continue
+        found[config] = modelled_time(shape, pixels, k, groups, facts)
+        tiles, count = max(1, shape.tiles(pixels, k, groups)), steps(config)
+        shares = min(facts.cores // tiles, count // fewest, MOST_SHARES)
+        if shares > 1:
+            shares = -(-count // -(-count // shares))  # each has some
+            found[share(config, shares)] = found[config] / shares
+    return sorted(found, key=found.__getitem__)
 
 
 def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
