@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from convforge.algorithms.contract import Buffers, Preparation, PreparedFilter
+from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import ordered
@@ -26,11 +26,10 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     smallest,
     whole_groups,
 )
-from convforge.algorithms.include.channels_near import ChannelsNear
-from convforge.algorithms.include.conv import address
+from convforge.algorithms.include.channels_near import ChannelsNear, WhereTheyLie
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import ALIGNMENT, AnyMap
+from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -189,18 +188,6 @@ class FilterRows(ChannelsNear):
             return PreparedFilter({"w": made.tensors["w"].transpose(0, 3, 1, 2)}, made.nbytes)
 
         self.finish = finish
-        self.borrow = _WhereTheyLie(self, problem, runtime)
-
-
-class _WhereTheyLie(Preparation):
-    """Nothing is prepared where the accelerator can bring the weights as they lie; else they are packed."""
-
-    def __init__(self, packed: Preparation, problem: Conv2dProblem, runtime: Runtime) -> None:
-        super().__init__(runtime, {}, (), lambda buffers, stream: PreparedFilter({"w": buffers["given"]}, 0))
-        self._packed, self._problem = packed, problem
-
-    def of(self, given: Any) -> Preparation:
-        """See :class:`Preparation`."""
-        flipped = self._problem.mode == "convolution" and self._problem.r * self._problem.s > 1
-        lies = address(given) % ALIGNMENT == 0 and filter_steps(self._problem, tuple(given.strides)) is not None
-        return self if lies and not flipped else self._packed
+        self.borrow = WhereTheyLie(
+            self, problem, runtime, lambda w: filter_steps(problem, tuple(w.strides)) is not None
+        )

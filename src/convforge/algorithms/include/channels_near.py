@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
@@ -35,6 +36,11 @@ class ChannelsNear(Preparation):
     ----------
     whole : int
         A tap's channels begin at multiples of so many elements, 8 at most; zeros follow the channels.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        Takes weights that lie so already where they lie: those of models in channels_last.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
@@ -66,3 +72,32 @@ class ChannelsNear(Preparation):
 
         pieces = {"w": ((k, r, s, pitch), problem.w_dtype)}
         super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], packed)
+        steps = tuple(size * step for step in (r * s * c, 1, s * c, c))
+
+        def lies(w: Any) -> bool:
+            axes = zip((k, c, r, s), w.strides, steps, strict=True)
+            return pitch == c and all(length == 1 or own == step for length, own, step in axes)
+
+        self.borrow: Preparation = WhereTheyLie(self, problem, runtime, lies)
+
+
+class WhereTheyLie(Preparation):
+    """Nothing is prepared where a kernel can take the weights as they lie; else they are packed.
+
+    Parameters
+    ----------
+    packed : Preparation
+    lies : callable
+        Tells whether the kernel can take an array whose address is a multiple of 16 bytes.
+    """
+
+    def __init__(
+        self, packed: Preparation, problem: Conv2dProblem, runtime: Runtime, lies: Callable[[Any], bool]
+    ) -> None:
+        super().__init__(runtime, {}, (), lambda buffers, stream: PreparedFilter({"w": buffers["given"]}, 0))
+        self._packed, self._lies = packed, lies
+        self._flipped = problem.mode == "convolution" and problem.r * problem.s > 1
+
+    def of(self, given: Any) -> Preparation:
+        """See :class:`Preparation`."""
+        return self if not self._flipped and address(given) % VECTOR == 0 and self._lies(given) else self._packed
