@@ -111,20 +111,22 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
     )  # fmt: skip
 
 
-def tiling(config: GemmMmaConfig, size: int = SIZE) -> Tiling:
+def tiling(config: GemmMmaConfig, size: int = SIZE, *, only_deep: bool = False) -> Tiling:
     """Give the block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
     Parameters
     ----------
     size : int
         Bytes of a number.
+    only_deep : bool
+        All lines of tiles lie along K. Those along M or N, as many numbers as the tile has, are powers of 2.
 
     Raises
     ------
     ValueError
         Warps cannot share the tile as the config says.
     """
-    if (reason := _refusal(config, size)) is not None:
+    if (reason := _refusal(config, size, only_deep)) is not None:
         raise ValueError(f"{config}: {reason}")
     names = ("block_k", "warp_m", "warp_n", "stages")
     warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
@@ -133,9 +135,10 @@ def tiling(config: GemmMmaConfig, size: int = SIZE) -> Tiling:
     return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
 
 
-def _refusal(config: GemmMmaConfig, size: int) -> Reason | None:
+def _refusal(config: GemmMmaConfig, size: int, only_deep: bool) -> Reason | None:
     """Why warps cannot share a tile so."""
-    for name, least in {"block_m": 16, "block_n": 16, "block_k": LINE_BYTES // size}.items():
+    along = {} if only_deep else {"block_m": 16, "block_n": 16}
+    for name, least in {**along, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):
             return Reason("{name}={side} is no power of 2 from {least} on", name=name, side=side, least=least)
     sides = {"warp_m": config.warp_m, "warp_n": config.warp_n}

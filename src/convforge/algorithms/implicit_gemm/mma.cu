@@ -11,25 +11,26 @@
 //           NHWC, or in the rows that pixel_rows.cu writes of any other x. Else number by number. What stands outside is
 //           a zero of the copy, or the border's value.
 // Filters   packed (K, R, S, PITCH), with zeros behind a tap's channels: every piece is aligned.
-// Finish    sums go through the epilogue where they are. Eight neighbouring outputs of 16 bits are stored as one, or two:
-//           filters of a pixel (NHWC, FILTERS_NEAR), or pixels of a filter (NCHW).
+// Finish    sums go through the epilogue where they are. Tiles have filters, or pixels, in such an order that a lane's
+//           results are neighbours: in NHWC (FILTERS_NEAR) eight filters of a pixel in four products, in NCHW a run of
+//           PIXEL_RUN pixels of a filter. They are stored as one.
 // Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     as of gemm_mma; with few channels, gathering.
 // implicit_gemm_tf32_mma is this kernel on floats: the host gives it that name.
 #include "border.cuh"
 #include "columns.cuh"
+#include "eights.cuh"
 #include "ends.cuh"
 #include "mma_tiles.cuh"
 
-constexpr int EIGHT = 8;  // results of 16 bits in 16 bytes
 constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S;
 constexpr int STEPS = (TAPS * PITCH + BLOCK_K - 1) / BLOCK_K;
 constexpr int SHARE_STEPS = (STEPS + SPLIT_K - 1) / SPLIT_K;  // of those that share a tile's products
 
 struct ImplicitMma {
     Conv conv;
-    int together;  // so many neighbouring outputs may be stored as one: 1, 2 or, where a warp has 32 filters, 8
+    int together;  // so many neighbouring outputs may be stored as one: 1, or 2 or 8 filters, or PIXEL_RUN pixels
 };
 
 static_assert(!WHOLE_PIECES || C_GROUP == PITCH, "the last piece of a tap is whole");
@@ -92,6 +93,17 @@ __device__ inline void put_piece(math_t *to, int left, Number number) {
     store_vector(to, numbers);
 }
 
+// The pixel that line `line` of a tile has: a lane, which has sums of eight times as many rows as it has of each eight,
+// has runs of PIXEL_RUN pixels.
+static_assert(2 * ROWS % PIXEL_RUN == 0 && PIXEL_RUN * sizeof(out_t) <= 16, "a lane has whole runs, stored as one");
+__device__ constexpr int pixel_of(int line) {
+    const int eight = line % WARP_M / 8;
+    return line / WARP_M * WARP_M + eight / PIXEL_RUN * (8 * PIXEL_RUN) + line % 8 * PIXEL_RUN + eight % PIXEL_RUN;
+}
+
+// Whether a lane's results of four products are eight neighbouring filters.
+constexpr bool IN_EIGHTS = FILTERS_NEAR && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
+
 // Where bits do not tell, or a piece is not channels of one pixel, aligned to 16 bytes.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const Along &at) {
     int h = at.r * DILATION_H, w = at.s * DILATION_W;
@@ -130,17 +142,18 @@ struct Loader {
     Along along;            // likewise
 
     __device__ Loader(const ImplicitMma &args, int group, index_t tile_m, int tile_n, int first_step)
-        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), left(K_GROUP - tile_n - line),
+        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES),
+          left(K_GROUP - tile_n - column_at<IN_EIGHTS>(line)),
           along(first_step * BLOCK_K + piece * PIECE) {
         const Conv &conv = args.conv;
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
-            const index_t m = tile_m + line + i * LINES;
+            const index_t m = tile_m + pixel_of(line + i * LINES);
             windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), group * C_GROUP);
         }
         filters = reinterpret_cast<const math_t *>(conv.w) +
-                  (static_cast<long long>(group) * K_GROUP + tile_n + line) * (TAPS * PITCH) +
+                  (static_cast<long long>(group) * K_GROUP + tile_n + column_at<IN_EIGHTS>(line)) * (TAPS * PITCH) +
                   (first_step * BLOCK_K + piece * PIECE);
     }
 
@@ -160,9 +173,9 @@ struct Loader {
 #pragma unroll
         for (int i = 0; i < FILTERS; i++) {
             if (BLOCK_N % LINES && line + i * LINES >= BLOCK_N) break;
-            const bool there = (K_GROUP % BLOCK_N == 0 || i * LINES < left) && along.r < R;
+            const bool there = (K_GROUP % BLOCK_N == 0 || column_at<IN_EIGHTS>(i * LINES) < left) && along.r < R;
             copy_async16(tiles.b.piece(line + i * LINES, piece),
-                         filters + i * static_cast<long long>(LINES * TAPS * PITCH), there);
+                         filters + column_at<IN_EIGHTS>(i * LINES) * static_cast<long long>(TAPS * PITCH), there);
         }
         filters += BLOCK_K;
         along.next();
@@ -184,22 +197,22 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
     return {inside, at, conv.out + (share * pixels * K + first)};
 }
 
-// Store a pixel's results: where eight filters may be stored as one, four lanes hand each other what they have of four
-// products. pair_of(j) are the lane's two neighbouring filters of product j.
+// The first of a lane's two filters of product j.
+__device__ __forceinline__ int filter_at(int n0, int j) { return n0 + lane_column<IN_EIGHTS>(j, threadIdx.x % 4); }
+
+// Store a pixel's results. pair_of(j) are the lane's two neighbouring filters of product j.
 template <class Out, class PairOf>
 __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Results &to, int n0,
                                               const PairOf &pair_of) {
-    const int t = threadIdx.x % 4;
     const index_t step = args.conv.out_strides.c;
-    if constexpr (FILTERS_NEAR && sizeof(Out) == 2 && COLUMNS % 4 == 0) {
+    if constexpr (IN_EIGHTS) {
         if (args.together == EIGHT) {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
                 Vector<Out, EIGHT> eight;
 #pragma unroll
                 for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
-                turn_lanes(eight.word.bits);
-                const int n = n0 + 8 * (j + t);
+                const int n = filter_at(n0, j);
                 if (to.inside && n < K_GROUP) store_vector(to.first + n, eight);
             }
             return;
@@ -207,7 +220,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
     }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
-        const int n = n0 + 8 * j + 2 * t;
+        const int n = filter_at(n0, j);
         if (!to.inside || n >= K_GROUP) continue;
         const Vector<Out, 2> pair = pair_of(j);
         if (FILTERS_NEAR && args.together > 1) {
@@ -219,48 +232,17 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
     }
 }
 
-// Store two or eight pixels of a filter as one, `to` being the first. Lanes turn the 8 pixels x 8 filters of a product:
-// then each has two pixels of filter g. To have eight, four lanes hand each other what they have of four products.
-template <class Out, class PairOf>
-__device__ __forceinline__ void store_pixels(const ImplicitMma &args, const Results &to, int n0,
-                                             const PairOf &pair_of) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const index_t step = args.conv.out_strides.c;
-    if constexpr (COLUMNS % 4 == 0) {
-        if (args.together == EIGHT) {
-#pragma unroll
-            for (int j = 0; j < COLUMNS; j += 4) {
-                Vector<Out, EIGHT> eight;
-#pragma unroll
-                for (int v = 0; v < 4; v++) eight.word.bits[v] = turn_matrix(pair_of(j + v).word.bits);
-                turn_lanes(eight.word.bits);
-                const int n = n0 + 8 * (j + t) + g;
-                if (to.inside && n < K_GROUP) store_vector(to.first + n * step, eight);
-            }
-            return;
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++) {
-        Vector<Out, 2> two;
-        two.word.bits = turn_matrix(pair_of(j).word.bits);
-        const int n = n0 + 8 * j + g;
-        if (to.inside && n < K_GROUP) store_vector(to.first + n * step, two);
-    }
-}
-
 // A lane has two neighbouring filters of pixels g and g + 8 of each product.
 template <class Out>
-__device__ inline void finish_sums(const ImplicitMma &args, int group, int share, index_t m0, int n0,
-                                   const WarpSums &sums) {
+__device__ inline void finish_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                      const WarpSums &sums) {
     const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, first_k = group * K_GROUP;
+    const int g = threadIdx.x % 32 / 4, first_k = group * K_GROUP;
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; i++) {
-        const index_t m = m0 + 8 * i;
-        const Results own = results_of(conv, group, share, m + g);
+        const Results own = results_of(conv, group, share, m0 + 8 * i + g);
         const auto pair_of = [&](int j) {
-            const int n = n0 + 8 * j + 2 * t;
+            const int n = filter_at(n0, j);
             const float *sum = sums[i / 2][j] + i % 2 * 2;
             const auto result = [&](int k, float of) { return finished(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
@@ -269,14 +251,39 @@ __device__ inline void finish_sums(const ImplicitMma &args, int group, int share
             if (own.inside && n + 1 < K_GROUP) pair.at[1] = result(first_k + n + 1, sum[1]);
             return pair;
         };
-        if constexpr (!FILTERS_NEAR && sizeof(Out) == 2) {
-            if (args.together > 1) {
-                const index_t first = m + (args.together == EIGHT ? 0 : 2 * t);
-                store_pixels<Out>(args, results_of(conv, group, share, first), n0, pair_of);
+        store_filters<Out>(args, own, n0, pair_of);
+    }
+}
+
+// A lane has a run of pixels of two filters of each product. Runs do not go beyond a picture.
+template <class Out>
+__device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                     const WarpSums &sums) {
+    const Conv &conv = args.conv;
+    const int g = threadIdx.x % 32 / 4, first_k = group * K_GROUP;
+    const index_t step = conv.out_strides.c;
+#pragma unroll
+    for (int i = 0; i < 2 * ROWS; i += PIXEL_RUN) {
+        const index_t m = m0 + 8 * i + g * PIXEL_RUN;
+        const Results own = results_of(conv, group, share, m);
+        if (!own.inside) continue;
+#pragma unroll
+        for (int j = 0; j < 2 * COLUMNS; j++) {
+            const int n = filter_at(n0, j / 2) + j % 2;
+            if (n >= K_GROUP) continue;
+            Vector<Out, PIXEL_RUN> run;
+#pragma unroll
+            for (int v = 0; v < PIXEL_RUN; v++) {
+                const Column at = RESIDUAL ? column_of(conv, m + v) : own.at;
+                run.at[v] = finished(conv, at.n, first_k + n, at.p, at.q, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+            }
+            if (args.together == PIXEL_RUN) {
+                store_vector(own.first + n * step, run);
                 continue;
             }
+#pragma unroll
+            for (int v = 0; v < PIXEL_RUN; v++) results_of(conv, group, share, m + v).first[n * step] = run.at[v];
         }
-        store_filters<Out>(args, own, n0, pair_of);
     }
 }
 
@@ -294,5 +301,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_mma(const __
     Loader load(args, group, tile_m, tile_n, first);
     WarpSums sums = {};
     multiply_steps<true, true>(sums, stages, steps, m0, n0, [&](int, Tiles &to) { load.ask(to); });
-    finish_sums<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
+    if constexpr (PIXEL_RUN > 1) finish_pixels<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
+    else finish_filters<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
-from convforge.algorithms.gemm.mma import PRODUCTS, TILES, TYPES, GemmMmaConfig, device_refusal, tiling
+from convforge.algorithms.gemm import mma
+from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
@@ -30,9 +32,14 @@ from convforge.problem.types import itemsize
 # Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" takes others.
 PIECE_BYTES, FEWEST = 16, 16
 # Lanes store eight outputs as one in warps of a multiple of so many filters: four lanes hand each other two of each.
-EIGHT, EXCHANGED = 8, 32
+EIGHT, IN_EIGHTS = 8, 32
+# Of a warp's pixels a thread has the results of every eighth one, before they are put in another order.
+PIXELS_APART = 8
 # Sums of a warp on floats, at most: what rounds them takes registers.
 MOST_OF_FLOATS = 64 * 32
+# The fields of configs, beside those of a product: tiles for few filters, and of such sizes that the last round of
+# blocks keeps most of a device busy.
+TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 32, 48, 64, 4), (192, 128, 32, 48, 64, 4))
 # A block that shares the steps of a tile has at least so many.
 FEWEST_STEPS = 4
 
@@ -124,7 +131,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             narrow = [config for config in narrow if config.warp_m * config.warp_n <= MOST_OF_FLOATS]
         fields = [replace(config, block_k=config.block_k * TYPE_BYTES // size) for config in narrow]
         ordered = ordered_with_shares(
-            {config: tiling(config, size) for config in fields}, problem, facts,
+            {config: tiling(config, size, only_deep=True) for config in fields}, problem, facts,
             lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
             lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
@@ -134,7 +141,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
-        shape, steps = tiling(config, itemsize(problem.x_dtype)), steps_of(problem, config.block_k)
+        shape = tiling(config, itemsize(problem.x_dtype), only_deep=True)
+        steps = steps_of(problem, config.block_k)
         if not 1 <= config.split_k <= steps or -(-steps // -(-steps // config.split_k)) != config.split_k:
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         # What the kernel sees: rows in a workspace have what stands outside within; shares of steps leave sums.
@@ -143,11 +151,11 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         rows = PixelRows(problem, seen, runtime) if config.turned else None
         nbytes = 0 if rows is None else rows.nbytes
         shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
-        whole = why_one_by_one(seen) is None
+        whole, run = why_one_by_one(seen) is None, pixel_run(own, config.warp_m)
         struct = with_conv("ImplicitMma", own, together=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
-            WHOLE_PIECES=whole, FILTERS_NEAR=own.out_layout == "NHWC",
+            WHOLE_PIECES=whole, FILTERS_NEAR=own.out_layout == "NHWC", PIXEL_RUN=run,
         )  # fmt: skip
         lines = (*conv_constants(seen, problem.x_dtype), *prelude, *self.names)
         kernel = runtime.compile(
@@ -166,7 +174,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             fill(args.conv, seen, buffers)
             if whole and not _is_in_pieces(seen, args.conv):
                 return None
-            args.together = together(own, args.conv, config.warp_n)
+            args.together = together(own, args.conv, config.warp_n, run)
             return args
 
         turned = replace(config, turned=True)
@@ -265,17 +273,32 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
     return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
-def together(problem: Conv2dProblem, conv: Any, filters: int) -> int:
-    """Give how many neighbouring outputs a thread may store by one instruction, in a warp of so many filters.
+def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
+    """Give how many neighbouring outputs a thread may store by one instruction.
 
-    They are filters of a pixel in NHWC, else pixels of a filter, whose plane then has no gaps.
+    They are filters of a pixel in NHWC, in a warp of so many filters; else a run of so many pixels of a filter, whose
+    plane then has no gaps.
     """
     size, near_filters = itemsize(problem.out_dtype), problem.out_layout == "NHWC"
     if near_filters:
         count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
+        may = (EIGHT, 2) if size == 2 and filters % IN_EIGHTS == 0 else (2,)
     else:
         count, sizes, run = problem.p * problem.q, {"n": problem.n, "c": problem.k}, {"w": 1, "h": problem.q}
-    for many, may in ((EIGHT, size == 2 and filters % EXCHANGED == 0), (2, size == 2 or near_filters)):
-        if may and count % many == 0 and is_aligned(conv.out, conv.out_strides, sizes, run, many, size):
+        may = (pixels,)
+    for many in may:
+        if count % many == 0 and is_aligned(conv.out, conv.out_strides, sizes, run, many, size):
             return many
     return 1
+
+
+def pixel_run(problem: Conv2dProblem, pixels: int) -> int:
+    """Pixels of a filter that a thread has side by side, in a warp with so many: a power of 2, of 16 bytes at most.
+
+    They are of one picture.
+    """
+    if problem.out_layout == "NHWC":
+        return 1
+    own = pixels // PIXELS_APART
+    most = min(own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
+    return math.gcd(problem.p * problem.q, most)
