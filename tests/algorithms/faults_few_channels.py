@@ -1,4 +1,4 @@
-"""Planted faults of few_channels.cu and transpose.cuh; see faults.py."""
+"""Planted faults of few_channels.cu, few_filters.cu and few_channels.cuh; see faults.py."""
 
 from __future__ import annotations
 
@@ -8,91 +8,102 @@ from tests.algorithms.planted import SYNC, Run, of_file
 
 from convforge.algorithms.implicit_gemm.few_channels import FewChannelsConfig
 
-# A layer in NCHW, whose rows of results are stored one by one; others of whole 16 bytes, and of pairs.
+# A layer in NCHW, whose results are stored one by one; others of runs, of one fragment's outputs and of two.
 LAYER = Run("implicit_gemm_few_channels", "n2c3h13w43_k37r3s5_st2x1_p1_d1x2_f16_nchw_+bias",
             FewChannelsConfig(4, 16, 32, 2, 16))  # fmt: skip
-EIGHTS = replace(LAYER, problem="n2c3h9w40_k24r3s3_p1_bf16_nchw_+bias")
-PAIRS = replace(LAYER, problem="n2c3h9w42_k24r3s3_p1_bf16_nchw_+bias")
+ONE_PATCH = replace(LAYER, config=FewChannelsConfig(4, 16, 32, 2, 16, 1))
+RUNS = replace(LAYER, problem="n2c3h9w42_k22r3s3_p1_bf16_nchw_+bias")
+WIDE_RUNS = replace(RUNS, problem="n2c3h9w44_k22r3s3_p1_bf16_nchw_+bias", config=FewChannelsConfig(2, 32, 32, 2, 16))
 # Filters of an output side by side: eight, two and one.
 FILTERS = replace(LAYER, problem="n2c3h9w21_k40r3s3_p1_f16_nhwc_+bias", config=FewChannelsConfig(4, 16, 32, 2, 32))
 FILTER_PAIRS = replace(FILTERS, problem="n2c3h9w21_k42r3s3_p1_f16_nhwc")
 ODD_FILTERS = replace(FILTERS, problem="n2c3h9w21_k37r3s3_p1_f16_nhwc")
-# Pixels of several rows; of two numbers; wide tiles; more steps than are unrolled.
-FOLDED = replace(LAYER, problem="n2c1h15w43_k20r5s4_p1_d2_f16_nchw")
-TWO = replace(LAYER, problem="n2c1h13w100_k20r5s20_st2_p2_d1x2_f16_nchw")
+# Dilation along both axes; two columns of pixels from one output to the next; a patch that takes several rounds.
+DILATED = replace(LAYER, problem="n2c1h15w43_k20r5s4_p1_d2_f16_nchw")
+TWO = replace(LAYER, problem="n2c1h13w101_k20r5s20_st2_p2_f16_nchw")
+ROUNDS = replace(FILTERS, problem="n2c3h33w131_k20r4s4_st4_p0_f16_nhwc")
 BORDER = replace(LAYER, problem="n2c3h9w43_k20r3s3_p1_constant9.0_f16_nchw")
-WIDE = replace(LAYER, problem="n2c3h9w70_k20r3s3_p1_f16_nhwc", config=FewChannelsConfig(2, 32, 32, 2, 16))
-NAN = replace(EIGHTS, kind="nan")
-NAN_FOLDED = replace(NAN, problem="n2c1h13w43_k20r3s5_p1_d2_f16_nchw")
+NAN = replace(RUNS, kind="nan")
 
-STORE_PAIR = "store_vector(conv.out + place(conv.out_strides, at.n, own, at.p, q), pair)"
+FIRST = "\n        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);\n"
+BEYOND, OF_FILTERS, OF_RUNS = "if (p >= conv.P || q >= conv.Q) continue;", f"{FIRST}        const", f"{FIRST}#pragma"
 
 FEW_CHANNELS_FAULTS = [
     *of_file("implicit_gemm/few_channels.cu", LAYER,
         ("uninitialised accumulators", "WarpSums sums = {};", "WarpSums sums;"),
-        ("no barrier before the next patch", f"{SYNC}  // all have read", "// all have read"),
-        ("no barrier after the patch", f"{SYNC}  // the patch is", "// the patch is"),
-        ("the first row of taps for all", "row * FOLD * DILATION_H * PITCH + step", "step"),
-        ("one row of pixels for several rows of taps", "row * FOLD * DILATION_H * PITCH", "row * DILATION_H * PITCH",
-         FOLDED),
-        ("the first taps of a row for all", " + step * TAPS * DILATION_W);", ");"),
-        ("no dilation between steps", "step * TAPS * DILATION_W", "step * TAPS"),
-        ("no dilation within a step", "lane % 4 * DILATION_W", "lane % 4"),
-        ("no dilation between the words of a lane", "PLANE : 4 * DILATION_W", "PLANE : 4", TWO),
-        ("no dilation down a folded pixel", "h + fold * DILATION_H", "h + fold", FOLDED),
+        ("no barrier between patches", f"{SYNC}  // filters, lists", "// filters, lists"),
+        ("no barrier after the only patch", f"{SYNC}  // the only", "// the only", ONE_PATCH),
+        ("no wait for the filters", "    copy_async_wait();\n    for", "    for"),
+        ("the first pairs for all", "words[(kind * STEPS + step) * 4]", "words[kind * STEPS * 4]"),
+        ("no dilation down", "pair.row() * DILATION_H * PITCH", "pair.row() * PITCH", DILATED),
+        ("no dilation along", "pair.column() * DILATION_W * C", "pair.column() * C"),
+        ("the word before an odd number", "(from + 1) / 2", "from / 2"),
+        ("the first copy for all", "from % 2 * COPY", "0 * COPY"),
         ("no stride down a tile", "row_of(i) * STRIDE_H * PITCH", "row_of(i) * PITCH"),
-        ("no stride of warps", "(row * STRIDE_H * PITCH", "(row * PITCH"),
-        ("no stride between outputs", "(column + lane / 4) * STRIDE_W", "(column + lane / 4)", TWO),
-        ("no stride between halves of a fragment", "word % 2 * 8 * STRIDE_W", "word % 2 * 8", TWO),
+        ("no stride of warps", "row * STRIDE_H * PITCH + (column", "row * PITCH + (column"),
+        ("no stride between outputs", "lane / 4 * OUTPUT_RUN) * STRIDE_W * C", "lane / 4 * OUTPUT_RUN) * C", TWO),
+        ("no stride between a lane's outputs", "% LANE_OUTPUTS) * STRIDE_W * C", "% LANE_OUTPUTS) * C", TWO),
         ("no stride of tiles", "tile.q * STRIDE_W - conv.left", "tile.q - conv.left", TWO),
-        ("the first columns of a tile for all", "column_of(i) * STRIDE_W);", "0);", WIDE),
         ("no padding", "tile.q * STRIDE_W - conv.left", "tile.q * STRIDE_W"),
-        ("the first picture for all", "place(conv.x_strides, tile.n, 0, at, w)", "place(conv.x_strides, 0, 0, at, w)"),
-        ("zeros for the border's value", "else if (BORDER == CONSTANT)", "else if (false)", BORDER),
-        ("pixels beyond the border", "if (there) number", "if (true) number"),
-        ("a column alone inside", "const bool there = at >= 0 && w >= 0;", "const bool there = w >= 0;"),
-        ("neighbours in memory for channels", "from[c * static_cast<index_t>(conv.x_strides.c)]", "from[c]"),
-        ("the first channel for all", "from[c * static_cast<index_t>(conv.x_strides.c)]", "from[0]"),
-        ("the fourth number as it was", "pixel.words[j].word = {};", "pixel.words[j].word.bits = 0x7fff7fffu;", EIGHTS),
-        ("taps beyond the filter in a product", "if (TAPS_BEYOND && step", "if (false && step", NAN),
-        ("rows beyond the filter in a product", "if (ROWS_BEYOND && row", "if (false && row", NAN_FOLDED),
-        ("taps in the filter left out", "a[i][word] &= tap_mask[word / 2];", "a[i][word] = 0;"),
+        ("the first picture for all", "place(conv.x_strides, tile.n, 0, h, 0)", "place(conv.x_strides, 0, 0, h, 0)"),
+        ("zeros for the border's value", "BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{}", "x_t{}", BORDER),
+        ("pixels beyond the border", "if (!there) continue;", ""),
+        ("a column alone inside", "needed && h >= 0 && column >= 0", "needed && column >= 0"),
+        ("neighbours in memory for channels", ": from[c * step];", ": from[c];"),
+        ("the first channel for all", ": from[c * step];", ": from[0];"),
+        ("the first channel for all neighbours", "step == 1 ? from[c]", "step == 1 ? from[0]", FILTERS),
+        ("the number before a shifted word left out", "shifted[1] = number(0);", ""),
+        ("the number behind a shifted word left out", "shifted[2 * C] = number(2 * C - 1);", ""),
+        ("what a thread holds is not stored", "if (step > 0) put(step / HELD_STEPS - 1);", "", ROUNDS),
+        ("the last round is not stored", "if (PATCHES > 1) put(ROUNDS - 1);", "", ROUNDS),
+        ("the next patch over this one", "patches[(now + 1) % PATCHES], Stager", "patches[now], Stager"),
+        ("this tile's pixels for the next one", "tile_of(i + apart), i + apart", "tile_of(i), i + apart"),
+        ("numbers beyond a run in a product", "if (step >= WHOLE_STEPS) a", "if (false) a", NAN),
+        ("numbers of a run left out", "a[i][word] &= mask[word / 2];", "a[i][word] = 0;"),
         ("the first filters of a block for all", "filters[0][warp_n / 16][lane]", "filters[0][0][lane]"),
-        ("the first block's filters for all", "keep_filters(*shared, args.filter, tile_n);",
-         "keep_filters(*shared, args.filter, 0);"),
-        ("eight filters twice", "16 * column + 8 * eight + lane / 4", "16 * column + lane / 4"),
+        ("the first block's filters for all", "args.filters + blockIdx.x % PARTS * (", "args.filters + 0 * ("),
         ("the first half of a row of tiles", "const index_t across = (conv.Q + TILE_W - 1) / TILE_W",
          "const index_t across = conv.Q / TILE_W"),
         ("height for width", "static_cast<int>(i % across) * TILE_W", "static_cast<int>(i % down) * TILE_W"),
-        ("the bias of the next filter", "own + 1, at.p, q, pair[1]", "own, at.p, q, pair[1]"),
-        ("the upper eight outputs twice", "sums[i % GROUP] + 2 * upper", "sums[i % GROUP]"),
-        ("one column of sums for all", "sums[fragment] + column);", "sums[fragment]);",
-         replace(EIGHTS, config=FewChannelsConfig(4, 16, 32, 2, 32))),
-        ("outputs beyond the last row", "if (at.p >= args.conv.P || at.q", "if (at.q"),
-        ("outputs beyond the end of a row", "if (q >= conv.Q || own >= K) continue;", "if (own >= K) continue;"),
-        ("filters beyond the last one", "if (q >= conv.Q || own >= K) continue;", "if (q >= conv.Q) continue;"),
-        ("a filter beyond the last one of a pair", "if (own + 1 < K) to[", "if (true) to[", ODD_FILTERS),
+        ("the bias of the next filter", "n + 1, p, q, own[1]", "n, p, q, own[1]"),
+        ("the upper eight outputs twice", "sums[i / 2][j] + i % 2 * 2", "sums[i / 2][j]"),
+        ("outputs beyond the last row", f"{BEYOND}{OF_FILTERS}", f"if (q >= conv.Q) continue;{OF_FILTERS}"),
+        ("outputs beyond the end of a row", f"{BEYOND}{OF_FILTERS}", f"if (p >= conv.P) continue;{OF_FILTERS}"),
+        ("filters beyond the last one", "if (n >= K) continue;\n            const Vector", "const Vector"),
+        ("a filter beyond the last one of a pair", "if (n + 1 < K) first[", "if (true) first[", ODD_FILTERS),
         ("pairs where there are none", "if (!ALONG_Q && args.together > 1) {", "if (true) {"),
         ("pairs of filters that are not aligned", "if (!ALONG_Q && args.together > 1) {", "if (!ALONG_Q) {",
          ODD_FILTERS),
-        ("one filter of two", "            store_vector(to, pair);", "            to[0] = pair.at[0];", FILTER_PAIRS),
-        ("eight filters of the first product", "k += threadIdx.x % 4 * EIGHT;", "", FILTERS),
-        ("eight filters of other lanes left out", "turn_lanes(eight.word.bits);\n        if (q <", "if (q <", FILTERS),
-        ("eight filters beyond the last", "if (q < conv.Q && k < K)", "if (q < conv.Q)", FILTERS),
-        ("filters for outputs", "turn_matrix(results[v % 2][v / 2].word.bits)", "results[v % 2][v / 2].word.bits",
-         EIGHTS),
-        ("eight outputs of other lanes left out", "turn_lanes(eight.word.bits);\n        const", "const", EIGHTS),
-        ("eight outputs of the first filters twice", "k + 8 * (t / 2) + g", "k + g", EIGHTS),
-        ("eight outputs twice", "at.q + 8 * (t % 2)", "at.q", EIGHTS),
-        ("eight outputs beyond the last filter", "q = at.q + 8 * (t % 2);\n        if (own < K && ",
-         "q = at.q + 8 * (t % 2);\n        if (", EIGHTS),
-        ("two outputs of the first filters twice", "k + 8 * (v / 2) + g", "k + g", PAIRS),
-        ("two outputs of a lane for all", "at.q + 8 * (v % 2) + 2 * t;", "at.q + 8 * (v % 2);", PAIRS),
-        ("two outputs beyond the end of a row", f"q < conv.Q) {STORE_PAIR}", f"true) {STORE_PAIR}", PAIRS),
+        ("one filter of two", "store_vector(first + n, pair);", "first[n] = pair.at[0];", FILTER_PAIRS),
+        ("eight filters of the first product", "pair_of(j + v).word.bits", "pair_of(j).word.bits", FILTERS),
+        ("eight filters beyond the last", "n < K) store_vector(first + n, eight", "true) store_vector(first + n, eight",
+         FILTERS),
+        ("one output of a run for all", "sums[(i + v) / 2]", "sums[i / 2]", WIDE_RUNS),
+        ("the first lane's run for all", "% LANE_OUTPUTS) + g * OUTPUT_RUN", "% LANE_OUTPUTS)", RUNS),
+        ("neighbouring outputs for runs", "lane / 4 * OUTPUT_RUN", "lane / 4", RUNS),
+        ("one kind of outputs for both", "from % 2 * (KINDS - 1)", "0", RUNS),
+        ("runs beyond the last row", f"{BEYOND}{OF_RUNS}", f"if (q >= conv.Q) continue;{OF_RUNS}", RUNS),
+        ("runs beyond the end of a row", f"{BEYOND}{OF_RUNS}", f"if (p >= conv.P) continue;{OF_RUNS}", RUNS),
+        ("runs beyond the last filter", "if (K % BLOCK_N && n >= K) continue;", "", RUNS),
+        ("the first filter of two twice", "lane_column<false>(j / 2, t) + j % 2", "lane_column<false>(j / 2, t)", RUNS),
     ),
-    *of_file("include/device/transpose.cuh", EIGHTS,
-        ("a word for another", "upper ? low : high, bit", "high, bit"),
-        ("one exchange of two", "bit = 1; bit <= 2", "bit = 1; bit <= 1"),
-        ("rows for columns", "4 * (2 * t + i) + g / 2", "4 * g + t"),
+    *of_file("implicit_gemm/few_filters.cu", LAYER,
+        ("eight neighbours as they come", "column_at<IN_EIGHTS>(8 * eight + lane / 4)", "(8 * eight + lane / 4)",
+         FILTERS),
+        ("numbers beyond a run", "j % 2 < pair.count && k < K", "k < K", NAN),
+        ("filters beyond the last one", "j % 2 < pair.count && k < K", "j % 2 < pair.count"),
+        ("the first channel for all", "const int c = number % C", "const int c = 0"),
+        ("the first row of taps for all", "pair.row(), s)", "0, s)"),
+        ("the first step for all", "step = i / (4 * BLOCK_N) % STEPS", "step = i / (4 * BLOCK_N) * 0"),
+        ("eight filters twice", "words[eight % 2]", "words[0]"),
+    ),
+    *of_file("include/device/few_channels.cuh", LAYER,
+        ("the last numbers of odd runs left out", "i < PAIRS ? 1 : 0", "0"),
+        ("the first run for all", "i / OF_RUN : i - WHOLE", "0 : i - WHOLE"),
+        ("one pair of a lane for both", "step * STEP_PAIRS + 4 * word + t", "step * STEP_PAIRS + t"),
+    ),
+    *of_file("include/device/eights.cuh", FILTERS,
+        ("lanes in another order", "line / 2 % 4 * 8", "(3 - line / 2 % 4) * 8"),
+        ("products in another order", "line / 8 % 4 * 2", "(3 - line / 8 % 4) * 2"),
     ),
 ]  # fmt: skip

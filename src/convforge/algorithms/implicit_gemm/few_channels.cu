@@ -4,95 +4,103 @@
 //           bytes of it are neighbours in memory. Here the part of the image that a tile of outputs sees is staged once
 //           in shared memory, and lanes read their factors from it directly. No matrix is built.
 // Tile      TILE_H x TILE_W outputs of one image, BLOCK_N filters. A block takes tile after tile (persistent grid).
-// Patch     what the tile sees, as pixels of PIXEL numbers (4 or 2): the channels of a position and, where C is 1 or 2,
-//           those of the FOLD - 1 positions below it, DILATION_H apart. Where C is 3 the fourth number is zero. Staging
-//           reads any layout and resolves the border, so the products know neither.
-// Order     16 of K are TAPS neighbouring taps of a row of the filter (of FOLD rows where pixels have several), and the
-//           numbers of each pixel. A lane's factors are so words of two numbers of a pixel, whatever stride and
-//           dilation are, at offsets that are compile-time constants. The patch has the first two numbers of all
-//           pixels, then the others (planes). A load of 8 bytes would need a move for each word: tensor cores take the
-//           two words of a pixel from registers that are not neighbours.
+// Patch     what the tile sees: rows of pixels, the C numbers of each side by side. Staging reads any layout and
+//           resolves the border, so the products know neither.
+// Patches   with PATCHES = 2, threads load the next tile's pixels between the products of this one, a few at once, and
+//           store them when others are loaded: nobody waits for memory. With 1, large patches have room.
+// Order     a run is what a row of the filter sees, S x C numbers side by side; with dilation, the C numbers of one tap.
+//           Runs are cut into pairs of numbers, and the last numbers of odd runs come behind all pairs. 16 of K are
+//           eight pairs; a lane has two of them, and a list in shared memory says where each is in the patch, counted
+//           from the first number that an output sees.
+// Words     a pair that begins at an odd number is no word. Where there are such, a second copy of the patch, one number
+//           further on, has them as words.
 // Filters   each block keeps its BLOCK_N filters in the order in which lanes hold factors: a load of 16 bytes brings
-//           the factors of 16 filters. Taps, channels and filters that do not exist are zeros.
-// Masks     a tap beyond the filter reads a pixel that the output does not see. It is cleared, because Inf times a zero
-//           of the filter would be NaN.
-// Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment is 16 outputs side by side in one row.
-// Finish    NHWC: eight neighbouring filters of an output are one store. NCHW: the sums of 16 outputs x 16 filters are
-//           transposed in registers, and eight neighbouring outputs of a filter are one store.
+//           the factors of 16 filters. few_filters.cu has written them so, with zeros for those that do not exist.
+// Masks     beside the last number of an odd run is a pixel that the output does not see. It is cleared, because Inf
+//           times a zero of the filter would be NaN.
+// Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment is 16 outputs of one row.
+// Finish    filters, or outputs, stand in such an order that a lane's results are neighbours: in NHWC eight filters of an
+//           output in four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one.
 // Limit     memory, most of which is the result; with large filters the loads from shared memory.
 #include "border.cuh"
 #include "ends.cuh"
-#include "given.cuh"
-#include "mma.cuh"
-#include "transpose.cuh"
+#include "few_channels.cuh"
 #include "vector.cuh"
 
-constexpr int EIGHT = 8;  // 16-bit numbers of 16 bytes
 constexpr int ROW_FRAGMENTS = TILE_W / MMA_ROWS, WARPS_M = TILE_H * ROW_FRAGMENTS / FRAGMENTS;
 constexpr int WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int COLUMNS = WARP_N / MMA_COLUMNS;  // products of a fragment for each 16 of K
-constexpr int FOLD = PIXEL / C, TAPS = MMA_HALVES / PIXEL;
-constexpr int ROW_STEPS = (R + FOLD - 1) / FOLD, TAP_STEPS = (S + TAPS - 1) / TAPS, STEPS = ROW_STEPS * TAP_STEPS;
+constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: the first level cache of it is small
 
-// Rows of the patch, and columns that outputs see; a row has room for the taps beyond the filter.
-constexpr int ROWS_SEEN = (TILE_H - 1) * STRIDE_H + (ROW_STEPS - 1) * FOLD * DILATION_H + 1;
-constexpr int COLUMNS_SEEN = (TILE_W - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
-constexpr int PITCH = (TILE_W - 1) * STRIDE_W + (TAP_STEPS * TAPS - 1) * DILATION_W + 1;
+// Rows of the patch, and pixels of one, which are staged by two. A row begins at an even number.
+constexpr int ROWS_SEEN = (TILE_H - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
+constexpr int COLUMNS_SEEN = (TILE_W - 1) * STRIDE_W + (S - 1) * DILATION_W + 1, TWOS = (COLUMNS_SEEN + 1) / 2;
+constexpr int PITCH = 2 * TWOS * C;
+// Outputs begin at odd numbers, too, or runs do: then there are two copies, in different banks.
+constexpr bool ODD_OUTPUTS = STRIDE_W * C % 2 != 0, ODD_RUNS = !TAPS_ADJACENT && DILATION_W * C % 2 != 0;
+constexpr int COPIES = ODD_OUTPUTS || ODD_RUNS ? 2 : 1, PARITIES = ODD_OUTPUTS ? 2 : 1;
+constexpr int COPY = (ROWS_SEEN * PITCH / 2 + 1) / 32 * 32 + 48;  // words, with those beside the last number
 
-// Straight-line code for at most so many steps at once: the first level cache of instructions is small.
-constexpr int STEPS_AT_ONCE = 24;
-constexpr int TAP_STEPS_AT_ONCE = TAP_STEPS < STEPS_AT_ONCE ? TAP_STEPS : STEPS_AT_ONCE;
-constexpr int ROW_STEPS_AT_ONCE = STEPS <= STEPS_AT_ONCE ? ROW_STEPS : (STEPS_AT_ONCE + TAP_STEPS - 1) / TAP_STEPS;
-constexpr int PIXELS_AT_ONCE = 4;  // that a thread loads before it stores them
+// Threads stage twos of DOWN rows at once, ACROSS of a row: of one row the same thread has SEGMENTS. So which columns a thread
+// has is worked out once a tile.
+constexpr int SEGMENTS = (TWOS + THREADS - 1) / THREADS, ACROSS = (TWOS + SEGMENTS - 1) / SEGMENTS;
+constexpr int DOWN = THREADS / ACROSS, MINE = (ROWS_SEEN * SEGMENTS + DOWN - 1) / DOWN;  // twos of a thread
+constexpr int TWOS_AT_ONCE = MINE < 4 ? MINE : 4;  // that a thread loads before it stores them
+// Between products it holds so many, from HELD_STEPS steps to the next.
+constexpr int MOST_HELD = 2, LEAST_HELD = (MINE + STEPS - 1) / STEPS;
+constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : MINE < MOST_HELD ? MINE : MOST_HELD;
+constexpr int ROUNDS = (MINE + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
 
 static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
-static_assert(GROUPS == 1 && C <= PIXEL && (PIXEL == 2 || PIXEL == 4), "a pixel holds all channels of a position");
+static_assert(GROUPS == 1, "all filters see the same channels");
 static_assert(TILE_W % MMA_ROWS == 0 && TILE_H * ROW_FRAGMENTS % FRAGMENTS == 0, "warps cover the outputs exactly");
 static_assert(ROW_FRAGMENTS % FRAGMENTS == 0 || FRAGMENTS % ROW_FRAGMENTS == 0, "warps have parts of rows, or rows");
 static_assert(WARP_N % 16 == 0 && BLOCK_N % WARP_N == 0, "a load brings the factors of 16 filters");
 
 struct FewChannels {
     Conv conv;
-    Filter filter;
-    int together;  // so many neighbouring results may be stored as one: 1, 2 or 8
+    const Columns *filters;
+    int together;  // so many neighbouring results may be stored as one: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
 };
 
-constexpr int WORDS = PIXEL / 2, PLANE = ROWS_SEEN * PITCH;  // of a pixel; words of a plane of the patch
 using WarpSums = float[FRAGMENTS][COLUMNS][4];
+using Patch = unsigned[COPIES][COPY];
+using Filters = Columns[STEPS][BLOCK_N / 16][32];
 
-// Factors of two groups of eight filters for 16 of K, as a lane holds them.
-struct alignas(16) Columns {
-    unsigned words[2][2];
+// Where the words of a lane's two pairs of a step are in the patch.
+struct alignas(8) Words {
+    int places[2];
 };
 
 struct Shared {
-    Columns filters[STEPS][BLOCK_N / 16][32];
-    unsigned patch[WORDS][PLANE];
+    Filters filters;
+    Words words[PARITIES][STEPS][4];
+    alignas(16) Patch patches[PATCHES];
 };
 
-// The number of a pixel, and its tap within a step, that element `half` of word `word` of a lane's factors is.
-__device__ constexpr int number_of(int word, int half) { return PIXEL == 4 ? 2 * word + half : half; }
-__device__ constexpr int tap_of(int word, int t) { return PIXEL == 4 ? t : t + 4 * word; }
+// Place of a pair's word in the patch, counted from the word that has the first number of an output, or from the one
+// before it, where that number is the `parity`-th one of its word.
+__device__ inline int place_of(const Pair &pair, int parity) {
+    if (pair.count == 0) return 0;
+    const int from = parity + pair.row() * DILATION_H * PITCH + pair.column() * DILATION_W * C + pair.first;
+    return from % 2 * COPY + (from + 1) / 2;
+}
 
-// Write the block's filters, which begin at filter n0, in the order of factors. Unsigned numbers are divided by shifts.
-__device__ inline void keep_filters(Shared &shared, const Filter &filter, int n0) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll 4
-    for (unsigned i = threadIdx.x; i < STEPS * BLOCK_N * 4; i += THREADS) {
-        const unsigned eight = i / 32 % 2, column = i / 64 % (BLOCK_N / 16), step = i / (64 * (BLOCK_N / 16));
-        const unsigned first_r = step / TAP_STEPS * FOLD, first_s = step % TAP_STEPS * TAPS;
-        const int k = n0 + 16 * column + 8 * eight + lane / 4;
-        Vector<math_t, 4> factors;
+__device__ inline void list_words(Shared &shared) {
+    for (int i = threadIdx.x; i < STEPS * 4; i += THREADS)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int number = number_of(j / 2, j % 2), fold = number / C;
-            const int r = first_r + fold, s = first_s + tap_of(j / 2, lane % 4);
-            const bool there = fold < FOLD && r < R && s < S && k < K;
-            factors.at[j] = there ? filter.taps[place(filter.strides, k, number % C, r, s)] : math_t{};
-        }
-        unsigned(&words)[2] = shared.filters[step][column][lane].words[eight];
-        words[0] = factors.word.bits[0], words[1] = factors.word.bits[1];
-    }
+        for (int parity = 0; parity < PARITIES; parity++)
+#pragma unroll
+            for (int word = 0; word < 2; word++)
+                shared.words[parity][i / 4][i % 4].places[word] = place_of(Pair::of_lane(i / 4, word, i % 4), parity);
+}
+
+// Ask for the block's filters.
+__device__ inline void keep_filters(Filters &filters, const Columns *from) {
+    constexpr int COUNT = sizeof(Filters) / sizeof(Columns);
+    Columns *const to = &filters[0][0][0];
+    for (int i = threadIdx.x; i < COUNT; i += THREADS) copy_async16(to + i, from + i, true);
+    copy_async_commit();
 }
 
 // A tile: its picture and its first output.
@@ -100,232 +108,281 @@ struct Tile {
     int n, p, q;
 };
 
-// Numbers of a pixel of the patch.
-struct Pixel {
-    Vector<math_t, 2> words[WORDS];
+// Two neighbouring pixels of a row of the patch, as they are loaded.
+struct Two {
+    x_t numbers[2][C];
 };
 
-// Pixel i of the patch: the channels of FOLD positions, each inside the picture or as the border has it.
-__device__ inline Pixel pixel_of(const Conv &conv, const Tile &tile, int i) {
-    const int row = i / COLUMNS_SEEN, h = tile.p * STRIDE_H - conv.top + row;
-    const int w = inside(tile.q * STRIDE_W - conv.left + i % COLUMNS_SEEN, conv.W);
-    Pixel pixel;
+// What a thread stages of a tile's patch: twos 0 to MINE - 1, of which the last one may not exist. Where the tile is not
+// `needed`, nothing is loaded.
+struct Stager {
+    const Conv &conv;
+    const Tile tile;
+    const bool needed;
+    int w[SEGMENTS][2];  // columns of the picture, or of its border's value
+
+    __device__ __forceinline__ Stager(const Conv &conv, const Tile &tile, bool needed)
+        : conv(conv), tile(tile), needed(needed) {
 #pragma unroll
-    for (int j = 0; j < WORDS; j++) pixel.words[j].word = {};
+        for (int i = 0; i < SEGMENTS; i++)
 #pragma unroll
-    for (int fold = 0; fold < FOLD; fold++) {
-        const int at = inside(h + fold * DILATION_H, conv.H);
-        const bool there = at >= 0 && w >= 0;
-        const x_t *from = conv.x + place(conv.x_strides, tile.n, 0, at, w);
+            for (int j = 0; j < 2; j++) {  // behind the last column there is that one again
+                const int column = min((threadIdx.x % ACROSS + i * ACROSS) * 2 + j, COLUMNS_SEEN - 1);
+                w[i][j] = inside(tile.q * STRIDE_W - conv.left + column, conv.W);
+            }
+    }
+
+    __device__ static int item(int i) { return threadIdx.x / ACROSS + i * DOWN; }  // counted along rows' segments
+
+    __device__ __forceinline__ Two load(int i) const {
+        const int row = min(item(i) / SEGMENTS, ROWS_SEEN - 1), h = inside(tile.p * STRIDE_H - conv.top + row, conv.H);
+        const index_t line = place(conv.x_strides, tile.n, 0, h, 0), step = conv.x_strides.c;
+        Two two;
 #pragma unroll
-        for (int c = 0; c < C; c++) {
-            x_t &number = pixel.words[(fold * C + c) / 2].at[(fold * C + c) % 2];
-            if (there) number = from[c * static_cast<index_t>(conv.x_strides.c)];
-            else if (BORDER == CONSTANT) number = stored<x_t>::of(conv.outside);
+        for (int j = 0; j < 2; j++) {
+            const int column = w[item(i) % SEGMENTS][j];
+            const bool there = needed && h >= 0 && column >= 0;
+            const x_t *from = conv.x + (line + column * static_cast<index_t>(conv.x_strides.w));
+#pragma unroll
+            for (int c = 0; c < C; c++)
+                two.numbers[j][c] = BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
+            if (!there) continue;
+#pragma unroll
+            for (int c = 0; c < C; c++) two.numbers[j][c] = CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
+        }
+        return two;
+    }
+
+    // Store a two: C words of the first copy. Of the second, in which numbers stand one further on, C - 1 words, and halves
+    // of the words before and behind.
+    __device__ __forceinline__ void put(Patch &patch, int i, const Two &two) const {
+        const int row = item(i) / SEGMENTS, column = threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS;
+        if (threadIdx.x >= ACROSS * DOWN || row >= ROWS_SEEN || column >= TWOS) return;
+        const int at = row * (PITCH / 2) + column * C;
+        const auto number = [&](int j) { return two.numbers[j / C][j % C]; };
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            Vector<math_t, 2> pair;
+            pair.at[0] = number(2 * j), pair.at[1] = number(2 * j + 1);
+            patch[0][at + j] = pair.word.bits;
+        }
+        if constexpr (COPIES == 2) {
+            math_t *const shifted = reinterpret_cast<math_t *>(&patch[COPIES - 1][at]);
+            shifted[1] = number(0);
+#pragma unroll
+            for (int j = 1; j < C; j++) {
+                Vector<math_t, 2> pair;
+                pair.at[0] = number(2 * j - 1), pair.at[1] = number(2 * j);
+                store_vector(shifted + 2 * j, pair);
+            }
+            shifted[2 * C] = number(2 * C - 1);
         }
     }
-    return pixel;
+};
+
+// Stage a patch at once.
+__device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &tile) {
+    const Stager stager(conv, tile, true);
+#pragma unroll 1
+    for (int first = 0; first < MINE; first += TWOS_AT_ONCE) {
+        Two twos[TWOS_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < TWOS_AT_ONCE; j++) twos[j] = stager.load(first + j);
+#pragma unroll
+        for (int j = 0; j < TWOS_AT_ONCE; j++) stager.put(patch, first + j, twos[j]);
+    }
 }
 
-__device__ inline void stage_patch(Shared &shared, const Conv &conv, const Tile &tile) {
-    constexpr int COUNT = ROWS_SEEN * COLUMNS_SEEN;
-#pragma unroll 1
-    for (int first = threadIdx.x; first < COUNT; first += PIXELS_AT_ONCE * THREADS) {
-        Pixel pixels[PIXELS_AT_ONCE];
+// Stage a patch between the products of another: before its steps, and after the last one.
+struct NextPatch {
+    Patch &patch;
+    const Stager stager;
+    Two held[HELD];
+
+    __device__ __forceinline__ void before(int step) {
+        if (PATCHES == 1 || step % HELD_STEPS || step / HELD_STEPS >= ROUNDS) return;
+        if (step > 0) put(step / HELD_STEPS - 1);
 #pragma unroll
-        for (int j = 0; j < PIXELS_AT_ONCE; j++)
-            pixels[j] = pixel_of(conv, tile, min(first + j * THREADS, COUNT - 1));
-#pragma unroll
-        for (int j = 0; j < PIXELS_AT_ONCE; j++) {
-            const int i = first + j * THREADS, at = i / COLUMNS_SEEN * PITCH + i % COLUMNS_SEEN;
-#pragma unroll
-            for (int word = 0; word < WORDS; word++)
-                if (i < COUNT) shared.patch[word][at] = pixels[j].words[word].word.bits;
-        }
+        for (int j = 0; j < HELD; j++) held[j] = stager.load(step / HELD_STEPS * HELD + j);
     }
-}
+
+    __device__ __forceinline__ void put(int round) {
+#pragma unroll
+        for (int j = 0; j < HELD; j++) stager.put(patch, round * HELD + j, held[j]);
+    }
+
+    __device__ __forceinline__ void after() {
+        if (PATCHES > 1) put(ROUNDS - 1);
+    }
+};
 
 // Row and column of fragment i of a tile. From a warp's first fragment to its others they change by those of i alone,
 // because a warp has parts of a row or whole rows: these differences are compile-time constants.
 __device__ constexpr int row_of(int i) { return i / ROW_FRAGMENTS; }
 __device__ constexpr int column_of(int i) { return i % ROW_FRAGMENTS * MMA_ROWS; }
 
-// Whether a step's last taps or last rows are beyond the filter.
-constexpr bool TAPS_BEYOND = S % TAPS != 0, ROWS_BEYOND = R % FOLD != 0;
+// Of a row a warp has so many outputs a lane, in runs; output i of lane 0, and lane g's output i from there on.
+constexpr int LANE_OUTPUTS = 2 * (FRAGMENTS < ROW_FRAGMENTS ? FRAGMENTS : ROW_FRAGMENTS);
+static_assert(LANE_OUTPUTS % OUTPUT_RUN == 0 && OUTPUT_RUN * sizeof(out_t) <= 16, "a lane has whole runs, stored as one");
+__device__ constexpr int output_of(int i) { return i / OUTPUT_RUN * (8 * OUTPUT_RUN) + i % OUTPUT_RUN; }
 
-// The bits of word `word` whose rows are in the filter, in the last step along its rows.
-__device__ constexpr unsigned row_mask(int word) {
-    return (number_of(word, 0) / C < R - (ROW_STEPS - 1) * FOLD ? 0xffffu : 0u) |
-           (number_of(word, 1) / C < R - (ROW_STEPS - 1) * FOLD ? 0xffff0000u : 0u);
-}
-
-// Add up a warp's sums. `pixels` is where the lane's first tap of output g of the warp's first fragment is, `filters`
-// where the lane's factors of the warp's first filters are.
-__device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *pixels, const Columns *filters) {
-    constexpr int NEXT_WORD = PIXEL == 4 ? PLANE : 4 * DILATION_W;  // the other word of a lane's factors of an output
+// Add up a warp's sums. `pixels` is where the first number that the lane's first output sees is, or the word before it;
+// `words` and `filters` are the lane's in the first step. Where outputs begin at even and at odd numbers, a lane of runs has
+// both, and else outputs of one kind.
+__device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
+                                               const Columns *filters, NextPatch &next) {
+    constexpr int KINDS = ODD_OUTPUTS && OUTPUT_RUN > 1 ? 2 : 1;
     const int t = threadIdx.x % 4;
-    unsigned tap_mask[2];  // of the last step along a row
+#pragma unroll STEPS_AT_ONCE
+    for (int step = 0; step < STEPS; step++) {
+        next.before(step);
+        Words places[KINDS];
 #pragma unroll
-    for (int word = 0; word < 2; word++) tap_mask[word] = tap_of(word, t) < S - (TAP_STEPS - 1) * TAPS ? ~0u : 0u;
-#pragma unroll ROW_STEPS_AT_ONCE
-    for (int row = 0; row < ROW_STEPS; row++) {
-#pragma unroll TAP_STEPS_AT_ONCE
-        for (int step = 0; step < TAP_STEPS; step++) {
-            const unsigned *const from = pixels + (row * FOLD * DILATION_H * PITCH + step * TAPS * DILATION_W);
-            unsigned a[FRAGMENTS][4];
+        for (int kind = 0; kind < KINDS; kind++) places[kind] = words[(kind * STEPS + step) * 4];
+        unsigned mask[2];  // of the numbers that exist
+#pragma unroll
+        for (int word = 0; word < 2; word++) {
+            const int pair = step * STEP_PAIRS + 4 * word + t;
+            mask[word] = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;
+        }
+        unsigned a[FRAGMENTS][4];
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+            for (int word = 0; word < 4; word++) {
+                const int from = row_of(i) * STRIDE_H * PITCH + output_of((2 * i + word % 2) % LANE_OUTPUTS) * STRIDE_W * C;
+                a[i][word] = pixels[from / 2 + places[from % 2 * (KINDS - 1)].places[word / 2]];
+                if (step >= WHOLE_STEPS) a[i][word] &= mask[word / 2];
+            }
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 2; j++) {
+            const Columns b = filters[(step * (BLOCK_N / 16) + j) * 32];
 #pragma unroll
             for (int i = 0; i < FRAGMENTS; i++) {
-                const unsigned *const own = from + (row_of(i) * STRIDE_H * PITCH + column_of(i) * STRIDE_W);
-#pragma unroll
-                for (int word = 0; word < 4; word++) {
-                    a[i][word] = own[word % 2 * 8 * STRIDE_W + word / 2 * NEXT_WORD];
-                    if (TAPS_BEYOND && step == TAP_STEPS - 1) a[i][word] &= tap_mask[word / 2];
-                    if (ROWS_BEYOND && row == ROW_STEPS - 1) a[i][word] &= row_mask(word / 2);
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < COLUMNS / 2; j++) {
-                const Columns b = filters[((row * TAP_STEPS + step) * (BLOCK_N / 16) + j) * 32];
-#pragma unroll
-                for (int i = 0; i < FRAGMENTS; i++) {
-                    multiply_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
-                    multiply_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
-                }
+                multiply_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
+                multiply_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
             }
         }
     }
 }
 
-// Results of a lane: of output g, then of output g + 8 of a fragment, two neighbouring filters each of GROUP products.
-constexpr int GROUP = !ALONG_Q && COLUMNS % 4 == 0 ? 4 : 2;
+// Finish: a lane's results of the outputs from `tile` on, and of the filters from n0 on. NHWC, or results that have no
+// neighbours: two filters of an output of each product, or eight of four.
 template <class Out>
-using Results = Vector<Out, 2>[2][GROUP];
-
-// Results of the fragment whose first output is `at`, from filter k on. Those that do not exist are computed too where
-// the epilogue reads nothing for them, because a test costs more; nobody stores them.
-template <class Out>
-__device__ __forceinline__ void finish_group(Results<Out> &results, const Conv &conv, const Tile &at, int k,
-                                             const float (*sums)[4]) {
-    constexpr bool ANY_FILTER = !(SCALE || BIAS || RESIDUAL) || K % BLOCK_N == 0, ANY_OUTPUT = !RESIDUAL;
-#pragma unroll
-    for (int i = 0; i < 2 * GROUP; i++) {
-        const int upper = i / GROUP, q = at.q + 8 * upper + threadIdx.x % 32 / 4;
-        const int own = k + 8 * (i % GROUP) + 2 * (threadIdx.x % 4);
-        const float *pair = sums[i % GROUP] + 2 * upper;
-        Vector<Out, 2> &result = results[upper][i % GROUP];
-        result.word = {};
-        const bool there = ANY_OUTPUT || q < conv.Q;
-        if (there && (ANY_FILTER || own < K)) result.at[0] = finished(conv, at.n, own, at.p, q, pair[0]);
-        if (there && (ANY_FILTER || own + 1 < K)) result.at[1] = finished(conv, at.n, own + 1, at.p, q, pair[1]);
-    }
-}
-
-// Store a group: of an output eight neighbouring filters (NHWC).
-template <class Out>
-__device__ __forceinline__ void store_eight_filters(const Conv &conv, const Tile &at, int k,
-                                                    const Results<Out> &results) {
-    k += threadIdx.x % 4 * EIGHT;
-#pragma unroll
-    for (int upper = 0; upper < 2; upper++) {
-        const int q = at.q + 8 * upper + threadIdx.x % 32 / 4;
-        Vector<Out, EIGHT> eight;
-#pragma unroll
-        for (int v = 0; v < 4; v++) eight.word.bits[v] = results[upper][v].word.bits;
-        turn_lanes(eight.word.bits);
-        if (q < conv.Q && k < K) store_vector(conv.out + place(conv.out_strides, at.n, 0, at.p, q) + k, eight);
-    }
-}
-
-// Of a filter eight or two neighbouring outputs (NCHW). A transposed matrix gives a lane outputs 2 t and 2 t + 1 of
-// filter g; two times two matrices, eight outputs of a filter.
-template <class Out>
-__device__ __forceinline__ void store_outputs(const FewChannels &args, const Tile &at, int k,
-                                              const Results<Out> &results) {
+__device__ __forceinline__ void finish_filters(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
     const Conv &conv = args.conv;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    Vector<Out, EIGHT> eight;
 #pragma unroll
-    for (int v = 0; v < 4; v++) eight.word.bits[v] = turn_matrix(results[v % 2][v / 2].word.bits);
-    if (args.together == EIGHT) {
-        turn_lanes(eight.word.bits);
-        const int own = k + 8 * (t / 2) + g, q = at.q + 8 * (t % 2);
-        if (own < K && q < conv.Q) store_vector(conv.out + place(conv.out_strides, at.n, own, at.p, q), eight);
-        return;
-    }
+    for (int i = 0; i < 2 * FRAGMENTS; i++) {
+        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
+        if (p >= conv.P || q >= conv.Q) continue;
+        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
+        const auto pair_of = [&](int j) {
+            const int n = n0 + lane_column<IN_EIGHTS>(j, t);
+            const float *own = sums[i / 2][j] + i % 2 * 2;
+            Vector<Out, 2> pair;
+            pair.word = {};
+            if (K % BLOCK_N == 0 || n < K) pair.at[0] = finished(conv, tile.n, n, p, q, own[0]);
+            if (K % BLOCK_N == 0 || n + 1 < K) pair.at[1] = finished(conv, tile.n, n + 1, p, q, own[1]);
+            return pair;
+        };
+        if constexpr (IN_EIGHTS) {
+            if (args.together == EIGHT) {
 #pragma unroll
-    for (int v = 0; v < 4; v++) {
-        const int own = k + 8 * (v / 2) + g, q = at.q + 8 * (v % 2) + 2 * t;
-        Vector<Out, 2> pair;
-        pair.word.bits = eight.word.bits[v];
-        if (own < K && q < conv.Q) store_vector(conv.out + place(conv.out_strides, at.n, own, at.p, q), pair);
-    }
-}
-
-// Of an output two neighbouring filters (NHWC), or one result at a time.
-template <class Out>
-__device__ __forceinline__ void store_few(const FewChannels &args, const Tile &at, int k, const Results<Out> &results) {
-    const Conv &conv = args.conv;
+                for (int j = 0; j < COLUMNS; j += 4) {
+                    Vector<Out, EIGHT> eight;
 #pragma unroll
-    for (int i = 0; i < 2 * GROUP; i++) {
-        const int upper = i / GROUP, q = at.q + 8 * upper + threadIdx.x % 32 / 4;
-        const int own = k + 8 * (i % GROUP) + 2 * (threadIdx.x % 4);
-        if (q >= conv.Q || own >= K) continue;
-        const Vector<Out, 2> &pair = results[upper][i % GROUP];
-        Out *const to = conv.out + place(conv.out_strides, at.n, own, at.p, q);
-        if (!ALONG_Q && args.together > 1) {
-            store_vector(to, pair);
-            continue;
-        }
-        to[0] = pair.at[0];
-        if (own + 1 < K) to[static_cast<index_t>(conv.out_strides.c)] = pair.at[1];
-    }
-}
-
-template <class Out>
-__device__ __forceinline__ void finish_sums(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
-#pragma unroll
-    for (int i = 0; i < FRAGMENTS * COLUMNS / GROUP; i++) {
-        const int fragment = i / (COLUMNS / GROUP), column = i % (COLUMNS / GROUP) * GROUP, k = n0 + 8 * column;
-        const Tile at = {tile.n, tile.p + row_of(fragment), tile.q + column_of(fragment)};
-        if (at.p >= args.conv.P || at.q >= args.conv.Q) continue;
-        Results<Out> results;
-        finish_group<Out>(results, args.conv, at, k, sums[fragment] + column);
-        if constexpr (sizeof(Out) == 2 && (ALONG_Q || GROUP == 4)) {
-            if (args.together > (ALONG_Q ? 1 : 2)) {
-                if constexpr (ALONG_Q) store_outputs<Out>(args, at, k, results);
-                else store_eight_filters<Out>(args.conv, at, k, results);
+                    for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
+                    const int n = n0 + lane_column<IN_EIGHTS>(j, t);
+                    if (K % BLOCK_N == 0 || n < K) store_vector(first + n, eight);
+                }
                 continue;
             }
         }
-        store_few<Out>(args, at, k, results);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            const int n = n0 + lane_column<IN_EIGHTS>(j, t);
+            if (n >= K) continue;
+            const Vector<Out, 2> pair = pair_of(j);
+            if (!ALONG_Q && args.together > 1) {
+                store_vector(first + n, pair);
+                continue;
+            }
+            const index_t step = conv.out_strides.c;
+            first[n * step] = pair.at[0];
+            if (n + 1 < K) first[(n + 1) * step] = pair.at[1];
+        }
+    }
+}
+
+// NCHW: runs of outputs of a filter.
+template <class Out>
+__device__ __forceinline__ void finish_outputs(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
+    const Conv &conv = args.conv;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2 * FRAGMENTS; i += OUTPUT_RUN) {
+        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g * OUTPUT_RUN;
+        if (p >= conv.P || q >= conv.Q) continue;
+        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
+#pragma unroll
+        for (int j = 0; j < 2 * COLUMNS; j++) {
+            const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
+            if (K % BLOCK_N && n >= K) continue;
+            Vector<Out, OUTPUT_RUN> run;
+#pragma unroll
+            for (int v = 0; v < OUTPUT_RUN; v++)
+                run.at[v] = finished(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+            out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
+            if (args.together == OUTPUT_RUN) {
+                store_vector(to, run);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < OUTPUT_RUN; v++) to[v * static_cast<index_t>(conv.out_strides.w)] = run.at[v];
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_channels(
     const __grid_constant__ FewChannels args) {
     DYNAMIC_SHARED(Shared, shared);
-    constexpr unsigned ACROSS = (K + BLOCK_N - 1) / BLOCK_N;
+    constexpr unsigned PARTS = (K + BLOCK_N - 1) / BLOCK_N;  // of the filters
     const Conv &conv = args.conv;
     const index_t across = (conv.Q + TILE_W - 1) / TILE_W, down = (conv.P + TILE_H - 1) / TILE_H;
-    const index_t tiles = conv.N * down * across;
+    const index_t tiles = conv.N * down * across, apart = gridDim.x / PARTS;
+    const auto tile_of = [&](index_t i) -> Tile {
+        const index_t strip = i / across;
+        return {static_cast<int>(strip / down), static_cast<int>(strip % down) * TILE_H,
+                static_cast<int>(i % across) * TILE_W};
+    };
     // The shuffle tells the compiler that all lanes of a warp have one number, so that it need not bring them together.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     const int fragment = warp / WARPS_N * FRAGMENTS;
-    const int tile_n = blockIdx.x % ACROSS * BLOCK_N, warp_n = warp % WARPS_N * WARP_N;
+    const int tile_n = blockIdx.x % PARTS * BLOCK_N, warp_n = warp % WARPS_N * WARP_N;
     const int row = row_of(fragment), column = column_of(fragment);  // of the warp's first output in a tile
-    const unsigned *const pixels =
-        shared->patch[0] + (row * STRIDE_H * PITCH + (column + lane / 4) * STRIDE_W + lane % 4 * DILATION_W);
+    const int first = row * STRIDE_H * PITCH + (column + lane / 4 * OUTPUT_RUN) * STRIDE_W * C;
+    const Words *const words = &shared->words[ODD_OUTPUTS ? first % 2 : 0][0][lane % 4];
+    const Columns *const filters = &shared->filters[0][warp_n / 16][lane];
+    index_t i = blockIdx.x / PARTS;
+    list_words(*shared);
     wait_for_earlier();
-    keep_filters(*shared, args.filter, tile_n);
-    for (index_t i = blockIdx.x / ACROSS; i < tiles; i += gridDim.x / ACROSS) {
-        const index_t strip = i / across;
-        const Tile tile = {static_cast<int>(strip / down), static_cast<int>(strip % down) * TILE_H,
-                           static_cast<int>(i % across) * TILE_W};
-        __syncthreads();  // all have read the last tile's patch
-        stage_patch(*shared, conv, tile);
-        __syncthreads();  // the patch is complete, and so are the filters
+    keep_filters(shared->filters, args.filters + blockIdx.x % PARTS * (sizeof(Filters) / sizeof(Columns)));
+    if (PATCHES > 1 && i < tiles) stage_patch(shared->patches[0], conv, tile_of(i));
+    copy_async_wait();
+    for (int now = 0; i < tiles; i += apart, now = (now + 1) % PATCHES) {
+        const Tile tile = tile_of(i);
+        __syncthreads();  // filters, lists and the patch are complete; all have read the patch before
+        if (PATCHES == 1) {
+            stage_patch(shared->patches[0], conv, tile);
+            __syncthreads();  // the only patch is complete
+        }
+        NextPatch next = {shared->patches[(now + 1) % PATCHES], Stager(conv, tile_of(i + apart), i + apart < tiles)};
         WarpSums sums = {};
-        multiply_patch(sums, pixels, &shared->filters[0][warp_n / 16][lane]);
-        finish_sums<out_t>(args, {tile.n, tile.p + row, tile.q + column}, tile_n + warp_n, sums);
+        multiply_patch(sums, &shared->patches[now][0][first / 2], words, filters, next);
+        next.after();
+        const Tile own = {tile.n, tile.p + row, tile.q + column};
+        if constexpr (OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);
+        else finish_filters<out_t>(args, own, tile_n + warp_n, sums);
     }
 }

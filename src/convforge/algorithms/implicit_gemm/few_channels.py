@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.include.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -29,9 +30,9 @@ PRODUCTS = 7
 # With fewer filters "auto" takes another method: most of a product would be filters that do not exist.
 FEWEST = 8
 MOST_CONFIGS = 10  # that a search tries
-# Threads that an SM shall hold, with up to 64 sums each and with more: that bounds the registers of a thread.
-RESIDENT, MANY_SUMS_RESIDENT = 512, 384
-SIZE = 2  # bytes of a number
+STORED = 16  # bytes that a lane stores as one, at most
+THREADS = 128  # of a block that packs filters
+SIZE, WORD = 2, 4  # bytes of a number, and of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class FewChannelsConfig(Config):
         Of a warp: runs of 16 outputs of a row.
     warp_n : int
         Filters of a warp, a multiple of 16.
+    patches : int
+        2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
+    resident : int
+        Threads that a multiprocessor shall hold: that bounds the registers of a thread.
     """
 
     tile_h: int = 16
@@ -55,6 +60,8 @@ class FewChannelsConfig(Config):
     block_n: int = 64
     fragments: int = 4
     warp_n: int = 64
+    patches: int = 2
+    resident: int = 512
 
     @property
     def warps(self) -> int:
@@ -67,19 +74,20 @@ class FewChannelsConfig(Config):
         return self.fragments * self.warp_n // 2
 
 
-# The fields of configs. The last two leave most room for large filters and wide dilation.
+# The fields of configs. The last ones leave most room for large filters and wide dilation.
 TILES = (
-    (16, 16, 64, 4, 64), (8, 16, 64, 2, 64), (8, 16, 96, 4, 32), (8, 16, 128, 4, 64), (8, 32, 32, 4, 32),
-    (8, 16, 32, 2, 32), (8, 32, 16, 4, 16), (4, 16, 64, 2, 32), (4, 16, 32, 1, 32), (4, 16, 16, 1, 16),
-    (2, 16, 16, 1, 16),
+    (8, 16, 64, 2, 64, 2, 512), (8, 16, 64, 2, 64, 1, 512), (8, 32, 64, 2, 64, 2, 512), (16, 16, 64, 4, 64, 2, 256),
+    (8, 16, 96, 1, 96, 2, 512), (4, 16, 96, 1, 96, 2, 512), (8, 16, 96, 4, 32, 1, 384), (8, 16, 128, 4, 64, 2, 256),
+    (8, 32, 32, 2, 32, 2, 512), (8, 16, 32, 2, 32, 1, 768), (8, 32, 16, 4, 16, 2, 768), (4, 16, 32, 1, 32, 1, 768),
+    (4, 16, 16, 1, 16, 2, 768), (4, 16, 16, 1, 16, 1, 512), (2, 16, 16, 1, 16, 1, 512),
 )  # fmt: skip
 
 
 class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
-    A block stages the part of the picture that its outputs see as pixels of 2 or 4 numbers, and reads factors from it
-    directly. It takes any stride, border, dilation and layout.
+    A block stages the part of the picture that its outputs see, with the channels of each pixel side by side, and reads
+    factors from it directly. It takes any stride, border, dilation and layout.
 
     Notes
     -----
@@ -94,7 +102,7 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Taps, channels and filters that fill up products count."""
-        depth = steps_of(problem, pixel_of(problem)) * DEPTH
+        depth = steps_of(problem) * DEPTH
         filters = -(-problem.k // FILTERS) * FILTERS
         flops = 2 * problem.n * problem.p * problem.q * filters * depth
         return Work(flops / PRODUCTS, problem.least_bytes)
@@ -120,17 +128,16 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
         if problem.groups > 1:
             return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
         if problem.c > MOST_CHANNELS:
-            return Reason("a pixel has room for {most} channels, not {count}", most=MOST_CHANNELS, count=problem.c)
+            return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
         smallest = FewChannelsConfig(*TILES[-1])
         return device_refusal(facts) or config_refusal(problem, smallest, facts)
 
     def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
         words = Reason(
-            "a block stages what {tile_h} x {tile_w} outputs see in shared memory, as pixels of {pixel} numbers, and "
-            "multiplies {steps} times 16 numbers of each window",
-            tile_h=config.tile_h, tile_w=config.tile_w, pixel=pixel_of(problem),
-            steps=steps_of(problem, pixel_of(problem)),
+            "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
+            "numbers of each window",
+            tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
         )  # fmt: skip
         return (Way("tensor_cores", "default", words),)
 
@@ -146,17 +153,18 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("FewChannels", problem, filter=Filter, together=ctypes.c_int)
-        numbers = {name.upper(): getattr(config, name) for name in FewChannelsConfig.__dataclass_fields__}
+        struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, together=ctypes.c_int)
+        names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
+        numbers = {name.upper(): getattr(config, name) for name in names}
+        run = output_run(problem, config)
         lines = (
-            *conv_constants(problem, problem.x_dtype),
-            *constants(**numbers, PIXEL=pixel_of(problem), ALONG_Q=problem.out_layout == "NCHW"),
+            *_constants(problem, config),
+            *constants(**numbers, OUTPUT_RUN=run, CHANNELS_NEAR=problem.x_layout == "NHWC"),
         )
         source = KernelSource(
             "algorithms/implicit_gemm/few_channels.cu", "implicit_gemm_few_channels", lines, struct, "FewChannels"
         )
-        kernel = compiled(runtime, source, 32 * config.warps, MANY_SUMS_RESIDENT if config.sums > 64 else RESIDENT)
-        weights = StagedWeights(problem, runtime, kernel)
+        kernel = compiled(runtime, source, 32 * config.warps, config.resident)
         threads, across = 32 * config.warps, -(-problem.k // config.block_n)
         tiles = _tiles(problem, config)
         info = LaunchInfo(
@@ -169,42 +177,79 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
         def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.together = _together(problem, args.conv)
+            args.filters = address(buffers["w"].tensors["filters"])
+            args.together = _together(problem, args.conv, config, run)
             return args
 
-        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
+        launch = Launch(info, kernel, arguments, runtime)
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=FewFilters(problem, config, runtime))
 
 
-def pixel_of(problem: Conv2dProblem) -> int:
-    """Give the numbers of a staged pixel, 2 or 4: those with which a filter takes fewer steps."""
-    return min((4, 2) if problem.c <= 2 else (4,), key=lambda pixel: steps_of(problem, pixel))
+class _FewFilters(ctypes.Structure):
+    """struct FewFilters of few_filters.cu."""
+
+    _fields_ = (("filter", Filter), ("packed", ctypes.c_void_p))
 
 
-def steps_of(problem: Conv2dProblem, pixel: int) -> int:
-    """Steps of 16 along K that a filter takes, with pixels of so many numbers, channels of several rows among them."""
-    fold = max(1, pixel // problem.c)
-    return -(-problem.r // fold) * -(-problem.s * pixel // DEPTH)
+class FewFilters(Preparation):
+    """Writes the filters in the order in which lanes multiply them, and "w", which has nothing but their type."""
+
+    def __init__(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> None:
+        numbers = {"BLOCK_N": config.block_n, "WARP_N": config.warp_n, "THREADS": THREADS}
+        lines = (*_constants(problem, config), *constants(**numbers))
+        source = KernelSource(
+            "algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters"
+        )
+        across = -(-problem.k // config.block_n)
+        length = across * steps_of(problem) * DEPTH * config.block_n
+        info = LaunchInfo("few_filters", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
+        flipped = problem.mode == "convolution"
+
+        def arguments(buffers: Buffers) -> Any:
+            return _FewFilters(filter_from(buffers["given"], flipped), address(buffers["filters"]))
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"filters": buffers["filters"]}, buffers["filters"].nbytes)
+
+        pieces = {"filters": ((length,), problem.w_dtype)}
+        super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
+
+
+def _constants(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[str, ...]:
+    """Those of both kernels."""
+    return (*conv_constants(problem, problem.x_dtype), *constants(ALONG_Q=problem.out_layout == "NCHW"))
+
+
+def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
+    """Outputs of a filter that a lane has side by side, stored as one; 1 in NHWC, where it has filters side by side."""
+    if problem.out_layout == "NHWC":
+        return 1
+    own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
+    return math.gcd(problem.q, own & -own, STORED // itemsize(problem.out_dtype))
+
+
+def steps_of(problem: Conv2dProblem) -> int:
+    """Steps of 16 along K that a filter takes: its runs of numbers in pairs, of which odd runs leave a half."""
+    adjacent = problem.dilation[1] == 1
+    run = problem.c * (problem.s if adjacent else 1)
+    return -(-problem.r * (1 if adjacent else problem.s) * -(-run // 2) * 2 // DEPTH)
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Shared memory of a block: its filters and its patch."""
-    rows, pitch = patch_of(problem, config)
-    pixel = pixel_of(problem)
-    filters = steps_of(problem, pixel) * DEPTH * config.block_n * SIZE
-    return -(-(filters + rows * pitch * pixel * SIZE) // 16) * 16
+    """Shared memory of a block: its filters, lists of their pairs of numbers, and its patches."""
+    steps, (rows, pitch), c = steps_of(problem), patch_of(problem, config), problem.c
+    odd_outputs = problem.stride[1] * c % 2
+    copies = 2 if odd_outputs or (problem.dilation[1] > 1 and problem.dilation[1] * c % 2) else 1
+    copy = ((rows * pitch // 2 + 1) // 32 * 32 + 48) * WORD
+    of_step = DEPTH * config.block_n * SIZE + 4 * (4 + 2 * (1 + odd_outputs)) * WORD
+    return steps * of_step + config.patches * copies * copy
 
 
 def patch_of(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[int, int]:
-    """Rows of the patch that a tile sees, and pixels of one, those of taps that fill up a step among them."""
-    pixel = pixel_of(problem)
-    fold, taps = pixel // problem.c, DEPTH // pixel
-    last_row = (-(-problem.r // fold) - 1) * fold
-    last_tap = -(-problem.s // taps) * taps - 1
-    return (
-        (config.tile_h - 1) * problem.stride[0] + last_row * problem.dilation[0] + 1,
-        (config.tile_w - 1) * problem.stride[1] + last_tap * problem.dilation[1] + 1,
-    )
+    """Rows of the patch that a tile sees, and numbers of one, of two pixels each."""
+    (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
+    columns = (config.tile_w - 1) * stride_w + (problem.s - 1) * dilation_w + 1
+    return (config.tile_h - 1) * stride_h + (problem.r - 1) * dilation_h + 1, -(-columns // 2) * 2 * problem.c
 
 
 def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> Reason | None:
@@ -224,6 +269,8 @@ def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
         )  # fmt: skip
     if config.sums > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=config.sums, most=MOST_SUMS)
+    if config.patches not in (1, 2):
+        return Reason("a block has 1 or 2 patches, not {patches}", patches=config.patches)
     if config.warps > 32:
         return Reason("a block has at most 32 warps, not {warps}", warps=config.warps)
     if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
@@ -242,16 +289,17 @@ def _tiles(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
 def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> float:
     """What a config takes, in cycles of an SM.
 
-    An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 0.6 cycles, and reads 128
-    bytes of shared memory in a cycle. A sum takes some 5 instructions; a pixel that is staged, and four numbers of the
-    filters, which a block keeps once, some 25. About 6 warps hide latency.
+    An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
+    bytes of shared memory in a cycle. A sum takes some 5 instructions; two numbers that are staged some 17, and four
+    numbers of the filters, which a block keeps once, some 16. About 6 warps hide latency.
     """
-    steps, (rows, pitch), warps = steps_of(problem, pixel_of(problem)), patch_of(problem, config), config.warps
+    steps, (rows, pitch), warps = steps_of(problem), patch_of(problem, config), config.warps
     products = config.fragments * config.warp_n // FILTERS
     loads = 4 * config.fragments + config.warp_n // 4
-    warp = steps * max(0.6 * products, loads) + (5 * config.sums + 25 * rows * pitch / (32 * warps)) / 4
-    keeping = 25 * steps * config.block_n * 4 / 32 / 4
+    warp = steps * max(2 * products, loads) + (5 * config.sums + 8.5 * rows * pitch / (32 * warps)) / 4
+    keeping = 16 * steps * config.block_n * 4 / 32 / 4
     held = blocks_held(facts, warps, shared_bytes(problem, config), config.sums + 8 * config.fragments + 56)
+    held = max(1, min(held, config.resident // (32 * warps)))
     tiles = _tiles(problem, config) * -(-problem.k // config.block_n)
     each = -(-tiles // facts.cores)  # of an SM
     at_once = min(held, max(each, 1))
@@ -259,14 +307,14 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
 
 
-def _together(problem: Conv2dProblem, conv: Any) -> int:
-    """How many neighbouring results one instruction may store: outputs of a row (NCHW), or filters of an output."""
+def _together(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig, run: int) -> int:
+    """How many neighbouring results one instruction may store: a run of outputs (NCHW), or filters of an output."""
     size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
     axis, length = ("w", problem.q) if along_q else ("c", problem.k)
     sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
     del sizes[axis]
-    for count in (8, 2):
-        if count * size <= 16 and length % count == 0 \
-                and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):  # fmt: skip
+    eights = size == SIZE and config.warp_n % (4 * FILTERS) == 0
+    for count in (run,) if along_q else (8, 2) if eights else (2,):
+        if length % count == 0 and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):
             return count
     return 1

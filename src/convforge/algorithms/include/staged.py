@@ -84,12 +84,22 @@ class StagedWeights:
         ValueError
             The array has gaps so large that 32-bit places do not reach its end.
         """
-        w = prepared.tensors["w"]
-        steps = [step // w.itemsize for step in w.strides]
-        if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:
-            raise ValueError(f"weights of shape {w.shape} have strides of {steps} elements; make them contiguous first")
-        start = address(w)
-        if "flipped" in prepared.tensors:
-            start += ((w.shape[2] - 1) * steps[2] + (w.shape[3] - 1) * steps[3]) * w.itemsize
-            steps[2], steps[3] = -steps[2], -steps[3]
-        return Filter(start, Strides(*steps))
+        return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)
+
+
+def filter_from(w: Any, flipped: bool) -> Filter:
+    """Give weights to a kernel where they lie, in cross-correlation order.
+
+    Raises
+    ------
+    ValueError
+        The array has gaps so large that 32-bit places do not reach its end.
+    """
+    steps = [step // w.itemsize for step in w.strides]
+    if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:
+        raise ValueError(f"weights of shape {w.shape} have strides of {steps} elements; make them contiguous first")
+    start = address(w)
+    if flipped:
+        start += ((w.shape[2] - 1) * steps[2] + (w.shape[3] - 1) * steps[3]) * w.itemsize
+        steps[2], steps[3] = -steps[2], -steps[3]
+    return Filter(start, Strides(*steps))

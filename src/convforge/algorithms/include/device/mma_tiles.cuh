@@ -20,7 +20,6 @@
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
-#include "transpose.cuh"
 
 #ifdef FACTORS_ARE_HALVES  // of floats, which are split
 using factor_t = half_t;
