@@ -68,6 +68,8 @@ def takes(algorithm: Any, text: str) -> bool:
         return alike and problem.out_dtype in (problem.x_dtype, "float32") and problem.groups == 1 and problem.c <= 4
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32_mma":
         return {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "im2col_tf32":
+        return problem.acc_dtype == problem.out_dtype == "float32"
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":
         return _is_for_tensor_cores(problem, {"float32"})
     if isinstance(problem, Conv2dProblem) and algorithm.name in ("implicit_gemm_split", "implicit_gemm_split_mma"):

@@ -59,6 +59,11 @@ CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "depthwise": ((1, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}),
     "implicit_gemm": ((1, 16, 8, 8), (16, 16, 3, 3), {"algorithm": "implicit_gemm"}),
     "im2col": ((1, 6, 8, 8), (8, 6, 3, 3), {"algorithm": "im2col"}),
+    "im2col in chunks, by a convolution": (
+        (2, 6, 8, 8),
+        (8, 6, 3, 3),
+        {"algorithm": "im2col", "config": "columns=16,gemm=gemm_split_mma"},
+    ),
     "direct_naive": ((1, 6, 8, 8), (8, 6, 3, 3), {"algorithm": "direct_naive"}),
     "separable": ((1, 2, 8, 8), (2, 2, 5, 5), {"algorithm": "separable"}),
 }

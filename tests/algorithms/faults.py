@@ -64,6 +64,8 @@ BOXES_FILLED = Run("direct_boxes", "n2c3h20w64_k2r3s3_p1_reflect_f32_nchw", Boxe
 DOTS = Run("direct_boxes", "n2c3h21w32_k3r3s3_p1_g3_u8-i8-i32-i32_nhwc", BoxesConfig(2, 16, 4, 4, 3, 2, 1))
 DOTS_LARGE = Run("direct_boxes", "n1c2h21w64_k2r6s3_p2x1_u8-i8-i32-i32_nchw", BoxesConfig(2, 16, 4, 4, 2, 2, 1))
 IM2COL = Run("im2col", PLAIN, Im2colConfig(300, "gemm_naive"))
+IM2COL_SPLIT = Run("im2col", "n2c16h6w7_k8r3s3_p1_f32_nhwc", Im2colConfig(14, "gemm_split_mma"))
+IM2COL_TF32 = Run("im2col_tf32", "n1c16h9w7_k8r3s3_st2_p1_f32_nhwc_math-tf32", Im2colConfig(20, "gemm_tf32_mma"))
 IMPLICIT = Run("implicit_gemm", PLAIN, WarpTile(16, 128, 8, 16, 32, 4, 4))
 GEMM_NAIVE = Run("gemm_naive", PRODUCT, BlockConfig(32, 8))
 GEMM_SHARED = Run("gemm_shared", PRODUCT, SquareConfig(8))
@@ -518,6 +520,9 @@ FAULTS = [
         ("every chunk the first", "static_cast<index_t>(args.first + i)", "static_cast<index_t>(i)"),
         ("first group's columns for all", "(group * C_GROUP * R * S + c % C_GROUP)", "(c % C_GROUP)",
          Run("im2col", "n1c32h6w7_k8r3s3_p1_g2_f32_nhwc", IM2COL.config)),
+        ("every chunk of rows the first", "static_cast<index_t>(args.first + place)", "static_cast<index_t>(place)",
+         IM2COL_SPLIT),
+        ("stride 1 for stride 2 across rows", "column.p * STRIDE_H", "column.p", IM2COL_TF32),
     ),
     *of_file("include/device/columns.cuh", IM2COL,
         ("height for width", "static_cast<unsigned>(i) / conv.Q, n = row / conv.P;",

@@ -149,6 +149,9 @@ OWN = {
     "implicit_gemm_tf32_mma": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",), ("n32c128h28w28_k128r3s3_p1_f32_nchw_+bias+relu_math-tf32",),
     ),
+    "im2col_tf32": (
+        ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",), ("n32c128h28w28_k128r3s3_p1_f32_nchw_+bias+relu_math-tf32",),
+    ),
     "gemm_split_mma": (("m4096n4096k4096_f32",), ("m1000n72k100_ta_tb_f32",)),
     "gemm_tf32": (("m4096n4096k4096_f32_math-tf32",), ("m4096n4096k4096_ta_tb_f32_math-tf32",)),
     "implicit_gemm_tf32": (
@@ -248,8 +251,8 @@ OWN = {
 FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
-    "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "implicit_gemm_split_mma": 80, "gemm_split_mma": 80,
-    "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
+    "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
+    "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms.compiling import Compiling, compiled
 from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms.gemm.device import LADDER
@@ -84,22 +85,31 @@ def test_every_product_in_chunks(text: str, gemm: str) -> None:
         assert verdict.ok, verdict.message
 
 
-@pytest.mark.parametrize("algorithm", [IM2COL, IMPLICIT], ids=lambda a: a.name)
-def test_pictures_and_outputs_of_any_strides(algorithm: Any) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "config"),
+    [(IM2COL, None), (IM2COL, Im2colConfig(16, "gemm_split_mma")), (IMPLICIT, None)],
+    ids=["im2col", "im2col by gemm_split_mma", "implicit_gemm"],
+)
+def test_pictures_and_outputs_of_any_strides(algorithm: Any, config: Any) -> None:
     runtime = emulator_runtime()
-    for text in ("n2c16h6w8_k8r3s3_p1_f32_nchw", "n2c16h6w8_k8r3s3_p1_f32_nhwc"):
+    for text in ("n2c16h6w8_k8r3s3_p1_f32_nchw_+residual", "n2c16h6w8_k8r3s3_p1_f32_nhwc_+residual"):
         problem = parse_problem(text)
         inputs = make_inputs(problem)
-        plan = algorithm.plan(problem, algorithm.configs(problem, runtime.facts)[0], runtime)
+        plan = algorithm.plan(problem, config or algorithm.configs(problem, runtime.facts)[0], runtime)
         for place in (np.s_[1:, :, :, :], np.s_[:, 1:, :, :], np.s_[:, :, :, 1:], np.s_[:, :, :, ::-1]):
-            shape = [size + 1 if part.start else size for size, part in zip(inputs.x.shape, place, strict=True)]
-            x = np.zeros(shape, np.float32)[place]
-            x[...] = inputs.x
-            shape = [size + 1 if part.start else size for size, part in zip(problem.out_shape, place, strict=True)]
-            out = np.full(shape, np.nan, np.float32)[place]
-            plan({"x": x, "w": plan.prepare(inputs.w), "out": out})
+            x, residual = _placed(inputs.x, place), _placed(inputs.operands["residual"], place)
+            out = _placed(np.full(problem.out_shape, np.nan, np.float32), place)
+            plan(plan.buffers(x, plan.prepare(inputs.w), {"residual": residual}, out))
             verdict = Judge(problem, inputs).verdict("strict", np.ascontiguousarray(out))
             assert verdict.ok, f"{text} {place}: {verdict.message}"
+
+
+def _placed(given: Any, place: Any) -> Any:
+    """The same numbers in an array whose part `place` is as large."""
+    shape = [size + 1 if part.start else size for size, part in zip(given.shape, place, strict=True)]
+    found = np.zeros(shape, np.float32)[place]
+    found[...] = given
+    return found
 
 
 def test_chunks_keep_to_a_workspace() -> None:
@@ -117,8 +127,34 @@ def test_chunks_are_so_many_that_a_host_launches_them_in_time() -> None:
     assert -(-32 * 2160 * 3840 // columns) <= MOST_CHUNKS
 
 
+@compiled
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("text", "columns", "kernels"),
+    [
+        ("n32c64h56w56_k64r3s3_p1_f32_nchw", 32 * 56 * 56, ["im2col", "split_pixels", "gemm_split_mma"]),
+        ("n32c64h56w56_k64r3s3_p1_f32_nhwc_+bias+relu", 16 * 56 * 56, ["im2col", "split_pixels", "gemm_split_mma"] * 2),
+        ("n1c512h7w7_k512r3s3_p1_f32_nchw", 49, ["im2col", "split_pixels", "gemm_split_mma", "sum_shares"]),
+    ],
+)
+def test_products_of_halves_compile(text: str, columns: int, kernels: list[str], architecture: str) -> None:
+    runtime: Any = Compiling(architecture)
+    plan = Im2col().plan(parse_problem(text), Im2colConfig(columns, "gemm_split_mma"), runtime)
+    assert [launch.kernel for launch in plan.launches] == kernels
+    assert plan.preparation is not None
+    assert [step.info.kernel for step in plan.preparation.steps] == ["pack_weights", "split_filters"]
+    assert {step.name for step in plan.steps} == {"expansion", "product"}
+    assert not any(launch.spills for launch in plan.launches)
+
+
 @pytest.mark.parametrize("config", [Im2colConfig(0), Im2colConfig(8, "gemm"), Im2colConfig(8, tile=99)])
 def test_configs_that_make_no_sense_are_refused(config: Im2colConfig) -> None:
     runtime, problem = emulator_runtime(), parse_problem("n1c3h9w9_k2r3s3_f32_nchw")
     with pytest.raises(ValueError, match=r"columns=0|gemm='gemm'|tile=99"):
         IM2COL.plan(problem, config, runtime)
+
+
+def test_the_matrix_has_numbers_of_16_bits_where_those_are_multiplied() -> None:
+    for types, nbytes in (("f16", 2), ("bf16", 2), ("f16-f32-f16-f32", 4), ("f32", 4)):
+        problem = parse_problem(f"n2c16h9w9_k8r3s3_p1_{types}_nchw")
+        assert IM2COL.work_for(problem).moved == problem.least_bytes + 2 * nbytes * (2 * 16 * 9 * 81)

@@ -12,7 +12,7 @@ import pytest
 from tests.algorithms.compiling import H200, Compiling, compiled
 
 import convforge
-from convforge.algorithms import algorithms
+from convforge.algorithms import algorithms, find
 from convforge.algorithms.contract import Algorithm, Launch, Plan, PreparedFilter
 from convforge.algorithms.implicit_gemm.split_tiles import IN_FULL, REACH, TOP
 from convforge.backends.recording import Recording
@@ -74,7 +74,9 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         *("implicit_gemm_split", "implicit_gemm_wgmma", "implicit_gemm_tf32", "gemm_wgmma", "direct_boxes"),
         *("direct_mma", "gemm_split", "gemm_tf32", "implicit_gemm_mma", "implicit_gemm_few_channels"),
         *("implicit_gemm_split_mma", "gemm_split_mma", "implicit_gemm_tf32_mma", "gemm_tf32_mma"),
+        "im2col_tf32",
     }
+    found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}
 
 
@@ -99,6 +101,19 @@ def test_the_split_names_its_three_paths() -> None:
     assert "a quarter of its values" in one_tap
     assert "16 neighbouring filters" in one_tap
     assert "64 channels of a tile" in ways["plain_tiles", "values"]
+
+
+def test_a_product_of_im2col_by_a_convolution_says_so() -> None:
+    method, problem = find("conv2d", "cuda", "im2col"), parse_problem(NHWC)
+    first, by_halves, *_ = method.configs(problem, H200)
+    assert method.ways(problem, first) == ()
+    ways = {way.name: str(way.words) for way in method.ways(problem, by_halves)}
+    assert list(ways) == ["convolution", "tensor_cores", "plain_pixels", "plain_filters", "split_pixels"]
+    assert "columns of the matrix are pixels" in ways["convolution"]
+    rounded = said(plan_of("im2col_tf32", NHWC))
+    assert list(rounded) == [("convolution", "default"), ("tensor_cores", "default")]
+    planes = said(plan_of("im2col_tf32", NHWC.replace("nhwc", "nchw")))
+    assert "x is in NCHW" in planes["pixel_rows", "default"]
 
 
 @pytest.mark.parametrize(

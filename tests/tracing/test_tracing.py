@@ -46,6 +46,7 @@ OTHERS = [
     ("direct_mma", "n1c1h9w48_k1r3s3_p1_u8-i8-u8-i32_nchw", "warps=1,stages=2"),
     ("direct_small", "n1c2h13w21_k2r3s3_st1_p1_f32_nchw", "block_x=8,block_y=4"),
     ("im2col", "n1c3h6w8_k4r3s3_st1_p1_f32_nchw", ""),
+    ("im2col_tf32", "n1c3h6w8_k4r3s3_st1_p1_f32_nchw_math-tf32", ""),
     ("implicit_gemm", "n1c3h6w8_k4r3s3_st1_p1_f32_nchw", ""),
     ("depthwise_channels", "n1c8h8w8_k8r3s3_st1_p1_g8_f32_nhwc", ""),
     ("depthwise_planes", "n1c4h16w16_k4r3s3_st1_p1_g4_f32_nchw", ""),

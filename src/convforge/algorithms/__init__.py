@@ -75,7 +75,8 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(fft.Fft, fused.FftFused, separable.Separable),
     *gemm.LADDER.values(),
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
-    *(im2col.Im2col, implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmWgmma),
+    *(im2col.Im2col, im2col.Im2colTf32),
+    *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmWgmma),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma),
     *(pool.MaxPool, elementwise.Relu),
 )

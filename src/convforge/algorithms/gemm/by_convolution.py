@@ -129,7 +129,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
             assert isinstance(step, Launch)
             make = step.otherwise
             otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
-            return replace(_seeing(step, arrays), otherwise=otherwise)
+            return replace(seeing(step, arrays), otherwise=otherwise)
 
         runtime, kept, lent = inner.runtime, inner.packing, inner.preparation
         assert kept is not None
@@ -158,7 +158,7 @@ class Columns(Preparation):
         def seen(buffers: Buffers) -> Buffers:
             return {**buffers, "given": filters_of(buffers["given"], problem)}
 
-        steps = [_seeing(step, seen) for step in filters.steps]
+        steps = [seeing(step, seen) for step in filters.steps]
         super().__init__(runtime, filters.pieces, steps, lambda buffers, stream: filters.finish(seen(buffers), stream))
 
     def of(self, given: Any) -> Preparation:
@@ -194,11 +194,11 @@ class ColumnRows(Preparation):
             # The room is kept for as long as what may lie in it.
             return replace(made, tensors={**made.tensors, "workspace": room}, nbytes=made.nbytes + room.nbytes)
 
-        steps = [_seeing(rows.launch, columns), *(_seeing(step, seen) for step in filters.steps)]
+        steps = [seeing(rows.launch, columns), *(seeing(step, seen) for step in filters.steps)]
         super().__init__(runtime, {**filters.pieces, "workspace": ((rows.nbytes,), "uint8")}, steps, finish)
 
 
-def _seeing(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
+def seeing(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
     """A launch on views of its buffers."""
     fill = step.fill
     return replace(step, fill=lambda buffers: fill(view(buffers)))

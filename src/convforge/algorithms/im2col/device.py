@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.gemm.by_convolution import GemmSplitMma, GemmTf32Mma
 from convforge.algorithms.gemm.device import LADDER, GemmStep
-from convforge.algorithms.gemm.mma import TYPES, GemmMma, device_refusal
+from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refusal
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
-from convforge.algorithms.include.conv import MOST_BLOCKS, WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.im2col.by_convolution import (
+    ConvolvedProduct,
+    chosen,
+    ways_of_convolved,
+    why_not_convolved,
+)  # fmt: skip
+from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
+from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import WIDE, itemsize
 
-# What may multiply.
+# Steps of the ladder that may multiply.
 STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
-THREADS = 256
-# Neighbouring columns of a thread, stored at once: four take so many registers that fewer threads keep memory at work.
-PER = 2
-# Entries of a column up to which the code of several columns stays small.
-MOST_UNROLLED = 64
+# Tilings of a convolution that are offered.
+TILINGS = 4
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
 # Chunks that a config cuts a matrix into, at most: each costs the host two launches, and the plan their terms.
 MOST_CHUNKS = 1024
-# The columns begin at a multiple of this in the workspace.
-ALIGNMENT = 256
-# Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
-NEAR_CHANNELS = 16
 
 # Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
 # columns keep few blocks busy, and a product whose operands lie ready is over sooner. Where there is one product, more
@@ -59,9 +55,10 @@ class Im2colConfig(Config):
     ----------
     columns : int
         Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
-        ``columns * C * R * S`` numbers.
+        ``columns * C * R * S`` numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
     gemm : str
         The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
+        gemm_split_mma multiplies float32 on tensor cores; the workspace then holds the halves of the numbers besides.
     tile : int
         Which of that step's tilings: 0 is the one that it puts first.
     """
@@ -84,10 +81,13 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     cost = MethodCost(0.55, 0.8, 2048, 3)
     look = Mark("amber", "diamond")
 
+    steps: ClassVar[Mapping[str, Callable[[str], GemmStep[Any]]]] = STEPS
+    convolved: ClassVar[str] = GemmSplitMma.name  # the product that is a convolution
+
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
         """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
-        least = -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
+        least = _least_columns(total)
         narrow = why_not_narrow(problem, facts) is None
         first = GemmMma.name if narrow else "gemm_warp_tiled"
         row = problem.c * problem.r * problem.s * itemsize(entries_of(problem, first))
@@ -97,53 +97,75 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         ))  # fmt: skip
         found = [Im2colConfig(columns, first) for columns in chunks]
         found += [Im2colConfig(chunks[0], first, tile=tile) for tile in (1, 2, 3)]
-        return found + [Im2colConfig(chunks[0], name) for name in LADDER if name != first]
+        convolved = not narrow and why_not_convolved(problem, self.convolved, facts) is None
+        behind = self._convolved_configs(problem, facts) if convolved else []
+        others = [Im2colConfig(chunks[0], name) for name in LADDER if name != first]
+        return [*found[:1], *behind[:1], *found[1:], *others, *behind[1:]]
+
+    def _convolved_configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[Im2colConfig]:
+        """Those whose product is a convolution; the workspace holds the matrix once more, in a form of its own."""
+        total, entries = problem.n * problem.p * problem.q, problem.c * problem.r * problem.s
+        room = facts.memory_bytes // 8 // (2 * entries * itemsize(problem.acc_dtype))
+        reach = WIDE // max(entries, problem.k)  # so that places in the arrays have 32 bits
+        columns = _chunk(total, max(min(room, reach), _least_columns(total)))
+        return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         if not 1 <= config.columns <= MOST_COLUMNS:
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
-        total, taps, seen = problem.n * problem.p * problem.q, problem.taps, _seen_bytes(problem)
-        pixels_near = not (problem.x_layout == "NHWC" and problem.c_per_group >= NEAR_CHANNELS)
-        entries = entries_of(problem, config.gemm)
+        if config.gemm == self.convolved:
+            return self._plan_by_convolution(problem, config, runtime)
+        if config.gemm not in self.steps:
+            known = ", ".join((*self.steps, self.convolved))
+            raise ValueError(f"gemm={config.gemm!r} of {self.name} is unknown; choose one of {known}")
+        total, taps = problem.n * problem.p * problem.q, problem.taps
+        entries, near = entries_of(problem, config.gemm), pixels_near(problem)
         size = itemsize(entries)
-        expansion = _Expansion(problem, runtime, pixels_near, entries)
+        expansion = Expansion(problem, runtime, entries)
         widest = min(config.columns, total)
-        product = _product(problem, config, runtime, pixels_near)
+        product = _product(problem, config, runtime)
 
         counts = {widest, total % config.columns or widest}  # of all chunks, and of the last
-        infos = {n: (expansion.info(n), product.info(problem.k_per_group, n, problem.groups)) for n in counts}
+        infos = {n: product.info(problem.k_per_group, n, problem.groups) for n in counts}
 
         def steps(first: int, count: int) -> list[Launch]:
-            expand_info, info = infos[count]
-
             def operands(buffers: Buffers) -> Any:
-                columns = _aligned(buffers["workspace"])
+                columns = columns_at(buffers)
                 args = product.output(buffers, count, taps, first)
                 args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
-                if pixels_near:
+                if near:
                     args.b = operand(columns, size, 1, count, False, taps * count)
                 else:
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
                 return args
 
-            moved = taps * problem.groups * count * size + seen * (first + count) // total - seen * first // total
-            expand = partial(expansion.arguments, first=first, count=count)
-            return [Launch(expand_info, expansion.kernel, expand, runtime, "expansion", moved),
-                    Launch(info, product.kernel, operands, runtime, "product")]  # fmt: skip
+            return [expansion.launch(first, count), Launch(infos[count], product.kernel, operands, runtime, "product")]
 
         launches = [
             step for first in range(0, total, config.columns)
             for step in steps(first, min(config.columns, total - first))
         ]  # fmt: skip
-        prepare = WeightPacker(problem, runtime, "CRSK" if pixels_near else "RSCK", entries)
-        nbytes = widest * problem.c * problem.r * problem.s * size + ALIGNMENT - 1 if total else 0
+        prepare = WeightPacker(problem, runtime, "CRSK" if near else "RSCK", entries)
+        nbytes = expansion.nbytes(widest) + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
 
+    def _plan_by_convolution(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
+        if (reason := why_not_convolved(problem, config.gemm, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        product = ConvolvedProduct(problem, config.gemm, config.columns, config.tile, runtime)
+        return Plan(
+            self, problem, config, runtime, steps=product.steps, prepare=product.prepare,
+            workspace_bytes=product.workspace_bytes,
+        )  # fmt: skip
+
+    def ways(self, problem: Conv2dProblem, config: Im2colConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
+
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. The matrix of windows is written and read besides."""
-        windows = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q * itemsize(problem.acc_dtype)
-        return Work(blocked_flops(problem), problem.least_bytes + 2 * windows)
+        """See :class:`Algorithm`. The matrix, of the entries that the first config has, is written and read besides."""
+        return Work(blocked_flops(problem), problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
@@ -158,6 +180,49 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return Preference(Rank.GENERAL_MATRIX, GENERAL)
 
 
+class Im2colTf32(Im2col):
+    """The same on float32 that tensor cores round to TF32: the product is a convolution of that arithmetic.
+
+    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    """
+
+    name = "im2col_tf32"
+    summary = "float32, rounded to TF32: expanded in chunks, then a product on tensor cores; sm_80"
+    since = "im2col"
+    precision = "tf32"
+    look = Mark("amber", "cross")
+
+    steps: ClassVar[Mapping[str, Callable[[str], GemmStep[Any]]]] = {}
+    convolved = GemmTf32Mma.name
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        return why_not_convolved(problem, self.convolved, facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
+        """See :class:`Algorithm`. Tilings of the convolution, with chunks of an eighth of the memory at most."""
+        return self._convolved_configs(problem, facts)
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. The matrix is written and read besides."""
+        return Work(2 * problem.flops / PRODUCTS, problem.least_bytes + 2 * _matrix_bytes(problem))
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`. Methods that write no matrix have the same arithmetic."""
+        return None
+
+
+def _matrix_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of the whole matrix, of entries as the first config has them where there are tensor cores."""
+    entries = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q
+    return entries * itemsize(entries_of(problem, GemmMma.name if _types_refusal(problem) is None else ""))
+
+
+def _least_columns(total: int) -> int:
+    """Columns of a chunk that make MOST_CHUNKS of them."""
+    return -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
+
+
 def _chunk(total: int, columns: int) -> int:
     """Columns of chunks that have at most so many, or GRAIN, and are about equal."""
     most = min(max(columns // GRAIN, 1) * GRAIN, MOST_COLUMNS)
@@ -167,34 +232,15 @@ def _chunk(total: int, columns: int) -> int:
     return -(-total // pieces // GRAIN) * GRAIN
 
 
-def _seen_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of x under some window: strides may leave out rows and columns. What only a border takes does not count."""
-
-    def seen(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
-        at = np.add.outer(np.arange(outputs) * stride, np.arange(taps) * dilation - before).ravel()
-        return len(np.unique(at[(at >= 0) & (at < size)]))
-
-    rows = seen(problem.h, problem.p, problem.r, problem.stride[0], problem.dilation[0], problem.padding[0])
-    columns = seen(problem.w, problem.q, problem.s, problem.stride[1], problem.dilation[1], problem.padding[2])
-    return problem.n * problem.c * rows * columns * itemsize(problem.x_dtype)
-
-
-def _aligned(workspace: Any) -> int:
-    return -(-address(workspace) // ALIGNMENT) * ALIGNMENT
-
-
-def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, pixels_near: bool) -> Product:
-    if config.gemm not in STEPS:
-        raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(STEPS)}")
+def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Product:
     if config.gemm == GemmMma.name and (reason := why_not_narrow(problem, runtime.facts)) is not None:
         raise ValueError(f"{config}: {reason}")
     step = STEPS[config.gemm](runtime.facts.backend)
     entries = entries_of(problem, config.gemm)
     size = itemsize(entries)
     choices = step.choices(problem.k_per_group, config.columns, problem.taps, problem.groups, size, runtime.facts)
-    if not 0 <= config.tile < len(choices):
-        raise ValueError(f"tile={config.tile} of im2col: {config.gemm} has tilings 0 to {len(choices) - 1}")
-    return step.product(choices[config.tile], runtime, False, not pixels_near, entries, problem)
+    tiles = chosen(choices, config.tile, config.gemm)
+    return step.product(tiles, runtime, False, not pixels_near(problem), entries, problem)
 
 
 def entries_of(problem: Conv2dProblem, gemm: str) -> str:
@@ -204,43 +250,14 @@ def entries_of(problem: Conv2dProblem, gemm: str) -> str:
 
 def why_not_narrow(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
     """Why gemm_mma cannot multiply numbers as they are; None if it can."""
+    return _types_refusal(problem) or device_refusal(facts)
+
+
+def _types_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
         return Reason(
             "x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
             names=", ".join(TYPES), types=types,
         )  # fmt: skip
-    return device_refusal(facts)
-
-
-class _Expansion:
-    """The expansion's kernel for one problem."""
-
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, pixels_near: bool, entries: str) -> None:
-        self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near
-        self._per = PER if problem.r * problem.s <= MOST_UNROLLED else 1
-        self._struct = with_conv(
-            "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
-        )
-        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_near, PER=self._per)
-        source = KernelSource(
-            "algorithms/im2col/im2col.cu",
-            "im2col",
-            (*conv_constants(problem, entries), *own),
-            self._struct,
-            "Expansion",
-        )
-        self.kernel = runtime.compile(source)
-
-    def info(self, count: int) -> LaunchInfo:
-        """The launch that expands so many columns."""
-        grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
-        if self._pixels_near:
-            grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
-        return self._runtime.describe(self.kernel, LaunchInfo("im2col", grid, (THREADS,)))
-
-    def arguments(self, buffers: Buffers, first: int, count: int) -> Any:
-        """The struct of a launch that expands columns [first, first + count)."""
-        args = self._struct(columns=_aligned(buffers["workspace"]), first=first, count=count)
-        fill(args.conv, self._problem, buffers)
-        return args
+    return None

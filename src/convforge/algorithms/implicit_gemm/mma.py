@@ -135,7 +135,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
             lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
-        if not _is_worth_turning(problem):
+        if not is_worth_turning(problem):
             return ordered
         return [*(replace(config, turned=True) for config in ordered), ordered[0]]
 
@@ -237,7 +237,7 @@ def why_turned(problem: Conv2dProblem) -> Reason | None:
     return Reason.joined(reasons)
 
 
-def _is_worth_turning(problem: Conv2dProblem) -> bool:
+def is_worth_turning(problem: Conv2dProblem) -> bool:
     """Tell whether rows of channels help: not where most of a row would be zeros, those that make a group whole."""
     return why_turned(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
 

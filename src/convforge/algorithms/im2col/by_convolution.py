@@ -1,0 +1,196 @@
+"""The product of im2col as a convolution with filters of 1x1: the methods of that, under names of products.
+
+Columns of the matrix are pixels, and the entries of a column are their channels. So the convolution has the output and
+the epilogue of the layer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, View, seeing
+from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
+from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, is_worth_turning
+from convforge.algorithms.implicit_gemm.split_mma import SplitMmaConfig
+from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.traits import Way
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import WIDE, itemsize
+
+# As exact as sums of float32, and of numbers rounded to TF32.
+BY_CONVOLUTION: dict[str, type[ByConvolution[Any]]] = {product.name: product for product in (GemmSplitMma, GemmTf32Mma)}
+
+C = TypeVar("C")
+
+
+class Chunk(NamedTuple):
+    """Output rows [row, row + height) of images [image, image + images); several images have all their rows."""
+
+    image: int
+    images: int
+    row: int
+    height: int
+
+
+class ConvolvedProduct:
+    """Steps and filters of a plan whose product is a convolution.
+
+    Parameters
+    ----------
+    gemm : str
+        A key of :data:`BY_CONVOLUTION`.
+    columns : int
+        Columns of a chunk, at most; but a chunk has at least a row of outputs.
+    tile : int
+        Which of the convolution's configs.
+
+    Attributes
+    ----------
+    steps : list of Launch
+        An expansion for each chunk, and the launches of its product.
+    prepare : Preparation
+    workspace_bytes : int
+
+    Raises
+    ------
+    ValueError
+        The convolution has fewer configs.
+    """
+
+    def __init__(self, problem: Conv2dProblem, gemm: str, columns: int, tile: int, runtime: Runtime) -> None:
+        method = BY_CONVOLUTION[gemm].convolution(runtime.facts.backend)
+        chunks = chunks_of(problem, columns)
+        sizes = {(chunk.images, chunk.height) for chunk in chunks} or {(problem.n, problem.p)}
+        images, height = widest = max(sizes)
+        row = convolution_of(problem, 1, 1).replace(w=columns)  # the number of columns alone orders the configs
+        config = chosen(method.configs(row, runtime.facts), tile, gemm)
+        plans = {size: method.plan(convolution_of(problem, *size), config, runtime) for size in sizes}
+        expansion = Expansion(problem, runtime, problem.acc_dtype)
+        matrix = expansion.nbytes(images * height * problem.q)
+
+        self.steps: list[Launch] = []
+        for chunk in chunks:
+            count = chunk.images * chunk.height * problem.q
+            self.steps.append(expansion.launch((chunk.image * problem.p + chunk.row) * problem.q, count))
+            arrays = partial(_arrays, problem=problem, chunk=chunk, room=matrix)
+            for step in plans[chunk.images, chunk.height].steps:
+                assert isinstance(step, Launch)
+                # Columns are aligned, so no other plan takes them.
+                self.steps.append(replace(seeing(step, arrays), role="product", otherwise=None))
+        filters = plans[widest].preparation
+        assert filters is not None
+        self.prepare = _Filters(problem, filters, runtime)
+        self.workspace_bytes = ALIGNMENT - 1 + matrix + plans[widest].workspace_bytes if chunks else 0
+
+
+def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
+    """Give the tiling of that number.
+
+    Raises
+    ------
+    ValueError
+        There are not so many.
+    """
+    if not 0 <= tile < len(configs):
+        raise ValueError(f"tile={tile} of im2col: {gemm} has tilings 0 to {len(configs) - 1}")
+    return configs[tile]
+
+
+class _Filters(Preparation):
+    """The weights in the order of a column's entries, then prepared as filters of 1x1."""
+
+    def __init__(self, problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> None:
+        packer = WeightPacker(problem, runtime, "KCRS" if pixels_near(problem) else "KRSC")
+        size = itemsize(problem.acc_dtype)
+        shape, strides = (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size)
+
+        def packed(buffers: Buffers) -> Buffers:
+            return {**buffers, "w": buffers["entries"]}
+
+        def viewed(buffers: Buffers) -> Buffers:
+            return {**buffers, "given": View(address(buffers["entries"]), shape, strides, size)}
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            made, entries = filters.finish(viewed(buffers), stream), buffers["entries"]
+            return replace(made, tensors={**made.tensors, "entries": entries}, nbytes=made.nbytes + entries.nbytes)
+
+        steps = [seeing(step, packed) for step in packer.steps] + [seeing(step, viewed) for step in filters.steps]
+        super().__init__(runtime, {**filters.pieces, "entries": packer.pieces["w"]}, steps, finish)
+
+
+def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:
+    """Cut the columns into images, about as many in each chunk, or where one does not fit, into rows of an image."""
+    n, p, q = problem.n, problem.p, problem.q
+    if images := min(columns // (p * q), n):
+        images = -(-n // -(-n // images))
+        return [Chunk(at, min(images, n - at), 0, p) for at in range(0, n, images)]
+    rows = max(columns // q, 1)
+    return [Chunk(image, 1, row, min(rows, p - row)) for image in range(n) for row in range(0, p, rows)]
+
+
+def convolution_of(problem: Conv2dProblem, images: int, height: int) -> Conv2dProblem:
+    """The convolution of so many images and output rows.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> str(convolution_of(parse_problem("n9c32h8w9_k64r3s3_p1_f32_nhwc_+relu"), 2, 8))
+    'n2c288h8w9_k64r1s1_st1_p0_f32_nhwc_+relu'
+    """
+    entries = problem.acc_dtype
+    return Conv2dProblem(
+        n=images, c=problem.c * problem.r * problem.s, h=height, w=problem.q, k=problem.k, r=1, s=1,
+        groups=problem.groups, x_dtype=entries, w_dtype=entries, out_dtype=problem.out_dtype, acc_dtype=entries,
+        x_layout="NCHW" if pixels_near(problem) else "NHWC", out_layout=problem.out_layout,
+        epilogue=problem.epilogue,
+    )  # fmt: skip
+
+
+def why_not_convolved(problem: Conv2dProblem, gemm: str, facts: DeviceFacts) -> Reason | None:
+    """Why the product cannot be this convolution; None if it can."""
+    if problem.acc_dtype != "float32":
+        return Reason("it multiplies float32, not {dtype}", dtype=problem.acc_dtype)
+    if (entries := problem.c * problem.r * problem.s) > MOST_K:
+        return Reason("a column has at most {most} entries, not {count}", most=MOST_K, count=entries)
+    if (outputs := problem.k * problem.p * problem.q) > WIDE:
+        return Reason("an image of the result has at most {most} numbers, not {count}", most=WIDE, count=outputs)
+    method = BY_CONVOLUTION[gemm].convolution(facts.backend)
+    return method.refuses(convolution_of(problem, problem.n, problem.p), facts)
+
+
+def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
+    """The ways of a call whose product is this convolution."""
+    words = Reason("the product is a convolution of 1x1: columns of the matrix are pixels, and entries their channels")
+    inner = convolution_of(problem, problem.n, problem.p)
+    config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(turned=is_worth_turning(inner))
+    ways = BY_CONVOLUTION[gemm].convolution().ways(inner, config)
+    return Way("convolution", "default", words), *(way for way in ways if way.outcome != "arrays")
+
+
+def _arrays(buffers: Buffers, problem: Conv2dProblem, chunk: Chunk, room: int) -> Buffers:
+    """The arrays of a chunk's convolution; the columns take `room` bytes of the workspace."""
+    at, size = columns_at(buffers), itemsize(problem.acc_dtype)
+    (images, height), q, entries = (chunk.images, chunk.height), problem.q, problem.c * problem.r * problem.s
+    if pixels_near(problem):
+        row = images * height * q * size
+        x = View(at, (images, entries, height, q), (height * q * size, row, q * size, size), size)
+    else:
+        column = entries * size
+        x = View(at, (images, height, q, entries), (height * q * column, q * column, column, size), size)
+    outer = {name: _part(buffers[name], chunk, problem.out_layout) for name in ("out", "residual") if name in buffers}
+    return {**buffers, **outer, "x": x, "workspace": View(at + room, (), (), 1)}
+
+
+def _part(array: Any, chunk: Chunk, layout: str) -> View:
+    """A chunk's part of an array like the output."""
+    shape, row = list(array.shape), layout.index("H")
+    shape[0], shape[row] = chunk.images, chunk.height
+    at = address(array) + chunk.image * array.strides[0] + chunk.row * array.strides[row]
+    return View(at, tuple(shape), tuple(array.strides), array.itemsize)
