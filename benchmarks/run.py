@@ -99,7 +99,8 @@ PARTS: dict[str, dict[str, Part]] = {
         "dense-configs": Part(methods="implicit_gemm_wgmma,implicit_gemm_split", all_configs=True),
         "dense-bf16": Part(methods=DENSE, search=12),
         "narrow": Part(
-            methods=f"implicit_gemm_few_channels,{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last",
+            methods="implicit_gemm_few_channels,implicit_gemm_split_few_channels,"
+            f"{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d,torch_conv2d_channels_last",
             search=6,
         ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),

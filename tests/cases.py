@@ -257,6 +257,10 @@ GEMM = [
     Case("m17n33k29_f16", FLOATS),
     Case("m72n136k40_f16", FLOATS),
     Case("m72n136k200_ta_tb_bf16", FLOATS, every_config=True),
+    Case("m17n33k29_i8", FLOATS),
+    Case("m72n80k160_u8-i8", every_config=True),
+    Case("m48n136k40_ta_tb_i8-u8"),
+    Case("m4n5k0_i8"),
 ]
 
 POOL = [

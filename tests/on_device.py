@@ -66,6 +66,9 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_channels":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
         return alike and problem.out_dtype in (problem.x_dtype, "float32") and problem.groups == 1 and problem.c <= 4
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split_few_channels":
+        alike = {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
+        return alike and problem.groups == 1 and problem.c <= 4 and problem.taps >= 16
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32_mma":
         return {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
     if isinstance(problem, Conv2dProblem) and algorithm.name == "im2col_tf32":
@@ -87,13 +90,15 @@ def takes(algorithm: Any, text: str) -> bool:
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
-    """Whether a step of the ladder takes 16 bits, which on tensor cores come in rows of whole 16 bytes, or float32."""
+    """Whether a step of the ladder takes 16 bits, on tensor cores in rows of whole 16 bytes, or bytes, or float32."""
     narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
     if algorithm.name in ("gemm_tf32", "gemm_tf32_mma", "gemm_split", "gemm_split_mma"):
         enough = problem.k >= 32 or algorithm.precision == "tf32"
         return problem.dtype == "float32" and some and enough
     if algorithm.name == "gemm_mma":
-        return narrow
+        return narrow or is_integer(problem.dtype)
+    if is_integer(problem.dtype):
+        return False
     if algorithm.name != "gemm_wgmma":
         return not narrow or algorithm.name in ("gemm_naive", "gemm_shared")
     rows = [operand.shape[-1] for operand in (*problem.operands, *problem.results)]

@@ -105,8 +105,12 @@ def tile_and_halo(problem: Conv2dProblem, tile_p: int, tile_q: int, which: int, 
     return drawing.grid(colours(problem.p, problem.q, outputs), f"out, {problem.p} x {problem.q}")
 
 
-def fragments() -> Drawing:
-    """Which lane of a warp holds which numbers of a product of 16 x 16 by 16 x 8; a colour for each register."""
+def fragments(of_word: int = 2) -> Drawing:
+    """Which lane of a warp holds which numbers of a product of A, 16 x K, and B, K x 8; a colour for each register.
+
+    A register of 32 bits holds two numbers of 16 bits, of K = 16, or four bytes, of K = 32.
+    """
+    depth, half = 8 * of_word, 4 * of_word
 
     def held(rows: int, columns: int, register: Any, lane: Any) -> tuple[list[list[str]], list[list[str]]]:
         every = [[(i, j) for j in range(columns)] for i in range(rows)]
@@ -114,13 +118,13 @@ def fragments() -> Drawing:
             [str(lane(*at)) for at in row] for row in every
         ]
 
-    of_a = held(16, 16, lambda m, k: m // 8 + k // 8 * 2, lambda m, k: m % 8 * 4 + k % 8 // 2)
-    of_b = held(16, 8, lambda k, n: k // 8, lambda k, n: n * 4 + k % 8 // 2)
+    of_a = held(16, depth, lambda m, k: m // 8 + k // half * 2, lambda m, k: m % 8 * 4 + k % half // of_word)
+    of_b = held(depth, 8, lambda k, n: k // half, lambda k, n: n * 4 + k % half // of_word)
     of_c = held(16, 8, lambda m, n: m // 8, lambda m, n: m % 8 * 4 + n // 2)
     drawing = Drawing(
         "lanes of a warp, by the numbers that they hold; a colour for each 32-bit register, of C for two sums"
     )
-    drawing.grid(of_a[0], "A, 16 x 16", of_a[1]).words("x").grid(of_b[0], "B, 16 x 8", of_b[1])
+    drawing.grid(of_a[0], f"A, 16 x {depth}", of_a[1]).words("x").grid(of_b[0], f"B, {depth} x 8", of_b[1])
     return drawing.words("+=").grid(of_c[0], "C, 16 x 8", of_c[1])
 
 

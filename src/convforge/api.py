@@ -14,6 +14,7 @@ from convforge.arrays import dtype_name, flat, home_of, lies_transposed
 from convforge.execution import at_home, execute, find_plan, prepared_plan, run
 from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
+from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.replay import Calls, kinds
 from convforge.tuning import CHOICES, key_of
@@ -356,20 +357,21 @@ def gemm(
     Parameters
     ----------
     a : array of shape (M, K)
-        float32, float64, float16 or bfloat16 (summed in float32), any strides.
+        float32, float64, float16 or bfloat16 (summed in float32), int8 or uint8 (summed in int32), any strides.
     b : array of shape (K, N)
-        a's dtype.
+        a's dtype; int8 and uint8 go together.
     precision, algorithm, config, device, out
         As in :func:`conv2d`; of the precisions "tf32" allows another method than "strict".
 
     Returns
     -------
     array of shape (M, N)
+        Of a's dtype; int32 where that is an integer type.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`conv2d`.
+        As :func:`conv2d`; so many products of integers that int32 may not hold their sum.
 
     Examples
     --------
@@ -385,7 +387,7 @@ def gemm(
     left, right = home.read(a, "a", (2,), GEMM_DTYPES), home.read(b, "b", (2,), GEMM_DTYPES)
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a has {left.shape[1]} columns and b has {right.shape[0]} rows; they must be equal")
-    if left.dtype != right.dtype:
+    if left.dtype != right.dtype and not {dtype_name(left), dtype_name(right)} <= set(GEMM_BYTES):
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     check_word(precision, "precision")
     (m, k), n, stream = left.shape, right.shape[1], home.stream()
@@ -395,7 +397,8 @@ def gemm(
     left = left.transpose(1, 0) if transpose_a else left
     right = right.transpose(1, 0) if transpose_b else right
     problem = GemmProblem(
-        m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left), precision=precision
+        m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left),
+        b_dtype=dtype_name(right), precision=precision,
     )  # fmt: skip
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
     device = home.runs_on(device)

@@ -19,6 +19,7 @@ from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
+from tests.algorithms.faults_split_few_channels import SPLIT_FEW_CHANNELS_FAULTS
 from tests.algorithms.faults_split_mma import SPLIT_MMA_FAULTS
 from tests.algorithms.planted import SYNC, Run, of_file
 from tests.algorithms.separable_faults import SEPARABLE, SEPARABLE_FAULTS
@@ -77,6 +78,10 @@ WARP_TILED = Run("gemm_warp_tiled", "m45n37k37_f32", WarpConfig(32, 64, 8, 16, 3
 WARPS_MMA = Run("gemm_mma", "m45n37k37_f16", GemmMmaConfig(32, 32, 32, 16, 16, 3))
 PIECES_MMA = replace(WARPS_MMA, problem="m64n72k88_tb_f16")
 TURNED_MMA = replace(WARPS_MMA, problem="m72n64k88_ta_f16")
+# Bytes: both operands as tiles have them, both turned on the way, and one by one.
+BYTES_MMA = replace(WARPS_MMA, problem="m45n37k176_tb_u8-i8", config=GemmMmaConfig(32, 32, 64, 16, 16, 3))
+TURNED_BYTES = replace(BYTES_MMA, problem="m48n80k91_ta_i8-u8")
+RAGGED_BYTES = replace(BYTES_MMA, problem="m45n37k83_i8")
 # A layer in NHWC, ragged in every way; channels that lie apart; a border, groups and shares.
 LAYER_MMA = Run("implicit_gemm_mma", "n2c24h9w11_k37r3s2_st2x1_p1_d1x2_f16_nhwc_+bias",
                 ImplicitMmaConfig(32, 32, 32, 16, 16, 3))  # fmt: skip
@@ -336,6 +341,7 @@ FAULTS = [
     *BATCH_FAULTS,
     *FFT_FAULTS,
     *FEW_CHANNELS_FAULTS,
+    *SPLIT_FEW_CHANNELS_FAULTS,
     *SPLIT_MMA_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
@@ -612,11 +618,13 @@ FAULTS = [
         ("eight outputs of the first product", "pair_of(j + v).word.bits", "pair_of(j).word.bits", EIGHTS_MMA),
         ("eight filters as they come", "tile_n + column_at<IN_EIGHTS>(line)) * (TAPS", "tile_n + line) * (TAPS",
          EIGHTS_MMA),
-        ("eight filters of the first lines for all", "filters + column_at<IN_EIGHTS>(i * LINES) *", "filters + 0 *"),
+        ("eight filters of the first lines for all", "filters + column_at<IN_EIGHTS>(i * LINES) *", "filters + 0 *",
+         EIGHTS_MMA),
         ("eight outputs beyond the last filter", "if (to.inside && n < K_GROUP) store_vector(to.first + n, eight)",
          "if (to.inside) store_vector(to.first + n, eight)", EIGHTS_MMA),
         ("pixels as they come", "pixel_of(line + i * LINES)", "(line + i * LINES)", PLANES_MMA),
-        ("one pixel of a run for all", "sums[(i + v) / 2]", "sums[i / 2]", PLANES_MMA),
+        ("one pixel of a run for all", "sums[(i + v) / 2]", "sums[i / 2]",
+         replace(PLANES_MMA, config=ImplicitMmaConfig(32, 32, 32, 32, 32, 3))),
         ("the first lane's run for all", "m0 + 8 * i + g * PIXEL_RUN", "m0 + 8 * i", PLANES_MMA),
         ("the first filter of two twice", "filter_at(n0, j / 2) + j % 2", "filter_at(n0, j / 2)", EVEN_MMA),
         ("runs beyond the last pixel", "if (!own.inside) continue;", "", PLANES_MMA),
@@ -630,6 +638,8 @@ FAULTS = [
         ("this tile's factors for the next one's", "next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0)",
          "next.template load<DEEP_A, DEEP_B>(now, m0, n0, 0)"),
         ("no check at the ragged edge", "j < left ? place[j * step] : math_t{};", "place[j * step];"),
+        ("the first eight bytes twice", "store_vector(to + first, numbers)", "store_vector(to, numbers)", RAGGED_BYTES),
+        ("bytes of one type for both", "multiply_bytes<x_t, w_t>", "multiply_bytes<x_t, x_t>", BYTES_MMA),
         ("pieces beyond the end", "copy_async16(tile.piece(own, piece), place, there);",
          "copy_async16(tile.piece(own, piece), place);", PIECES_MMA),
         ("eight of K twice, of rows", "m + lane % 16, k / PIECE + lane / 16)", "m + lane % 16, k / PIECE)"),
@@ -648,6 +658,19 @@ FAULTS = [
         ("a piece in another's place", "(piece ^ turn)", "(piece | turn)"),
         ("the exponent alone of TF32", "word & ~0x1fffu", "word & 0xff800000u", LAYER_TF32),
         ("numbers of 16 bits for floats", "MMA_DEPTH = 2 * PIECE;", "MMA_DEPTH = 4 * PIECE;", LAYER_TF32),
+    ),
+    *of_file("include/device/turned_bytes.cuh", TURNED_BYTES,
+        ("bytes that are not turned", "turn_bytes(words[j]);", ""),
+        ("the upper rows of four bytes turned wrongly", "words[2] = __byte_perm(high, high2, 0x5410)",
+         "words[2] = __byte_perm(high, high2, 0x7632)"),
+        ("no check at K's ragged end", "j < left ? load", "true ? load"),
+        ("one row of K for all", "                place += from.deep;\n", ""),
+        ("the first of four lines for all", "tile.piece(line + x, k / PIECE)", "tile.piece(line, k / PIECE)"),
+        ("the first part of a thread alone", "threadIdx.x + i * THREADS;", "threadIdx.x;",
+         replace(TURNED_BYTES, config=GemmMmaConfig(64, 64, 64, 64, 64, 2))),
+        ("half of a piece in the other's place", " + k % PIECE, turned)", ", turned)",
+         replace(TURNED_BYTES, config=GemmMmaConfig(64, 64, 64, 64, 64, 2))),
+        ("lines turned though they lie along K", "TILE_DEEP<DEEP> != DEEP> struct", "true> struct", BYTES_MMA),
     ),
     *of_file("include/device/gemm.cuh", VECTORISED,
         ("rows for columns", "rest % columns * BLOCK_N", "rest / columns * BLOCK_N", TILE_2D),

@@ -136,9 +136,20 @@ OWN = {
             "n32c3h224w224_k64r7s7_st2_p3_bf16_nhwc_+scale:channel+bias+residual+relu",
         ),
     ),
+    "implicit_gemm_split_few_channels": (
+        ("n32c3h224w224_k64r7s7_st2_p3_f32_nchw", "n32c3h224w224_k64r3s3_p1_f32_nhwc"),
+        (
+            "n32c3h224w224_k96r4s4_st4_f32_nhwc_+bias", "n32c3h227w227_k96r11s11_st4_f32_nchw",
+            "n32c1h161w700_k32r5s20_st2_f32_nchw", "n32c1h28w28_k16r5s5_p1_f32_nchw",
+            "n32c3h224w224_k64r7s7_st2_p3_f32_nhwc_+scale:channel+bias+residual+relu",
+        ),
+    ),
     "gemm_mma": (
-        ("m4096n4096k4096_f16", "m4096n4096k4096_tb_bf16"),
-        ("m4096n4096k4096_ta_tb_f16", "m256n256k256_bf16", "m4099n4093k4091_f16"),
+        ("m4096n4096k4096_f16", "m4096n4096k4096_tb_bf16", "m4096n4096k4096_tb_i8", "m4096n4096k4096_u8-i8"),
+        (
+            "m4096n4096k4096_ta_tb_f16", "m256n256k256_bf16", "m4099n4093k4091_f16", "m4096n4096k4096_ta_tb_u8",
+            "m256n256k256_ta_i8-u8",
+        ),
     ),
     "gemm_wgmma": (
         ("m4096n4096k4096_tb_f16", "m4096n4096k4096_bf16"),
@@ -252,6 +263,7 @@ FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
+    "implicit_gemm_split_few_channels": 80,
     "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.api.definition import whole
 
-from convforge import algorithms, gemm
+from convforge import UnsupportedProblem, algorithms, gemm
 from convforge.problem.types import numpy_dtype
 
 GEMMS = ["auto", *(a.name for a in algorithms() if a.operation == "gemm" and a.ours and a.backend == "cpu")]
@@ -48,6 +48,22 @@ def test_gemm_of_views(name: str) -> None:
     np.testing.assert_array_equal(gemm(other, other, algorithm=name, out=other), expected)
 
 
+@pytest.mark.parametrize("name", ["auto", "gemm_loops", "gemm_blocked"])
+@pytest.mark.parametrize("types", [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")])
+def test_bytes_are_summed_in_int32(name: str, types: tuple[str, str]) -> None:
+    a, b = (np.arange(size, dtype=np.uint8).view(kind) for size, kind in zip((5 * 40, 40 * 6), types, strict=True))
+    a, b = a.reshape(5, 40), b.reshape(40, 6)
+    for seen_a, seen_b in ((a, b), (a[:, ::-1], b[:, ::2]), (np.asfortranarray(a), b)):
+        result = gemm(seen_a, seen_b, algorithm=name)
+        assert result.dtype == np.int32
+        np.testing.assert_array_equal(result, seen_a.astype(np.int64) @ seen_b.astype(np.int64))
+
+
+def test_a_blas_multiplies_floats() -> None:
+    with pytest.raises(UnsupportedProblem, match="a BLAS multiplies floats, not int8"):
+        gemm(np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), algorithm="gemm_blas")
+
+
 def test_another_arithmetic_may_be_allowed() -> None:
     """Strict methods are always allowed, and are all that the CPU has."""
     a, b = whole(9, 14), whole(14, 11)
@@ -62,6 +78,7 @@ def test_another_arithmetic_may_be_allowed() -> None:
         (np.ones((2, 3)), np.ones((3, 2), np.float32), {}, ValueError, ("float64", "float32", "cast")),
         (np.ones(3), np.ones((3, 2)), {}, ValueError, ("a has 1 axes",)),
         (np.ones((2, 3), np.int32), np.ones((3, 2), np.int32), {}, ValueError, ("int32", "float64, float16")),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.float32), {}, ValueError, ("int8", "float32", "cast")),
         (np.ones((2, 3), np.float16), np.ones((3, 2)), {}, ValueError, ("float16", "float64", "cast")),
         *(
             (np.ones((2, 3), kind), np.ones((3, 2), kind), {}, TypeError, (f"a has dtype {kind}", "float32, float64"))

@@ -61,7 +61,7 @@ def test_a_row_of_more_blocks_than_65535() -> None:
 OTHERS = (
     "depthwise_rows", "depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_tf32",
     "implicit_gemm_split", "implicit_gemm_split_mma", "implicit_gemm_tf32_mma", "implicit_gemm_mma",
-    "implicit_gemm_few_channels", "im2col_tf32",
+    "implicit_gemm_few_channels", "implicit_gemm_split_few_channels", "im2col_tf32",
 )  # fmt: skip
 
 

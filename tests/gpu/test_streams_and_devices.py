@@ -43,6 +43,8 @@ def text_for(algorithm: Any) -> str:
         return LAYER
     if algorithm.name == "implicit_gemm_few_channels":
         return "n8c3h56w56_k64r3s3_p1_f16_nhwc"
+    if algorithm.name == "implicit_gemm_split_few_channels":
+        return "n8c3h56w56_k64r3s3_p1_f32_nhwc"
     if algorithm.name in ("gemm_wgmma", "gemm_mma"):
         return "m136n72k96_bf16"
     if algorithm.name in ("gemm_tf32", "gemm_split", "gemm_tf32_mma", "gemm_split_mma"):

@@ -102,7 +102,9 @@ def cublas(said: list[Any]) -> SimpleNamespace:
 
         return call
 
-    def gemm(dtype: Any) -> Any:
+    def gemm(dtype: Any, result: Any = None) -> Any:
+        out = dtype if result is None else result
+
         def call(
             handle: Any, ta: int, tb: int, m: int, n: int, k: int, alpha: Any, a: int, lda: int, b: int, ldb: int,
             beta: Any, c: int, ldc: int,
@@ -112,10 +114,10 @@ def cublas(said: list[Any]) -> SimpleNamespace:
                 return 7
             x = np.frombuffer((ctypes.c_char * _bytes(lda, rows_a, k if ta else m, dtype)).from_address(a), dtype)
             y = np.frombuffer((ctypes.c_char * _bytes(ldb, rows_b, n if tb else k, dtype)).from_address(b), dtype)
-            z = np.frombuffer((ctypes.c_char * _bytes(ldc, n, m, dtype)).from_address(c), dtype)
+            z = np.frombuffer((ctypes.c_char * _bytes(ldc, n, m, out)).from_address(c), out)
             at_a, at_b, at_c = column_major_gemm(ta, tb, m, n, k, x, lda, y, ldb, ldc)
             assert (alpha._obj.value, beta._obj.value) == (1, 0)
-            z[at_c] = (x[at_a].astype(np.float64) @ y[at_b].astype(np.float64)).astype(dtype)
+            z[at_c] = (x[at_a].astype(np.float64) @ y[at_b].astype(np.float64)).astype(out)
             said.append(("gemm", np.dtype(dtype).name))
             return 0
 
@@ -125,11 +127,11 @@ def cublas(said: list[Any]) -> SimpleNamespace:
         handle: Any, ta: int, tb: int, m: int, n: int, k: int, alpha: Any, a: int, a_type: int, lda: int, b: int,
         b_type: int, ldb: int, beta: Any, c: int, c_type: int, ldc: int, compute: int, method: int,
     ) -> int:  # fmt: skip
-        assert (compute, method) == (68, -1), "sums of float32, by cuBLAS's own choice"
-        assert a_type == b_type == c_type
-        return gemm({2: np.float16, 14: np.dtype("bfloat16")}[a_type])(
-            handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
-        )
+        assert (compute, method) == (72 if a_type == 3 else 68, -1), "sums of int32 or float32, by cuBLAS's own choice"
+        assert a_type == b_type
+        assert c_type == (10 if a_type == 3 else a_type)
+        types = {2: (np.float16,), 14: (np.dtype("bfloat16"),), 3: (np.int8, np.int32)}[a_type]
+        return gemm(*types)(handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 
     def ask(which: int, into: Any) -> int:
         into._obj.value = (13, 1, 0)[which]

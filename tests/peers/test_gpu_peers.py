@@ -90,6 +90,9 @@ def test_a_pytorch_without_cuda_is_a_refusal() -> None:
         ("gemm", "cublas", "m0n5k3_f32", "products that sum at least one number"),
         ("gemm", "cublas_tf32", "m4n5k3_f64", "TF32 is about float32"),
         ("gemm", "torch_matmul", "m4n5k0_f32", "products that sum at least one number"),
+        ("gemm", "torch_matmul", "m4n8k8_i8", "int8 holds no such sums"),
+        ("gemm", "cublas", "m4n8k8_u8-i8", "multiplies int8 by int8, not uint8 by int8"),
+        ("gemm", "cublas", "m4n6k8_i8", "multiples of 4 bytes; B has rows of 6"),
         ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_u8-f32-u8-f32_nchw", "takes float32, float64, float16, the same"),
         ("conv2d", "cudnn_legacy_fft", "n1c3h9w9_k2r3s3_f64_nchw", "takes float32, the same"),
         ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_p1x0x1x1_f32_nchw", "as many on one side as on the other"),
@@ -192,7 +195,7 @@ def cublas_said(monkeypatch: Any) -> Iterator[list[Any]]:
 @pytest.mark.parametrize("name", ["cublas", "cublas_tf32"])
 @pytest.mark.parametrize("text", ["m4n5k6_f32", "m33n40k21_ta_f32", "m33n40k21_tb_f32", "m7n1k9_ta_tb_f32",
                                   "m1n8k3_f64", "m17n12k30_ta_tb_f64", "m33n40k21_ta_f16",
-                                  "m9n5k30_tb_bf16"])  # fmt: skip
+                                  "m9n5k30_tb_bf16", "m9n12k32_i8", "m8n5k32_ta_tb_i8"])  # fmt: skip
 def test_products_by_a_played_cublas(name: str, text: str, cublas_said: list[Any]) -> None:
     peer = peer_of("gemm", name)
     problem = asked(text, peer)

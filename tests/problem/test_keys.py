@@ -25,6 +25,7 @@ from convforge.problem import (
     result_key,
     tuning_key,
 )
+from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.problem.types import is_integer
 
 
@@ -69,6 +70,9 @@ def test_every_type_and_precision_is_read_back(dtype, precision):
     assert parse_problem(str(problem)) == problem
 
 
+MIXED = [{"dtype": "int8", "b_dtype": "uint8"}, {"dtype": "uint8", "b_dtype": "int8"}]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_other_problems_are_read_back(data):
@@ -83,7 +87,7 @@ def test_other_problems_are_read_back(data):
             k=data.draw(st.integers(0, 99)),
             transpose_a=data.draw(st.booleans()),
             transpose_b=data.draw(st.booleans()),
-            dtype=data.draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
+            **data.draw(st.sampled_from([*({"dtype": name} for name in GEMM_DTYPES), *MIXED])),
             precision=data.draw(st.sampled_from(sorted(PRECISIONS))),
         )
     )
@@ -142,7 +146,7 @@ BAD_TEXTS = {
     "n1c1h8w8_k1r3s3_+dance": "'dance' in epilogue '+dance' is unknown",
     "n1c1h2w8_k1r3s3": "the filter's height of 3 pixels",
     "max_n1c1h8w8_r2s2_u4": "token 'u4'",
-    "m4n4k4_u8": "the matrix product takes float32, float64",
+    "m4n4k4_u16": "the matrix product takes float32, float64",
     "m4n4k4_tc": "token 'tc'",
     "relu4_f32_f32": "after relu4096 comes one element type",
 }

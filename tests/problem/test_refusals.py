@@ -72,7 +72,7 @@ REFUSED = [
     (Pool2dProblem, POOL, {"dtype": "bool"}, "dtype='bool' is not an element type of convforge"),
     (Pool2dProblem, POOL, {"r": 9}, "the window of 9x3 pixels (dilation included) exceeds the padded picture of 8x9"),
     *[(GemmProblem, GEMM, {name: -1}, f"{name}=-1: a matrix has 0 or more rows and columns") for name in "mnk"],
-    (GemmProblem, GEMM, {"dtype": "int8"}, "dtype=int8: the matrix product takes float32, float64, float16, bf"),
+    (GemmProblem, GEMM, {"dtype": "int16"}, "dtype=int16: the matrix product takes float32, float64, float16, bf"),
     (GemmProblem, GEMM, {"dtype": "int64"}, "dtype=int64: the matrix product takes float32, float64, float16, b"),
     (GemmProblem, GEMM, {"precision": "half"}, "precision='half' is unknown; choose one of strict"),
     (ElementwiseProblem, {"size": 4}, {"size": -1}, "size=-1: an array has 0 or more elements"),

@@ -67,10 +67,30 @@ def test_sums_and_results() -> None:
     assert output_dtype("bfloat16", "bfloat16") == "bfloat16"
 
 
+@pytest.mark.parametrize("dtypes", [("int8", ""), ("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")])
+def test_products_of_bytes(dtypes: tuple[str, str]) -> None:
+    product = GemmProblem(m=2, n=3, k=4, dtype=dtypes[0], b_dtype=dtypes[1])
+    assert (product.acc_dtype, product.out_dtype, product.least_bytes) == ("int32", "int32", 8 + 12 + 24)
+    assert [operand.dtype for operand in product.operands] == [dtypes[0], dtypes[1] or dtypes[0]]
+    assert parse_problem(str(product)) == product
+
+
+def test_products_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="A is int8 and B is float32; only int8 and uint8 go together"):
+        GemmProblem(m=2, n=3, k=4, dtype="int8", b_dtype="float32")
+    with pytest.raises(ValueError, match="the matrix product takes float32, float64, float16, bfloat16, int8, uint8"):
+        GemmProblem(m=2, n=3, k=4, dtype="int16")
+    for dtypes, most in ((("int8", "int8"), 131071), (("uint8", "int8"), 65793), (("uint8", "uint8"), 33025)):
+        GemmProblem(m=2, n=3, k=most, dtype=dtypes[0], b_dtype=dtypes[1])
+        with pytest.raises(ValueError, match=f"can exceed int32; {most} cannot"):
+            GemmProblem(m=2, n=3, k=most + 1, dtype=dtypes[0], b_dtype=dtypes[1])
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "n1c3h8w8_k4r3s3_st1_p0_f8e4m3_nchw", "n1c3h8w8_k4r3s3_st1_p0_f8e5m2-f8e4m3-bf16-f32_nhwc", "m2n3k4_f8e5m2",
+        "m2n3k4_ta_i8", "m2n3k4_u8-i8",
         "max_n1c3h8w8_r2s2_st2_p0_f8e4m3_nchw", "relu64_f8e5m2", "relu64_bf16",
     ],
 )  # fmt: skip

@@ -32,6 +32,7 @@ from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
+from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
 from convforge.algorithms.pool import MaxPoolRows
@@ -77,7 +78,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
     *(im2col.Im2col, im2col.Im2colTf32),
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmWgmma),
-    *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma),
+    *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(

@@ -97,6 +97,8 @@ def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> 
 
 
 def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    if is_integer(problem.acc_dtype):
+        return Bound(0.0, 0.0)
     u = unit_roundoff(problem.acc_dtype)
     factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
     if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):

@@ -22,7 +22,7 @@ def gemm(
         str, typer.Option(help="Tiles of C for the rungs that have such, rows x columns, as in 32x32,64x64.")
     ] = "",
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
-    dtype: Annotated[str, typer.Option(help="float32, float64, float16 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, float64, float16, bfloat16, int8 or uint8.")] = "float32",
     precision: Annotated[str, typer.Option(help="Arithmetic that is allowed: strict, or tf32 of float32.")] = "strict",
     device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s.")] = "60s",

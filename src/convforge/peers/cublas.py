@@ -1,4 +1,4 @@
-"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in 16 bits to float64, and TF32.
+"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in int8, 16 bits to float64, and TF32.
 
 cuBLAS reads matrices column by column, as Fortran does; here they lie row by row. Nothing need be transposed for that.
 A row-major matrix read column by column is its transpose, so what cuBLAS must leave in C's memory is::
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from ctypes import c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
@@ -31,6 +31,7 @@ from convforge.errors import Reason
 from convforge.peers.contract import PeerPlan
 from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.problem import GemmProblem
+from convforge.problem.types import is_integer
 
 # What cuBLAS asks for on Hopper (its documentation, cublasSetWorkspace); with a smaller one it has fewer algorithms.
 WORKSPACE_BYTES = 32 << 20
@@ -39,15 +40,28 @@ WORKSPACE_BYTES = 32 << 20
 # float64; pedantic keeps to the textbook's algorithm.
 MATH = {"default": 0, "pedantic": 2, "tf32": 3}
 OPERATION = {"N": 0, "T": 1}
-_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 _CALLS = {
     "float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2", "float16": "cublasGemmEx", "bfloat16": "cublasGemmEx",
+    "int8": "cublasGemmEx",
 }  # fmt: skip
 
-# Of cublasGemmEx: cudaDataType, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT, and
-# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, with which sums stay float32 to the end.
-TYPES = {"float16": 2, "bfloat16": 14}
-COMPUTE_FLOAT, DEFAULT_METHOD, WIDE_SUMS = 68, -1, 16
+
+class Typed(NamedTuple):
+    """What cublasGemmEx is told of types: cudaDataType of the factors and of the result, and cublasComputeType."""
+
+    factors: int
+    result: int
+    compute: int
+
+
+# Sums are CUBLAS_COMPUTE_32F or CUBLAS_COMPUTE_32I; with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION floats stay
+# float32 to the end.
+TYPES = {"float16": Typed(2, 2, 68), "bfloat16": Typed(14, 14, 68), "int8": Typed(3, 10, 72)}
+DEFAULT_METHOD, WIDE_SUMS = -1, 16  # CUBLAS_GEMM_DEFAULT
+
+# Rows of int8 begin at multiples of so many bytes.
+BYTES_OF_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +167,26 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
             return Reason("cuBLAS is asked for products that sum at least one number")
         if max(problem.m, problem.n, problem.k) > 2**31 - 1:
             return Reason("cuBLAS is called with sizes of 32 bits")
+        if is_integer(problem.dtype):
+            if not problem.dtype == problem.b_dtype == "int8":
+                return Reason("cuBLAS multiplies int8 by int8, not {dtype} by {b_dtype}", dtype=problem.dtype,
+                              b_dtype=problem.b_dtype)  # fmt: skip
+            for operand in problem.operands:
+                if operand.shape[-1] % BYTES_OF_ROWS:
+                    return Reason("cuBLAS takes rows of int8 of multiples of {bytes} bytes; {name} has rows of {count}",
+                                  bytes=BYTES_OF_ROWS, name=operand.name.upper(), count=operand.shape[-1])  # fmt: skip
         return missing_library("cublas", "cublasSetWorkspace_v2", _CALLS[problem.dtype])
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
         """See :class:`Algorithm`."""
-        return [CublasConfig("default"), CublasConfig("pedantic")]
+        return [CublasConfig("default")] if is_integer(problem.dtype) else [CublasConfig(), CublasConfig("pedantic")]
 
     def plan(self, problem: GemmProblem, config: CublasConfig, runtime: Runtime) -> PeerPlan:
         """See :class:`Algorithm`."""
         handle = _handle(getattr(runtime, "device", 0))
 
         def compute(buffers: Buffers, stream: Any) -> Any:
-            out = runtime.empty((problem.m, problem.n), problem.dtype) if buffers["c"] is None else buffers["c"]
+            out = runtime.empty((problem.m, problem.n), problem.out_dtype) if buffers["c"] is None else buffers["c"]
             handle.gemm(problem, MATH[config.math], {**buffers, "c": out}, runtime, stream)
             return out
 
@@ -229,7 +251,7 @@ class _Handle:
         call = column_major(
             problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
         )
-        number, kind = _NUMBERS.get(problem.dtype, ctypes.c_float), TYPES.get(problem.dtype)
+        number, types = _NUMBERS[problem.acc_dtype], TYPES.get(problem.dtype)
         one, zero = number(1), number(0)
         matrices = {"a": address(a), "b": address(b)}
         with self._lock:
@@ -237,12 +259,15 @@ class _Handle:
             # it would have to allocate while a graph is captured.
             self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
-            self._check("cublasSetMathMode", self._set_math(self._handle, math if kind is None else math | WIDE_SUMS))
-            named, last = ([], []) if kind is None else ([kind], [COMPUTE_FLOAT, DEFAULT_METHOD])
+            floats = types is not None and not is_integer(problem.dtype)
+            self._check("cublasSetMathMode", self._set_math(self._handle, math | WIDE_SUMS if floats else math))
+            factors, result, last = ([], [], []) if types is None else (
+                [types.factors], [types.result], [types.compute, DEFAULT_METHOD]
+            )  # fmt: skip
             status = self._gemm[problem.dtype](
                 self._handle, OPERATION[call.op_first], OPERATION[call.op_second], call.m, call.n, call.k,
-                ctypes.byref(one), matrices[call.first], *named, call.ld_first, matrices[call.second], *named,
-                call.ld_second, ctypes.byref(zero), address(out), *named, call.ld_out, *last,
+                ctypes.byref(one), matrices[call.first], *factors, call.ld_first, matrices[call.second], *factors,
+                call.ld_second, ctypes.byref(zero), address(out), *result, call.ld_out, *last,
             )  # fmt: skip
             self._check(_CALLS[problem.dtype], status)
 

@@ -80,6 +80,9 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("PyTorch is asked for products that sum at least one number")
+        if is_integer(problem.dtype):
+            return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums",
+                          dtype=problem.dtype)  # fmt: skip
         return missing_cuda()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:

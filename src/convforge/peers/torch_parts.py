@@ -111,6 +111,9 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
+        if is_integer(problem.dtype):
+            return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums",
+                          dtype=problem.dtype)  # fmt: skip
         if itemsize(problem.dtype) == 2:
             return Reason("matmul of PyTorch on the CPU is compared in float32 and float64, not in {dtype}",
                           dtype=problem.dtype)  # fmt: skip

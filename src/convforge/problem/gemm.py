@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convforge.problem.protocol import Operand, ProblemBase
-from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, numpy_dtype, output_dtype
+from convforge.problem.types import (
+    FP8,
+    PRECISIONS,
+    accumulation_dtype,
+    itemsize,
+    magnitude,
+    numpy_dtype,
+    output_dtype,
+)
 
 # Element types of matrices.
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+BYTES = ("int8", "uint8")
+DTYPES = (*FLOATS, *BYTES)
+
+# The largest sum that int32 holds.
+LARGEST_SUM = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +37,10 @@ class GemmProblem(ProblemBase):
     transpose_a, transpose_b : bool
         A is stored as (K, M), B as (N, K).
     dtype : str
-        NumPy name of the element type of A, B and C, one of :data:`DTYPES`; 16-bit types are summed in float32.
+        NumPy name of the element type of A, one of :data:`DTYPES`. C has it too, and 16-bit types are summed in
+        float32; integers are summed in int32, which C then is.
+    b_dtype : str
+        That of B, by default A's. Only integers may differ: int8 and uint8.
     precision : str
         The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
 
@@ -32,6 +48,8 @@ class GemmProblem(ProblemBase):
     --------
     >>> str(GemmProblem(m=512, n=256, k=128, transpose_b=True))
     'm512n256k128_tb_f32'
+    >>> str(GemmProblem(m=512, n=256, k=128, dtype="uint8", b_dtype="int8"))
+    'm512n256k128_u8-i8'
     """
 
     operation: ClassVar[str] = "gemm"
@@ -44,6 +62,7 @@ class GemmProblem(ProblemBase):
     transpose_a: bool = False
     transpose_b: bool = False
     dtype: str = "float32"
+    b_dtype: str = ""
     precision: str = "strict"
 
     def __post_init__(self) -> None:
@@ -53,17 +72,23 @@ class GemmProblem(ProblemBase):
         if self.dtype not in DTYPES and self.dtype not in FP8:
             raise ValueError(f"dtype={self.dtype}: the matrix product takes {', '.join(DTYPES)}; cast the matrices")
         numpy_dtype(self.dtype)  # from here on NumPy knows it by name
+        self._derive(b_dtype=self.b_dtype or self.dtype)
+        if self.b_dtype != self.dtype and not {self.dtype, self.b_dtype} <= set(BYTES):
+            raise ValueError(f"A is {self.dtype} and B is {self.b_dtype}; only {' and '.join(BYTES)} go together")
+        if self.dtype in BYTES and (most := magnitude(self.dtype) * magnitude(self.b_dtype)) * self.k > LARGEST_SUM:
+            raise ValueError(f"k={self.k}: so many products of {self.dtype} and {self.b_dtype} can exceed int32; "
+                             f"{LARGEST_SUM // most} cannot")  # fmt: skip
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         self._derive_all()
 
     def _derive_all(self) -> None:
         m, n, k = self.m, self.n, self.k
-        out_dtype = output_dtype(self.dtype, self.dtype)
+        out_dtype = output_dtype(self.dtype, self.b_dtype)
         self._derive(
-            direction="fprop", acc_dtype=accumulation_dtype(self.dtype, self.dtype), out_dtype=out_dtype,
+            direction="fprop", acc_dtype=accumulation_dtype(self.dtype, self.b_dtype), out_dtype=out_dtype,
             out_shape=(m, n), outputs=m * n, taps=k, flops=2 * m * n * k,
-            least_bytes=(m * k + k * n) * itemsize(self.dtype) + m * n * itemsize(out_dtype),
+            least_bytes=m * k * itemsize(self.dtype) + k * n * itemsize(self.b_dtype) + m * n * itemsize(out_dtype),
         )  # fmt: skip
 
     __setstate__ = ProblemBase.__setstate__
@@ -85,7 +110,7 @@ class GemmProblem(ProblemBase):
         b = ((n, k), "NK") if self.transpose_b else ((k, n), "KN")
         return (
             Operand("a", "input", a[0], self.dtype, a[1]),
-            Operand("b", "weights", b[0], self.dtype, b[1]),
+            Operand("b", "weights", b[0], self.b_dtype, b[1]),
         )
 
     @property

@@ -8,6 +8,7 @@ a result's key at once. Tokens that say the default are left out.
     n1c64h56w56_k64r3s3_st1_p1_f32_nchw_math-winograd         the arithmetic that is allowed, where it is not strict
     max_n1c64h112w112_r3s3_st2_p1_f32_nchw                    max_pool2d
     m512n256k128_tb_f32                                       gemm
+    m512n256k128_u8-i8                                        of two integer types, A's and B's
     relu4096_f32                                              relu
 """
 
@@ -206,7 +207,8 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
     tokens = ["ta"] if problem.transpose_a else []
     if problem.transpose_b:
         tokens.append("tb")
-    tokens.append(SHORT_NAMES[problem.dtype])
+    names = (problem.dtype,) if problem.b_dtype == problem.dtype else (problem.dtype, problem.b_dtype)
+    tokens.append("-".join(SHORT_NAMES[name] for name in names))
     return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
 
 
@@ -344,8 +346,8 @@ def _parse_gemm(text: str, match: re.Match[str]) -> GemmProblem:
     for token in _tokens(text, match):
         if token in ("ta", "tb"):
             fields["transpose_a" if token == "ta" else "transpose_b"] = True
-        elif token in DTYPES:
-            fields["dtype"] = DTYPES[token]
+        elif token.count("-") < 2 and all(part in DTYPES for part in token.split("-")):
+            fields |= dict(zip(("dtype", "b_dtype"), (DTYPES[part] for part in token.split("-")), strict=False))
         elif token.removeprefix("math-") in PRECISIONS and token.startswith("math-"):
             fields["precision"] = token.removeprefix("math-")
         else:

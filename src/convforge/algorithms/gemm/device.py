@@ -19,7 +19,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize
 
 C = TypeVar("C", bound=Config)
 
@@ -37,6 +37,8 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
+        if is_integer(problem.dtype):
+            return Reason("it multiplies floats, not {dtype}; gemm_mma takes int8 and uint8", dtype=problem.dtype)
         if itemsize(problem.dtype) == 2 and not self.takes_16_bits:
             return Reason(
                 "its tiles are of float32 or float64, not {dtype}; gemm_naive and gemm_shared take it",
@@ -64,16 +66,16 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     def product(
         self, config: C, runtime: Runtime, a_deep: bool, b_deep: bool, dtype: str,
-        convolution: Conv2dProblem | None = None,
+        convolution: Conv2dProblem | None = None, b_dtype: str = "",
     ) -> Product:  # fmt: skip
         """The kernel, for operands that lie this way; for C a matrix, or a convolution's output."""
         tiling = self.tiling(config, np.dtype(dtype).itemsize)
-        return Product(self.path, self.name, tiling, runtime, a_deep, b_deep, dtype, convolution)
+        return Product(self.path, self.name, tiling, runtime, a_deep, b_deep, dtype, convolution, b_dtype=b_dtype)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         lie_deep = (not problem.transpose_a, problem.transpose_b)
-        product = self.product(config, runtime, *lie_deep, problem.dtype)
+        product = self.product(config, runtime, *lie_deep, problem.dtype, b_dtype=problem.b_dtype)
         info = product.info(problem.m, problem.n)
 
         def arguments(buffers: Buffers) -> Any:

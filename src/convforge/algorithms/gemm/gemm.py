@@ -16,6 +16,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import GemmProblem
+from convforge.problem.types import is_integer, itemsize
 
 
 def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
@@ -105,7 +106,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
 
         kernel = runtime.compile(cpu.blocked)
         items = -(-problem.m // config.tile_m)
-        scratch = (config.tile_k * config.tile_n + config.tile_m * config.tile_n) * np.dtype(problem.dtype).itemsize
+        scratch = (config.tile_k * config.tile_n + config.tile_m * config.tile_n) * itemsize(problem.acc_dtype)
         block = block_of_items(items, problem.flops, runtime.facts)
         info = LaunchInfo("gemm_blocked", (items,), (block,), scratch_bytes=scratch)
         tile = (config.tile_m, config.tile_n, config.tile_k)
@@ -130,6 +131,8 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
+        if is_integer(problem.dtype):
+            return Reason("a BLAS multiplies floats, not {dtype}", dtype=problem.dtype)
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:

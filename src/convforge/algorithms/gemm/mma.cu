@@ -1,18 +1,21 @@
-// gemm_mma: tensor cores of any GPU since Ampere multiply 16-bit matrices, tiles of which lie in shared memory.
+// gemm_mma: tensor cores of any GPU since Ampere multiply matrices of 16 bits, or of bytes, tiles of which lie in shared memory.
 //
 // Since gemm_warp_tiled: a warp multiplies 16 x 16 numbers of A by 16 x 8 of B in one instruction, whose factors its
 // lanes hold together (mma.cuh). It takes the place of 64 multiply-adds of each lane.
 // Threads   WARPS_M x WARPS_N warps, each with WARP_M x WARP_N of the tile: WARP_M / 16 x WARP_N / 8 products for each
 //           16 of K.
 // Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in the order that they have in memory
-//           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way.
+//           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way. Lines of bytes lie along K always:
+//           copies turn the others (turned_bytes.cuh).
 // Copies    STAGES - 1 tiles ahead, by cp.async; and from shared memory to registers, the factors for 16 of K while those
 //           for the 16 before are multiplied.
+// Bytes     int8 or uint8 each, 32 of K in a product, which adds whole numbers to sums of int32.
 // Any       M, N, K, strides, alignment: pieces that are not whole, or not aligned, are brought number by number.
 // Limit     tensor cores, which wait for shared memory: a warp reads (WARP_M + WARP_N) x 16 numbers for each of
 //           WARP_M x WARP_N x 16 products.
 #include "gemm.cuh"
 #include "mma_tiles.cuh"
+#include "turned_bytes.cuh"
 
 // Store a warp's sums, of which a lane has two neighbouring columns of rows g and g + 8 of each product.
 __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const WarpSums &sums) {
@@ -29,7 +32,7 @@ __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int 
             const int m = tile.m + m0 + 8 * i + g;
             if (m >= args.M) continue;
             const auto at = m * row_step(args.store);
-            const float *own = sums[i / 2][j] + i % 2 * 2;
+            const sum_t *own = sums[i / 2][j] + i % 2 * 2;
             Vector<out_t, 2> pair;
             pair.at[0] = value(args.store, tile.group, m, column[0], own[0]);
             if (n + 1 >= args.N) {
@@ -48,16 +51,17 @@ __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int 
 }
 
 struct Tiles {
-    OperandTile<BLOCK_M, A_DEEP> a;
-    OperandTile<BLOCK_N, B_DEEP> b;
+    OperandTile<BLOCK_M, TILE_DEEP<A_DEEP>> a;
+    OperandTile<BLOCK_N, TILE_DEEP<B_DEEP>> b;
 };
 
 template <bool WHOLE>
 __device__ __forceinline__ void sum_up(WarpSums &sums, Tiles *stages, const Gemm &args, const Tile &tile, int m0, int n0) {
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const LineCopies<BLOCK_M, A_DEEP, WHOLE> copy_a(a, tile.m, args.M, args.K);
-    const LineCopies<BLOCK_N, B_DEEP, WHOLE> copy_b(b, tile.n, args.N, args.K);
-    multiply_steps<A_DEEP, B_DEEP>(sums, stages, (args.K + BLOCK_K - 1) / BLOCK_K, m0, n0, [&](int step, Tiles &to) {
+    const Copies<BLOCK_M, A_DEEP, WHOLE> copy_a(a, tile.m, args.M, args.K);
+    const Copies<BLOCK_N, B_DEEP, WHOLE> copy_b(b, tile.n, args.N, args.K);
+    const int steps = (args.K + BLOCK_K - 1) / BLOCK_K;
+    multiply_steps<TILE_DEEP<A_DEEP>, TILE_DEEP<B_DEEP>>(sums, stages, steps, m0, n0, [&](int step, Tiles &to) {
         copy_a(to.a, step * BLOCK_K);
         copy_b(to.b, step * BLOCK_K);
     });

@@ -1,9 +1,9 @@
-"""Host side of mma.cu: the matrix product of 16-bit types on the tensor cores of any GPU since Ampere."""
+"""Host side of mma.cu: the matrix product of 16-bit types and of bytes on the tensor cores of any GPU since Ampere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.gemm.device import GemmStep, modelled_time
@@ -13,16 +13,21 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import GemmProblem
+from convforge.problem.gemm import BYTES
+from convforge.problem.types import itemsize
 
 # The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which copies to shared memory by itself.
 FIRST_ARCHITECTURE = 80
 TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
-# What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
+# Numbers of 16 bits that tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps
+# them busy; of bytes twice as many.
 PRODUCTS = 7
 # The least of a line of a tile, which has the factors of two products.
 LINE_BYTES = 64
 # Sums of a lane, at most: its registers hold them and the factors of the products under way.
 MOST_SUMS = 128
+# Those that leave registers for bytes that are turned on their way: turned_bytes.cuh.
+TURNING_SUMS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,8 @@ class GemmMmaConfig(Config):
     stages: int = 4
 
 
-# The fields of configs, in the order of what they promise where M and N are large.
+# The fields of configs of 16 bits, in the order of what they promise where M and N are large. Of bytes block_k is twice
+# that.
 TILES = (
     (128, 256, 32, 64, 64, 6), (256, 128, 32, 64, 64, 6), (128, 128, 32, 64, 64, 4), (128, 128, 64, 64, 32, 3),
     (128, 64, 64, 64, 32, 3), (64, 128, 64, 32, 64, 3), (64, 64, 64, 32, 32, 4), (64, 32, 64, 32, 16, 4),
@@ -56,18 +62,18 @@ TILES = (
 
 
 class GemmMma(GemmStep[GemmMmaConfig]):
-    """The matrix product of 16-bit types by warps, on tensor cores.
+    """The matrix product of 16-bit types, and of bytes in int32, by warps, on tensor cores.
 
     It takes matrices of any size, strides and alignment: where their numbers are not aligned to 16 bytes they are
     brought one by one.
 
     Notes
     -----
-    PTX ISA, mma.m16n8k16 and ldmatrix.
+    PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
     """
 
     name = "gemm_mma"
-    summary = "16-bit types on tensor cores, whose factors warps load from tiles in shared memory; sm_80"
+    summary = "16-bit types and bytes on tensor cores, whose factors warps load from tiles in shared memory; sm_80"
     since = "gemm_warp_tiled"
     path = "algorithms/gemm/mma.cu"
     cost = MethodCost(1.0, 0.8, 8192, 1)
@@ -75,30 +81,41 @@ class GemmMma(GemmStep[GemmMmaConfig]):
 
     def work_for(self, problem: GemmProblem) -> Work:
         """See :class:`Algorithm`."""
-        return Work(problem.flops / PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / (PRODUCTS * SIZE / itemsize(problem.dtype)), problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
         """See :class:`Algorithm`."""
+        if problem.dtype in BYTES:
+            return Preference(Rank.TENSOR_CORES_OF_WARPS, "8 bits: tensor cores, whose factors warps hold")
         if problem.dtype not in TYPES:
             return None
         return Preference(Rank.TENSOR_CORES_OF_WARPS, "16 bits: tensor cores, whose factors warps hold")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        if problem.dtype not in TYPES:
-            return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
-                          dtype=problem.dtype)  # fmt: skip
+        if problem.dtype not in (*TYPES, *BYTES):
+            return Reason("A and B must be of one type of {names}, or each of one of {bytes}, not {dtype}",
+                          names=", ".join(TYPES), bytes=", ".join(BYTES), dtype=problem.dtype)  # fmt: skip
         return device_refusal(facts)
+
+    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
+        """See :class:`Algorithm`. Where bytes are turned on their way, those that leave registers for it come first."""
+        found = super().configs(problem, facts)
+        if problem.dtype not in BYTES or (problem.transpose_b and not problem.transpose_a):
+            return found
+        return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TURNING_SUMS)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
         """See :class:`GemmStep`. Those that waste least of the device first."""
-        every = (GemmMmaConfig(*tile) for tile in TILES)
-        fit = [config for config in every if tiling(config).shared_bytes <= facts.block_shared_bytes]
-        return sorted(fit, key=lambda config: modelled_time(tiling(config), m, n, groups, facts))
+        every = [GemmMmaConfig(*tile) for tile in TILES]
+        if size == 1:
+            every = [replace(config, block_k=2 * config.block_k) for config in every]
+        fit = [config for config in every if tiling(config, size).shared_bytes <= facts.block_shared_bytes]
+        return sorted(fit, key=lambda config: modelled_time(tiling(config, size), m, n, groups, facts))
 
     def tiling(self, config: GemmMmaConfig, size: int) -> Tiling:
         """See :class:`GemmStep`."""
-        return tiling(config)
+        return tiling(config, size)
 
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:

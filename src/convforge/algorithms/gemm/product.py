@@ -19,7 +19,7 @@ from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, itemsize
+from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, is_integer, itemsize
 
 # A grid has at most this many blocks along x.
 MOST_TILES = 2**31 - 1
@@ -120,12 +120,16 @@ class Product:
         The .cu file, and its kernel.
     a_deep, b_deep : bool
         Whether neighbours of A and of B lie along K.
+    dtype : str
+        Of A and B.
     convolution : Conv2dProblem, optional
-        Whose output C is; by default C is a matrix of `dtype`.
+        Whose output C is; by default C is a matrix of `dtype`, or of int32 where that is an integer type.
     constants : tuple of str
         Further lines of the prelude.
     around : callable, optional
         struct Gemm -> the struct that the kernel takes, where that is not struct Gemm itself.
+    b_dtype : str, optional
+        Of B, where that differs from A's: of integers alone.
     """
 
     def __init__(
@@ -140,6 +144,7 @@ class Product:
         convolution: Conv2dProblem | None = None,
         constants: tuple[str, ...] = (),
         around: Callable[[Any], Any] | None = None,
+        b_dtype: str = "",
     ) -> None:
         self.tiling, self.runtime, self.name = tiling, runtime, name
         self.convolution = convolution
@@ -149,8 +154,7 @@ class Product:
         own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
-            acc = accumulation_dtype(dtype, dtype)
-            prelude = ElementTypes(out=dtype, math=dtype, acc=acc).prelude()
+            prelude = _matrix_types(dtype, b_dtype or dtype)
         else:
             wide = convolution.needs_wide_index
             self.struct = _gemm_struct(ElementTypes.of(convolution), wide)
@@ -208,6 +212,15 @@ def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
         return steps["c"] == 1 and {"n", "h", "w"} <= aligned and not problem.k_per_group % 4
     flat = steps["w"] == 1 and (steps["h"] == problem.q or problem.p == 1)
     return flat and {"n", "c"} <= aligned and not problem.p * problem.q % 4 and not first % 4
+
+
+def _matrix_types(dtype: str, b_dtype: str) -> tuple[str, ...]:
+    """The prelude of a product of plain matrices. Of integers A is of x_t and B of w_t."""
+    acc = accumulation_dtype(dtype, b_dtype)
+    if is_integer(dtype):
+        types = ElementTypes(x=dtype, w=b_dtype, out=acc, math=dtype, acc=acc)
+        return ("#define FACTORS_ARE_BYTES", *types.prelude())
+    return ElementTypes(out=dtype, math=dtype, acc=acc).prelude()
 
 
 def strides_of(array: Any) -> tuple[int, ...]:

@@ -21,15 +21,26 @@
 // Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment is 16 outputs of one row.
 // Finish    filters, or outputs, stand in such an order that a lane's results are neighbours: in NHWC eight filters of an
 //           output in four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one.
-// Limit     memory, most of which is the result; with large filters the loads from shared memory.
+// SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, and two halves each (split.cuh). Blocks split their
+//           patches (split_patch.cuh); split_filters.cu has split the filters.
+// Limit     memory, most of which is the result; with large filters the loads from shared memory, and with SPLIT the
+//           tensor cores, which have three products to do.
 #include "border.cuh"
 #include "ends.cuh"
 #include "few_channels.cuh"
 #include "vector.cuh"
+#ifdef SPLIT
+#include "split_plain.cuh"
+constexpr int HALVES = 2;  // of a number
+static_assert(PATCHES == 1, "a patch is split when all of it is there");
+#else
+constexpr int HALVES = 1;
+#endif
 
 constexpr int ROW_FRAGMENTS = TILE_W / MMA_ROWS, WARPS_M = TILE_H * ROW_FRAGMENTS / FRAGMENTS;
 constexpr int WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int COLUMNS = WARP_N / MMA_COLUMNS;  // products of a fragment for each 16 of K
+constexpr int PARTS = (K + BLOCK_N - 1) / BLOCK_N;  // of the filters: a block has one
 constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: the first level cache of it is small
 
 // Rows of the patch, and pixels of one, which are staged by two. A row begins at an even number.
@@ -51,7 +62,7 @@ constexpr int MOST_HELD = 2, LEAST_HELD = (MINE + STEPS - 1) / STEPS;
 constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : MINE < MOST_HELD ? MINE : MOST_HELD;
 constexpr int ROUNDS = (MINE + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
 
-static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
+static_assert(sizeof(x_t) == 2 * HALVES && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
 static_assert(GROUPS == 1, "all filters see the same channels");
 static_assert(TILE_W % MMA_ROWS == 0 && TILE_H * ROW_FRAGMENTS % FRAGMENTS == 0, "warps cover the outputs exactly");
 static_assert(ROW_FRAGMENTS % FRAGMENTS == 0 || FRAGMENTS % ROW_FRAGMENTS == 0, "warps have parts of rows, or rows");
@@ -61,11 +72,16 @@ struct FewChannels {
     Conv conv;
     const Columns *filters;
     int together;  // so many neighbouring results may be stored as one: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
+#ifdef SPLIT
+    const float *scales;  // what takes back the filters' scales; 0 where halves do not hold a filter
+    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
+    unsigned *redone;     // counts the tiles that are computed from floats
+#endif
 };
 
 using WarpSums = float[FRAGMENTS][COLUMNS][4];
 using Patch = unsigned[COPIES][COPY];
-using Filters = Columns[STEPS][BLOCK_N / 16][32];
+using Filters = Columns[HALVES][STEPS][BLOCK_N / 16][32];  // high halves, then low ones
 
 // Where the words of a lane's two pairs of a step are in the patch.
 struct alignas(8) Words {
@@ -75,7 +91,12 @@ struct alignas(8) Words {
 struct Shared {
     Filters filters;
     Words words[PARITIES][STEPS][4];
-    alignas(16) Patch patches[PATCHES];
+    alignas(16) Patch patches[HALVES * PATCHES];
+#ifdef SPLIT
+    float down, scales[BLOCK_N];        // what takes back the scales of the patch and of the filters
+    unsigned largest[THREADS / 32][C];  // of each channel in the pixels of each warp, as bits
+    int lost;                           // numbers of the patch that lose bits
+#endif
 };
 
 // Place of a pair's word in the patch, counted from the word that has the first number of an output, or from the one
@@ -95,11 +116,11 @@ __device__ inline void list_words(Shared &shared) {
                 shared.words[parity][i / 4][i % 4].places[word] = place_of(Pair::of_lane(i / 4, word, i % 4), parity);
 }
 
-// Ask for the block's filters.
-__device__ inline void keep_filters(Filters &filters, const Columns *from) {
-    constexpr int COUNT = sizeof(Filters) / sizeof(Columns);
-    Columns *const to = &filters[0][0][0];
-    for (int i = threadIdx.x; i < COUNT; i += THREADS) copy_async16(to + i, from + i, true);
+// Ask for the filters of a part, of PARTS.
+__device__ inline void keep_filters(Filters &filters, const Columns *from, int part) {
+    constexpr int COUNT = sizeof(Filters) / sizeof(Columns) / HALVES;
+    for (int i = threadIdx.x; i < HALVES * COUNT; i += THREADS)
+        copy_async16(&filters[0][0][0][0] + i, from + (i / COUNT * PARTS + part) * COUNT + i % COUNT, true);
     copy_async_commit();
 }
 
@@ -110,8 +131,10 @@ struct Tile {
 
 // Two neighbouring pixels of a row of the patch, as they are loaded.
 struct Two {
-    x_t numbers[2][C];
+    x_t numbers[2 * C];
 };
+// The same, as words of the patch.
+using Pairs = Vector<math_t, 2>[C];
 
 // What a thread stages of a tile's patch: twos 0 to MINE - 1, of which the last one may not exist. Where the tile is not
 // `needed`, nothing is loaded.
@@ -145,29 +168,33 @@ struct Stager {
             const x_t *from = conv.x + (line + column * static_cast<index_t>(conv.x_strides.w));
 #pragma unroll
             for (int c = 0; c < C; c++)
-                two.numbers[j][c] = BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
+                two.numbers[j * C + c] = BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
             if (!there) continue;
 #pragma unroll
-            for (int c = 0; c < C; c++) two.numbers[j][c] = CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
+            for (int c = 0; c < C; c++) two.numbers[j * C + c] = CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
         }
         return two;
     }
 
+    __device__ bool exists(int i) const {
+        const int column = threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS;
+        return threadIdx.x < ACROSS * DOWN && item(i) / SEGMENTS < ROWS_SEEN && column < TWOS;
+    }
+
+    // Its first word in the first copy of a patch.
+    __device__ int first_word(int i) const {
+        return item(i) / SEGMENTS * (PITCH / 2) + (threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS) * C;
+    }
+
     // Store a two: C words of the first copy. Of the second, in which numbers stand one further on, C - 1 words, and halves
     // of the words before and behind.
-    __device__ __forceinline__ void put(Patch &patch, int i, const Two &two) const {
-        const int row = item(i) / SEGMENTS, column = threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS;
-        if (threadIdx.x >= ACROSS * DOWN || row >= ROWS_SEEN || column >= TWOS) return;
-        const int at = row * (PITCH / 2) + column * C;
-        const auto number = [&](int j) { return two.numbers[j / C][j % C]; };
+    __device__ __forceinline__ void put(Patch &patch, int i, const Pairs &pairs) const {
+        if (!exists(i)) return;
+        const auto number = [&](int j) { return pairs[j / 2].at[j % 2]; };
 #pragma unroll
-        for (int j = 0; j < C; j++) {
-            Vector<math_t, 2> pair;
-            pair.at[0] = number(2 * j), pair.at[1] = number(2 * j + 1);
-            patch[0][at + j] = pair.word.bits;
-        }
+        for (int j = 0; j < C; j++) patch[0][first_word(i) + j] = pairs[j].word.bits;
         if constexpr (COPIES == 2) {
-            math_t *const shifted = reinterpret_cast<math_t *>(&patch[COPIES - 1][at]);
+            math_t *const shifted = reinterpret_cast<math_t *>(&patch[COPIES - 1][first_word(i)]);
             shifted[1] = number(0);
 #pragma unroll
             for (int j = 1; j < C; j++) {
@@ -180,6 +207,14 @@ struct Stager {
     }
 };
 
+#ifndef SPLIT
+__device__ __forceinline__ void put_two(Patch &patch, const Stager &stager, int i, const Two &two) {
+    Pairs pairs;
+#pragma unroll
+    for (int j = 0; j < 2 * C; j++) pairs[j / 2].at[j % 2] = two.numbers[j];
+    stager.put(patch, i, pairs);
+}
+
 // Stage a patch at once.
 __device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &tile) {
     const Stager stager(conv, tile, true);
@@ -189,7 +224,7 @@ __device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &t
 #pragma unroll
         for (int j = 0; j < TWOS_AT_ONCE; j++) twos[j] = stager.load(first + j);
 #pragma unroll
-        for (int j = 0; j < TWOS_AT_ONCE; j++) stager.put(patch, first + j, twos[j]);
+        for (int j = 0; j < TWOS_AT_ONCE; j++) put_two(patch, stager, first + j, twos[j]);
     }
 }
 
@@ -208,13 +243,14 @@ struct NextPatch {
 
     __device__ __forceinline__ void put(int round) {
 #pragma unroll
-        for (int j = 0; j < HELD; j++) stager.put(patch, round * HELD + j, held[j]);
+        for (int j = 0; j < HELD; j++) put_two(patch, stager, round * HELD + j, held[j]);
     }
 
     __device__ __forceinline__ void after() {
         if (PATCHES > 1) put(ROUNDS - 1);
     }
 };
+#endif
 
 // Row and column of fragment i of a tile. From a warp's first fragment to its others they change by those of i alone,
 // because a warp has parts of a row or whole rows: these differences are compile-time constants.
@@ -226,34 +262,37 @@ constexpr int LANE_OUTPUTS = 2 * (FRAGMENTS < ROW_FRAGMENTS ? FRAGMENTS : ROW_FR
 static_assert(LANE_OUTPUTS % OUTPUT_RUN == 0 && OUTPUT_RUN * sizeof(out_t) <= 16, "a lane has whole runs, stored as one");
 __device__ constexpr int output_of(int i) { return i / OUTPUT_RUN * (8 * OUTPUT_RUN) + i % OUTPUT_RUN; }
 
-// Add up a warp's sums. `pixels` is where the first number that the lane's first output sees is, or the word before it;
-// `words` and `filters` are the lane's in the first step. Where outputs begin at even and at odd numbers, a lane of runs has
-// both, and else outputs of one kind.
+// A lane's factors of the pixels in a step. `pixels` is where the first number that the lane's first output sees is, or the
+// word before it; `words` are the lane's in the first step. Where outputs begin at even and at odd numbers, a lane of runs
+// has both, and else outputs of one kind.
+__device__ __forceinline__ void load_pixels(unsigned (&a)[FRAGMENTS][4], const unsigned *pixels, const Words *words,
+                                            int step) {
+    constexpr int KINDS = ODD_OUTPUTS && OUTPUT_RUN > 1 ? 2 : 1;
+    Words places[KINDS];
+#pragma unroll
+    for (int kind = 0; kind < KINDS; kind++) places[kind] = words[(kind * STEPS + step) * 4];
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        const int pair = step * STEP_PAIRS + word / 2 * 4 + static_cast<int>(threadIdx.x % 4);
+        const unsigned mask = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;  // of the numbers that exist
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; i++) {
+            const int from = row_of(i) * STRIDE_H * PITCH + output_of((2 * i + word % 2) % LANE_OUTPUTS) * STRIDE_W * C;
+            a[i][word] = pixels[from / 2 + places[from % 2 * (KINDS - 1)].places[word / 2]];
+            if (step >= WHOLE_STEPS) a[i][word] &= mask;
+        }
+    }
+}
+
+#ifndef SPLIT
+// Add up a warp's sums. `filters` are the lane's factors of the warp's first filters in the first step.
 __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
                                                const Columns *filters, NextPatch &next) {
-    constexpr int KINDS = ODD_OUTPUTS && OUTPUT_RUN > 1 ? 2 : 1;
-    const int t = threadIdx.x % 4;
 #pragma unroll STEPS_AT_ONCE
     for (int step = 0; step < STEPS; step++) {
         next.before(step);
-        Words places[KINDS];
-#pragma unroll
-        for (int kind = 0; kind < KINDS; kind++) places[kind] = words[(kind * STEPS + step) * 4];
-        unsigned mask[2];  // of the numbers that exist
-#pragma unroll
-        for (int word = 0; word < 2; word++) {
-            const int pair = step * STEP_PAIRS + 4 * word + t;
-            mask[word] = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;
-        }
         unsigned a[FRAGMENTS][4];
-#pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++)
-#pragma unroll
-            for (int word = 0; word < 4; word++) {
-                const int from = row_of(i) * STRIDE_H * PITCH + output_of((2 * i + word % 2) % LANE_OUTPUTS) * STRIDE_W * C;
-                a[i][word] = pixels[from / 2 + places[from % 2 * (KINDS - 1)].places[word / 2]];
-                if (step >= WHOLE_STEPS) a[i][word] &= mask[word / 2];
-            }
+        load_pixels(a, pixels, words, step);
 #pragma unroll
         for (int j = 0; j < COLUMNS / 2; j++) {
             const Columns b = filters[(step * (BLOCK_N / 16) + j) * 32];
@@ -264,7 +303,11 @@ __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *p
             }
         }
     }
+    next.after();
 }
+#else
+#include "split_patch.cuh"
+#endif
 
 // Finish: a lane's results of the outputs from `tile` on, and of the filters from n0 on. NHWC, or results that have no
 // neighbours: two filters of an output of each product, or eight of four.
@@ -347,7 +390,6 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_channels(
     const __grid_constant__ FewChannels args) {
     DYNAMIC_SHARED(Shared, shared);
-    constexpr unsigned PARTS = (K + BLOCK_N - 1) / BLOCK_N;  // of the filters
     const Conv &conv = args.conv;
     const index_t across = (conv.Q + TILE_W - 1) / TILE_W, down = (conv.P + TILE_H - 1) / TILE_H;
     const index_t tiles = conv.N * down * across, apart = gridDim.x / PARTS;
@@ -363,26 +405,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_
     const int row = row_of(fragment), column = column_of(fragment);  // of the warp's first output in a tile
     const int first = row * STRIDE_H * PITCH + (column + lane / 4 * OUTPUT_RUN) * STRIDE_W * C;
     const Words *const words = &shared->words[ODD_OUTPUTS ? first % 2 : 0][0][lane % 4];
-    const Columns *const filters = &shared->filters[0][warp_n / 16][lane];
+    const Columns *const filters = &shared->filters[0][0][warp_n / 16][lane];
     index_t i = blockIdx.x / PARTS;
     list_words(*shared);
     wait_for_earlier();
-    keep_filters(shared->filters, args.filters + blockIdx.x % PARTS * (sizeof(Filters) / sizeof(Columns)));
+    keep_filters(shared->filters, args.filters, blockIdx.x % PARTS);
+#ifdef SPLIT
+    const bool some_plain = keep_scales(*shared, args, tile_n);
+#else
     if (PATCHES > 1 && i < tiles) stage_patch(shared->patches[0], conv, tile_of(i));
+#endif
     copy_async_wait();
     for (int now = 0; i < tiles; i += apart, now = (now + 1) % PATCHES) {
-        const Tile tile = tile_of(i);
+        const Tile tile = tile_of(i), own = {tile.n, tile.p + row, tile.q + column};
         __syncthreads();  // filters, lists and the patch are complete; all have read the patch before
+        WarpSums sums = {};
+#ifdef SPLIT
+        stage_halves(*shared, conv, tile);
+        __syncthreads();  // the halves are complete
+        multiply_halves_of_patch(sums, &shared->patches[0][0][first / 2], words, filters);
+        unscale(sums, *shared, warp_n);
+#else
         if (PATCHES == 1) {
             stage_patch(shared->patches[0], conv, tile);
             __syncthreads();  // the only patch is complete
         }
         NextPatch next = {shared->patches[(now + 1) % PATCHES], Stager(conv, tile_of(i + apart), i + apart < tiles)};
-        WarpSums sums = {};
         multiply_patch(sums, &shared->patches[now][0][first / 2], words, filters, next);
-        next.after();
-        const Tile own = {tile.n, tile.p + row, tile.q + column};
+#endif
         if constexpr (OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);
         else finish_filters<out_t>(args, own, tile_n + warp_n, sums);
+#ifdef SPLIT
+        if (some_plain || is_lost(*shared)) store_plain_sums(args, *shared, tile, tile_n);
+#endif
     }
 }

@@ -1,12 +1,15 @@
-"""Host side of few_channels.cu: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores."""
+"""Host side of few_channels.cu: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores.
+
+:mod:`split_few_channels` compiles the same file for float32.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
@@ -74,12 +77,14 @@ class FewChannelsConfig(Config):
         return self.fragments * self.warp_n // 2
 
 
+F = TypeVar("F", bound=FewChannelsConfig)
+
 # The fields of configs. The last ones leave most room for large filters and wide dilation.
 TILES = (
-    (8, 16, 64, 2, 64, 2, 512), (8, 16, 64, 2, 64, 1, 512), (8, 32, 64, 2, 64, 2, 512), (16, 16, 64, 4, 64, 2, 256),
-    (8, 16, 96, 1, 96, 2, 512), (4, 16, 96, 1, 96, 2, 512), (8, 16, 96, 4, 32, 1, 384), (8, 16, 128, 4, 64, 2, 256),
-    (8, 32, 32, 2, 32, 2, 512), (8, 16, 32, 2, 32, 1, 768), (8, 32, 16, 4, 16, 2, 768), (4, 16, 32, 1, 32, 1, 768),
-    (4, 16, 16, 1, 16, 2, 768), (4, 16, 16, 1, 16, 1, 512), (2, 16, 16, 1, 16, 1, 512),
+    (8, 16, 64, 2, 64, 2, 512), (8, 16, 64, 2, 64, 1, 512), (8, 32, 64, 2, 64, 2, 512), (4, 32, 64, 2, 64, 2, 512),
+    (8, 16, 96, 1, 96, 2, 512), (4, 16, 96, 1, 96, 2, 512), (8, 32, 96, 2, 32, 2, 768), (4, 32, 96, 2, 96, 2, 384),
+    (8, 16, 128, 4, 64, 2, 256), (8, 32, 32, 2, 32, 2, 512), (8, 16, 32, 2, 32, 1, 768), (8, 32, 16, 4, 16, 2, 768),
+    (4, 16, 32, 1, 32, 1, 768), (4, 16, 16, 1, 16, 2, 768), (4, 16, 16, 1, 16, 1, 512), (2, 16, 16, 1, 16, 1, 512),
 )  # fmt: skip
 
 
@@ -125,99 +130,147 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
                 "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
                 names=", ".join(TYPES), types=", ".join(sorted(types)),
             )  # fmt: skip
-        if problem.groups > 1:
-            return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
-        if problem.c > MOST_CHANNELS:
-            return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
-        smallest = FewChannelsConfig(*TILES[-1])
-        return device_refusal(facts) or config_refusal(problem, smallest, facts)
+        return channels_refusal(problem) or device_refusal(facts) or smallest_refusal(problem, facts)
 
     def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""
-        words = Reason(
-            "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
-            "numbers of each window",
-            tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
-        )  # fmt: skip
-        return (Way("tensor_cores", "default", words),)
+        return (Way("tensor_cores", "default", words_of_patch(problem, config)),)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewChannelsConfig]:
         """See :class:`Algorithm`. The fastest by a model of instructions first."""
-        every = [FewChannelsConfig(*tile) for tile in TILES]
-        fit = [config for config in every if config_refusal(problem, config, facts) is None]
-        # Half of a block's filters exist, where blocks can be so small.
-        whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
-        return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+        return ordered([FewChannelsConfig(*tile) for tile in TILES], problem, facts)
 
     def plan(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> Plan:
         """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, together=ctypes.c_int)
-        names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
-        numbers = {name.upper(): getattr(config, name) for name in names}
-        run = output_run(problem, config)
-        lines = (
-            *_constants(problem, config),
-            *constants(**numbers, OUTPUT_RUN=run, CHANNELS_NEAR=problem.x_layout == "NHWC"),
-        )
-        source = KernelSource(
-            "algorithms/implicit_gemm/few_channels.cu", "implicit_gemm_few_channels", lines, struct, "FewChannels"
-        )
+        lines = kernel_constants(problem, config, problem.x_dtype)
+        name = "implicit_gemm_few_channels"
+        source = KernelSource("algorithms/implicit_gemm/few_channels.cu", name, lines, struct, "FewChannels")
         kernel = compiled(runtime, source, 32 * config.warps, config.resident)
-        threads, across = 32 * config.warps, -(-problem.k // config.block_n)
-        tiles = _tiles(problem, config)
-        info = LaunchInfo(
-            "implicit_gemm_few_channels", (tiles * across,), (threads,), shared_bytes(problem, config), early=True
-        )
-        blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
-        grid = (min(tiles, max(1, blocks // across)) * across,)  # as many blocks for each of the filters' parts
-        info = evenly(runtime, kernel, replace(info, grid=grid))
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
             args.filters = address(buffers["w"].tensors["filters"])
-            args.together = _together(problem, args.conv, config, run)
+            args.together = together(problem, args.conv, config)
             return args
 
-        launch = Launch(info, kernel, arguments, runtime)
+        launch = Launch(launch_of(name, kernel, problem, config, runtime), kernel, arguments, runtime)
         return Plan(self, problem, config, runtime, steps=[launch], prepare=FewFilters(problem, config, runtime))
+
+
+def channels_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Why a layer's channels are not those of a patch; None if they are."""
+    if problem.groups > 1:
+        return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
+    if problem.c > MOST_CHANNELS:
+        return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
+    return None
+
+
+def smallest_refusal(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+    """Why not even the smallest tile fits a device; None if it does."""
+    return config_refusal(problem, FewChannelsConfig(*TILES[-1]), facts)
+
+
+def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
+    """What a block does."""
+    return Reason(
+        "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
+        "numbers of each window",
+        tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
+    )  # fmt: skip
+
+
+def ordered(every: Sequence[F], problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
+    """Give the configs that fit a device, those that are the fastest by a model of instructions first."""
+    fit = [config for config in every if config_refusal(problem, config, facts) is None]
+    # Half of a block's filters exist, where blocks can be so small.
+    whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
+    return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+
+
+def launch_of(
+    name: str, kernel: Any, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime
+) -> LaunchInfo:
+    """A launch of as many blocks as run at once, which take tile after tile."""
+    threads, across = 32 * config.warps, -(-problem.k // config.block_n)
+    tiles = _tiles(problem, config)
+    info = LaunchInfo(name, (tiles * across,), (threads,), shared_bytes(problem, config), early=True)
+    blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
+    grid = (min(tiles, max(1, blocks // across)) * across,)  # as many blocks for each of the filters' parts
+    return evenly(runtime, kernel, replace(info, grid=grid))
 
 
 class _FewFilters(ctypes.Structure):
     """struct FewFilters of few_filters.cu."""
 
-    _fields_ = (("filter", Filter), ("packed", ctypes.c_void_p))
+    _fields_ = (("filter", Filter), ("lows", ctypes.c_longlong), ("packed", ctypes.c_void_p))
 
 
 class FewFilters(Preparation):
-    """Writes the filters in the order in which lanes multiply them, and "w", which has nothing but their type."""
+    """Writes the filters in the order in which lanes multiply them: its tensor "filters"."""
 
     def __init__(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> None:
-        numbers = {"BLOCK_N": config.block_n, "WARP_N": config.warp_n, "THREADS": THREADS}
-        lines = (*_constants(problem, config), *constants(**numbers))
-        source = KernelSource(
-            "algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters"
-        )
-        across = -(-problem.k // config.block_n)
-        length = across * steps_of(problem) * DEPTH * config.block_n
-        info = LaunchInfo("few_filters", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
         flipped = problem.mode == "convolution"
-
-        def arguments(buffers: Buffers) -> Any:
-            return _FewFilters(filter_from(buffers["given"], flipped), address(buffers["filters"]))
+        step = packing(problem, config, runtime, lambda buffers: (filter_from(buffers["given"], flipped), 0))
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
             return PreparedFilter({"filters": buffers["filters"]}, buffers["filters"].nbytes)
 
-        pieces = {"filters": ((length,), problem.w_dtype)}
-        super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
+        super().__init__(runtime, {"filters": packed_filters(problem, config)}, [step], finish)
 
 
-def _constants(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[str, ...]:
-    """Those of both kernels."""
-    return (*conv_constants(problem, problem.x_dtype), *constants(ALONG_Q=problem.out_layout == "NCHW"))
+def packed_filters(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[tuple[int, ...], str]:
+    """Shape and type of packed filters: with zeros for those that fill up the last block."""
+    length = -(-problem.k // config.block_n) * config.block_n * steps_of(problem) * DEPTH
+    halves = halves_of(problem)
+    return (halves * length,), problem.w_dtype if halves == 1 else "float16"
+
+
+def packing(
+    problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime,
+    given: Callable[[Buffers], tuple[Filter, int]],
+) -> Launch:  # fmt: skip
+    """Give the step that packs filters into the buffer "filters".
+
+    Parameters
+    ----------
+    given : callable
+        Gives the filters and, of split ones, how many numbers further on their low halves are.
+    """
+    (length,), dtype = packed_filters(problem, config)
+    halves = halves_of(problem)
+    own = problem.replace(w_dtype=dtype)
+    numbers = {"BLOCK_N": config.block_n, "WARP_N": config.warp_n, "THREADS": THREADS}
+    lines = (*conv_constants(own, dtype), *constants(**numbers, ALONG_Q=problem.out_layout == "NCHW"))
+    source = KernelSource("algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters")
+    blocks = -(-length // halves // (4 * THREADS))
+    info = LaunchInfo("few_filters", (blocks, halves), (THREADS,), early=True)
+
+    def arguments(buffers: Buffers) -> Any:
+        return _FewFilters(*given(buffers), address(buffers["filters"]))
+
+    return Launch(info, runtime.compile(source), arguments, runtime)
+
+
+def kernel_constants(problem: Conv2dProblem, config: FewChannelsConfig, factors: str) -> tuple[str, ...]:
+    """Constants of few_channels.cu that multiplies numbers of a type."""
+    names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
+    numbers = {name.upper(): getattr(config, name) for name in names}
+    along_q, near = problem.out_layout == "NCHW", problem.x_layout == "NHWC"
+    run = output_run(problem, config)
+    return (
+        *conv_constants(problem.replace(w_dtype=factors), factors),
+        *constants(**numbers, OUTPUT_RUN=run, CHANNELS_NEAR=near, ALONG_Q=along_q),
+    )  # fmt: skip
+
+
+def halves_of(problem: Conv2dProblem) -> int:
+    """16-bit numbers that a number of x becomes: float32 is split into two."""
+    return itemsize(problem.x_dtype) // SIZE
 
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
@@ -236,13 +289,14 @@ def steps_of(problem: Conv2dProblem) -> int:
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Shared memory of a block: its filters, lists of their pairs of numbers, and its patches."""
-    steps, (rows, pitch), c = steps_of(problem), patch_of(problem, config), problem.c
+    """Shared memory of a block: its filters, the list of their pairs, and its patches; of float32 their scales, too."""
+    steps, (rows, pitch), c, halves = steps_of(problem), patch_of(problem, config), problem.c, halves_of(problem)
     odd_outputs = problem.stride[1] * c % 2
     copies = 2 if odd_outputs or (problem.dilation[1] > 1 and problem.dilation[1] * c % 2) else 1
     copy = ((rows * pitch // 2 + 1) // 32 * 32 + 48) * WORD
-    of_step = DEPTH * config.block_n * SIZE + 4 * (4 + 2 * (1 + odd_outputs)) * WORD
-    return steps * of_step + config.patches * copies * copy
+    of_step = halves * DEPTH * config.block_n * SIZE + 4 * 2 * (1 + odd_outputs) * WORD
+    scales = WORD * (config.block_n + config.warps * c + 2) if halves > 1 else 0
+    return -(-steps * of_step // 16) * 16 + halves * config.patches * copies * copy + -(-scales // 16) * 16
 
 
 def patch_of(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[int, int]:
@@ -290,15 +344,21 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     """What a config takes, in cycles of an SM.
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
-    bytes of shared memory in a cycle. A sum takes some 5 instructions; two numbers that are staged some 17, and four
-    numbers of the filters, which a block keeps once, some 16. About 6 warps hide latency.
+    bytes of shared memory in a cycle. A sum takes some 5 instructions, and a number that is staged 17, with the wait for
+    it. In NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. Of float32 there are two halves
+    of each number to load and to stage, and three products; two instructions add the sums of two steps to one of a
+    lane's.
     """
-    steps, (rows, pitch), warps = steps_of(problem), patch_of(problem, config), config.warps
-    products = config.fragments * config.warp_n // FILTERS
-    loads = 4 * config.fragments + config.warp_n // 4
-    warp = steps * max(2 * products, loads) + (5 * config.sums + 8.5 * rows * pitch / (32 * warps)) / 4
-    keeping = 16 * steps * config.block_n * 4 / 32 / 4
-    held = blocks_held(facts, warps, shared_bytes(problem, config), config.sums + 8 * config.fragments + 56)
+    steps, (rows, pitch), warps, halves = steps_of(problem), patch_of(problem, config), config.warps, halves_of(problem)
+    products = config.fragments * config.warp_n // FILTERS * (2 * halves - 1)
+    loads = halves * (4 * config.fragments + config.warp_n // 4)
+    adding = config.sums * (halves - 1) * steps
+    staging = (17 if halves == 1 else 34) * rows * pitch / (32 * warps)
+    storing = 4 * config.sums / output_run(problem, config) if problem.out_layout == "NCHW" else 0
+    warp = steps * max(2 * products, loads) + (5 * config.sums + adding + staging) / 4 + storing
+    keeping = halves * steps * config.block_n * 4 / 32 / 4
+    registers = halves * config.sums + 8 * config.fragments * (2 * halves - 1) + 56
+    held = blocks_held(facts, warps, shared_bytes(problem, config), registers)
     held = max(1, min(held, config.resident // (32 * warps)))
     tiles = _tiles(problem, config) * -(-problem.k // config.block_n)
     each = -(-tiles // facts.cores)  # of an SM
@@ -307,14 +367,14 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
 
 
-def _together(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig, run: int) -> int:
+def together(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
     """How many neighbouring results one instruction may store: a run of outputs (NCHW), or filters of an output."""
     size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
     axis, length = ("w", problem.q) if along_q else ("c", problem.k)
     sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
     del sizes[axis]
     eights = size == SIZE and config.warp_n % (4 * FILTERS) == 0
-    for count in (run,) if along_q else (8, 2) if eights else (2,):
+    for count in (output_run(problem, config),) if along_q else (8, 2) if eights else (2,):
         if length % count == 0 and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):
             return count
     return 1

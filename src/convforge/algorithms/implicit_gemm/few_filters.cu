@@ -1,32 +1,36 @@
 // few_filters: filters of 1 to 4 channels, in the order in which few_channels.cu multiplies them (few_channels.cuh).
 //
 // For each BLOCK_N filters, each step and each 16 filters: the factors of 32 lanes. A thread writes those that a lane has of
-// eight filters, 4 numbers, with zeros for numbers and filters that do not exist.
+// eight filters, 4 numbers, with zeros for numbers and filters that do not exist. Of split filters, the blocks that come
+// second along y write the low halves, behind the high ones.
 #include "few_channels.cuh"
 #include "given.cuh"
 #include "vector.cuh"
 
 struct FewFilters {
     Filter filter;
+    long long lows;  // how much further low halves are than high ones
     Columns *packed;
 };
 
 extern "C" __global__ void few_filters(const __grid_constant__ FewFilters args) {
     constexpr int ACROSS = (K + BLOCK_N - 1) / BLOCK_N, COUNT = ACROSS * STEPS * (BLOCK_N / 8) * 32;
     const int i = blockIdx.x * THREADS + threadIdx.x, lane = i % 32;
+    wait_for_earlier();
     if (i >= COUNT) return;
     const int eight = i / 32 % (BLOCK_N / 8), step = i / (4 * BLOCK_N) % STEPS, tile = i / (4 * BLOCK_N * STEPS);
     const int k = tile * BLOCK_N + column_at<IN_EIGHTS>(8 * eight + lane / 4);
+    const w_t *const taps = args.filter.taps + blockIdx.y * args.lows;
     Vector<w_t, 4> factors;
-    wait_for_earlier();
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const Pair pair = Pair::of_lane(step, j / 2, lane % 4);
         const int number = pair.first + j % 2;
         const bool there = j % 2 < pair.count && k < K;
         const int c = number % C, s = TAPS_ADJACENT ? number / C : pair.column();
-        factors.at[j] = there ? args.filter.taps[place(args.filter.strides, k, c, pair.row(), s)] : w_t{};
+        factors.at[j] = there ? taps[place(args.filter.strides, k, c, pair.row(), s)] : w_t{};
     }
-    unsigned(&words)[2] = args.packed[((tile * STEPS + step) * (BLOCK_N / 16) + eight / 2) * 32 + lane].words[eight % 2];
+    const int at = (((blockIdx.y * ACROSS + tile) * STEPS + step) * (BLOCK_N / 16) + eight / 2) * 32 + lane;
+    unsigned(&words)[2] = args.packed[at].words[eight % 2];
     words[0] = factors.word.bits[0], words[1] = factors.word.bits[1];
 }

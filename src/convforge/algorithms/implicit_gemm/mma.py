@@ -39,7 +39,7 @@ PIXELS_APART = 8
 MOST_OF_FLOATS = 64 * 32
 # The fields of configs, beside those of a product: tiles for few filters, and of such sizes that the last round of
 # blocks keeps most of a device busy.
-TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 32, 48, 64, 4), (192, 128, 32, 48, 64, 4))
+TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 64, 48, 64, 3), (192, 128, 32, 48, 64, 4))
 # A block that shares the steps of a tile has at least so many.
 FEWEST_STEPS = 4
 

@@ -202,25 +202,25 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
     """Why a layer cannot be computed by products of halves, or not well; None if it can."""
+    return types_refusal(problem, FEWEST_PRODUCTS) or group_refusal(problem)
+
+
+def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
+    """Why products of halves are not for a layer's types, or for outputs of so few products; None if they are."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
     if types != {"float32"}:
         return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
-    if problem.taps < FEWEST_PRODUCTS:
+    if problem.taps < fewest:
         return Reason(
             "an output of fewer than {fewest} products is more exact in float32; these have {count}",
-            fewest=FEWEST_PRODUCTS, count=problem.taps,
+            fewest=fewest, count=problem.taps,
         )  # fmt: skip
-    return group_refusal(problem)
+    return None
 
 
 def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
     """Give the ways of products of halves, with pixels split beforehand or in tiles."""
     limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
-    products = Reason(
-        "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
-        "product; pixels and filters are first multiplied by scales, which are powers of two",
-        count=PRODUCTS,
-    )
     tiles = Reason(
         "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
         "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
@@ -237,6 +237,26 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
             "zeros do not count. {note} says in how many parts of tiles",
             channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
         )  # fmt: skip
+    return (
+        way_of_products(),
+        Way("plain_pixels" if split_first else "plain_tiles", "values", tiles),
+        way_of_filters(problem), *((_split_way(),) if split_first else ()),
+    )  # fmt: skip
+
+
+def way_of_products() -> Way:
+    """The way of products of halves."""
+    words = Reason(
+        "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
+        "product; pixels and filters are first multiplied by scales, which are powers of two",
+        count=PRODUCTS,
+    )
+    return Way("tensor_cores", "default", words)
+
+
+def way_of_filters(problem: Conv2dProblem) -> Way:
+    """The way of filters that halves do not hold."""
+    limits = {"above": REACH + 1, "least": IN_FULL, "ratio": IN_FULL - TOP}
     filters = Reason(
         "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
         "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
@@ -251,11 +271,7 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
             "count. {note} says how many filters were",
             count=NEIGHBOURS, **limits, note="Filter.note",
         )  # fmt: skip
-    return (
-        Way("tensor_cores", "default", products),
-        Way("plain_pixels" if split_first else "plain_tiles", "values", tiles),
-        Way("plain_filters", "values", filters), *((_split_way(),) if split_first else ()),
-    )  # fmt: skip
+    return Way("plain_filters", "values", filters)
 
 
 def _split_way() -> Way:

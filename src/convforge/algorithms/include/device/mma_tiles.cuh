@@ -1,5 +1,5 @@
 // Tiles of matrices in shared memory, from which the lanes of a warp read what the tensor cores multiply: numbers of 16 bits
-// (mma.cuh), or floats, which become TF32.
+// or bytes (mma.cuh), or floats, which become TF32.
 //
 // A tile keeps the order that its operand has in memory: lines of numbers that are neighbours there. DEEP, neighbours lie
 // along K, and a line is a row of A or a column of B; else a line is all that the tile has of one k. Lines are cut into
@@ -9,14 +9,16 @@
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
 // LineCopies<SPAN, DEEP, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
 //                                          or number by number; 0 where the matrix ends
-// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves
+// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves; 32 of
+//                                          K are those of multiply_bytes
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
 // multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
 // load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
-//                                          bits may be one float; then nothing is turned, and lines lie along K
+//                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
+//                                          along K
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
@@ -26,25 +28,31 @@ using factor_t = half_t;
 #else
 using factor_t = math_t;
 #endif
-static_assert(sizeof(factor_t) == 2 || sizeof(factor_t) == 4, "factors are of 16 bits, or floats, which become TF32");
+static_assert(sizeof(factor_t) <= 4, "factors are bytes, of 16 bits, or floats, which become TF32");
 constexpr int PIECE = 16 / sizeof(factor_t);  // numbers of 16 bytes
 constexpr int MMA_DEPTH = 2 * PIECE;          // of K, in a product
 
-// What `multiply_halves` is of: of floats nobody asks.
+#ifdef FACTORS_ARE_BYTES  // A's are of x_t, and B's of w_t
+using sum_t = int;
+#else
+using sum_t = float;
+#endif
+
+// What `multiply_halves` is of: of floats and bytes nobody asks.
 template <class T> struct narrow { using type = half_t; };
 template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
 using Narrow = narrow<factor_t>::type;
 
 // From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
 constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each 16 of K
+constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each MMA_DEPTH of K
 static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
 static_assert(BLOCK_K % (2 * MMA_DEPTH) == 0, "factors of one product are multiplied while the next ones are loaded");
 static_assert(STAGES >= 2, "one tile is used while another is on its way");
 
 // The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
-using WarpSums = float[ROWS][COLUMNS][4];
+using WarpSums = sum_t[ROWS][COLUMNS][4];
 
 template <int LINES, int LENGTH>
 struct alignas(128) LineTile {
@@ -94,13 +102,20 @@ struct LineCopies {
         }
     }
 
-    // A piece of which `left` numbers are inside the matrix.
+    // A piece of which `left` numbers are inside the matrix, as many at once as registers have room for.
     __device__ void by_number(math_t *to, const math_t *place, int left) const {
+        constexpr int AT_ONCE = VECTOR < 8 ? VECTOR : 8;
         const long long step = DEEP ? from.deep : from.along;
-        Vector<math_t, VECTOR> numbers;
+#pragma unroll 1
+        for (int first = 0; first < VECTOR; first += AT_ONCE) {
+            Vector<math_t, AT_ONCE> numbers;
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) numbers.at[j] = j < left ? place[j * step] : math_t{};
-        store_vector(to, numbers);
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int j = first + i;
+                numbers.at[i] = j < left ? place[j * step] : math_t{};
+            }
+            store_vector(to + first, numbers);
+        }
     }
 };
 
@@ -192,11 +207,15 @@ __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
         }
 }
 
-// The product of one instruction: of 16 x 16 by 16 x 8 numbers of 16 bits, or 16 x 8 by 8 x 8 of TF32, whose fragments
-// are of the same words.
-__device__ __forceinline__ void multiply_factors(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+// The product of one instruction: of 16 x 16 by 16 x 8 numbers of 16 bits, 16 x 8 by 8 x 8 of TF32, or 16 x 32 by 32 x 8
+// bytes, whose fragments are of the same words.
+__device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#ifdef FACTORS_ARE_BYTES
+    multiply_bytes<x_t, w_t>(sums, a, b, sums);
+#else
     if constexpr (sizeof(factor_t) == 4) multiply_tf32(sums, a, b);
     else multiply_halves<Narrow>(sums, a, b);
+#endif
 }
 
 // What a lane holds of its warp's factors for a product.

@@ -1,0 +1,163 @@
+// What few_channels.cu does otherwise where factors are halves of floats (SPLIT). That file includes it in its midst:
+// these functions know its patch, filters and sums.
+//
+// Scale     one for the whole patch of a tile, so that sums are scaled back once, when they are complete.
+// Range     halves do not hold a patch that has Inf, NaN or numbers out of reach; or a pixel or a channel whose numbers are
+//           all so small beside the largest of the patch that they lose bits; or more than MOST_LOST such numbers. An
+//           output may be the sum of those alone. Zeros do not count. The outputs of such a tile are computed from the
+//           floats (split_plain.cuh), and so are those of filters that split_filters.cu marks.
+// Sums      tensor cores cut sums off, floats round them. So both sums of 32 of K begin at zero (split.cuh).
+#pragma once
+#include "border.cuh"
+#include "mma.cuh"
+#include "split.cuh"
+#include "split_plain.cuh"
+
+constexpr int MOST_LOST = 8;  // numbers of a patch that may lose bits, if others of their pixels and channels do not
+
+// Stage a patch's halves. A thread first writes its twos as floats, to where their halves come, and reads those alone.
+__device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile &tile) {
+    const Stager stager(conv, tile, true);
+    unsigned largest[C] = {}, most = 0;  // magnitudes as bits: in the same order, and NaN behind Inf
+    const auto place = [&](int i, int number) -> unsigned & {
+        return shared.patches[number / C][0][stager.first_word(i) + number % C];
+    };
+#pragma unroll 1
+    for (int first = 0; first < MINE; first += TWOS_AT_ONCE) {
+        Two twos[TWOS_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < TWOS_AT_ONCE; j++) twos[j] = stager.load(first + j);
+#pragma unroll
+        for (int j = 0; j < TWOS_AT_ONCE; j++) {
+            const bool exists = stager.exists(first + j);
+#pragma unroll
+            for (int number = 0; number < 2 * C; number++) {
+                const unsigned bits = bits_of(twos[j].numbers[number]);
+                largest[number % C] = max(largest[number % C], bits & 0x7fffffffu);
+                if (exists) place(first + j, number) = bits;
+            }
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        const unsigned of_warp = __reduce_max_sync(0xffffffffu, largest[c]);
+        if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32][c] = of_warp;
+    }
+    if (threadIdx.x == 0) shared.lost = 0;
+    __syncthreads();  // the largest number of each warp is known
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        for (int i = 0; i < THREADS / 32; i++) largest[c] = max(largest[c], shared.largest[i][c]);
+        most = max(most, largest[c]);
+    }
+    const Scale scale = scale_of(float_of(most), SHIFT);
+    int lost = cannot_split(float_of(most)) ? MOST_LOST + 1 : 0;
+#pragma unroll
+    for (int c = 0; c < C; c++)
+        if (largest[c] > 0 && float_of(largest[c]) * scale.up < IN_FULL) lost += MOST_LOST + 1;
+#pragma unroll 2
+    for (int i = 0; i < MINE; i++) {
+        if (!stager.exists(i)) continue;
+        float numbers[2 * C];
+        int small[2] = {}, kept[2] = {};  // of each pixel; zeros are neither
+#pragma unroll
+        for (int number = 0; number < 2 * C; number++) {
+            const float given = float_of(place(i, number));
+            numbers[number] = given * scale.up;
+            const bool keeps = fabsf(numbers[number]) >= IN_FULL;
+            kept[number / C] += keeps, small[number / C] += !keeps && given != 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) lost += small[j] > 0 && kept[j] == 0 ? MOST_LOST + 1 : small[j];
+        Pairs high, low;
+#pragma unroll
+        for (int j = 0; j < C; j++)
+            split_pair(numbers[2 * j], numbers[2 * j + 1], high[j].word.bits, low[j].word.bits);
+        stager.put(shared.patches[0], i, high);
+        stager.put(shared.patches[1], i, low);
+    }
+    if (lost > 0) atomicAdd(&shared.lost, lost);
+    if (threadIdx.x == 0) shared.down = scale.down;
+}
+
+// Whether halves do not hold the patch.
+__device__ inline bool is_lost(const Shared &shared) { return shared.lost > MOST_LOST; }
+
+constexpr int STEP_PARTS = 2;  // steps that tensor cores add up, which cut sums off: 32 of K. Floats add up those.
+constexpr int PARTS_AT_ONCE = STEPS <= 4 ? 2 : 1;  // in straight-line code; with more, loads take too many registers
+
+// Add up a warp's sums, as for 16 bits.
+__device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
+                                                         const Columns *filters) {
+    constexpr int NEXT_STEP = BLOCK_N / 16 * 32, LOW_PIXELS = sizeof(Patch) / sizeof(unsigned);
+#pragma unroll PARTS_AT_ONCE
+    for (int first = 0; first < STEPS; first += STEP_PARTS) {
+        unsigned a[STEP_PARTS][HALVES][FRAGMENTS][4];
+#pragma unroll
+        for (int part = 0; part < STEP_PARTS; part++)
+#pragma unroll
+            for (int half = 0; half < HALVES; half++)
+                if (STEPS % STEP_PARTS == 0 || first + part < STEPS)
+                    load_pixels(a[part][half], pixels + half * LOW_PIXELS, words, first + part);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 2; j++) {
+            Columns b[STEP_PARTS][HALVES];
+#pragma unroll
+            for (int part = 0; part < STEP_PARTS; part++)
+#pragma unroll
+                for (int half = 0; half < HALVES; half++)
+                    if (STEPS % STEP_PARTS == 0 || first + part < STEPS)
+                        b[part][half] = filters[(half * STEPS + first + part) * NEXT_STEP + j * 32];
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS * 2; i++) {
+                const int fragment = i / 2, eight = i % 2;
+                float main[4] = {}, cross[4] = {};
+#pragma unroll
+                for (int part = 0; part < STEP_PARTS; part++) {
+                    if (STEPS % STEP_PARTS && first + part == STEPS) continue;
+                    multiply_halves<math_t>(main, a[part][0][fragment], b[part][0].words[eight]);
+                    multiply_halves<math_t>(cross, a[part][0][fragment], b[part][1].words[eight]);
+                    multiply_halves<math_t>(cross, a[part][1][fragment], b[part][0].words[eight]);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++) sums[fragment][2 * j + eight][e] += fmaf(cross[e], 1 / LOW, main[e]);
+            }
+        }
+    }
+}
+
+// Take back the scales of the patch and of the warp's filters, of which filter n0 of the block is the first.
+__device__ __forceinline__ void unscale(WarpSums &sums, const Shared &shared, int n0) {
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS * COLUMNS * 4; i++) {
+        const int fragment = i / (4 * COLUMNS), column = i / 4 % COLUMNS, e = i % 4;
+        const float scale = shared.scales[n0 + 8 * column + 2 * (threadIdx.x % 4) + e % 2];
+        sums[fragment][column][e] = sums[fragment][column][e] * shared.down * scale;
+    }
+}
+
+// Bring the filters' scales. Gives whether halves do not hold some of the filters.
+__device__ inline bool keep_scales(Shared &shared, const FewChannels &args, int n0) {
+    bool some = false;
+    for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
+        shared.scales[i] = n0 + i < K ? args.scales[n0 + i] : 1;
+        some |= shared.scales[i] == 0;
+    }
+    return __syncthreads_or(some);
+}
+
+// Compute a tile's outputs from the floats: of all filters of the block, or of those that halves do not hold.
+__device__ __noinline__ void store_plain_sums(const FewChannels &args, const Shared &shared, Tile tile, int n0) {
+    const Conv &conv = args.conv;
+    const bool every = is_lost(shared);
+    __syncthreads();  // the sums of these outputs are stored
+    for (int k = n0; k < K && k < n0 + BLOCK_N; k++) {
+        if (!every && shared.scales[k - n0] != 0) continue;
+        for (int i = threadIdx.x; i < TILE_H * TILE_W; i += THREADS) {
+            const Column at = {tile.n, tile.p + i / TILE_W, tile.q + i % TILE_W};
+            if (at.p < conv.P && at.q < conv.Q)
+                finish(conv, at.n, k, at.p, at.q, plain_sum(conv, args.w_strides, at, k, 0, 0, C));
+        }
+    }
+    if (every && threadIdx.x == 0) atomicAdd(args.redone, 1u);
+}
