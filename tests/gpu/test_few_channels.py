@@ -16,7 +16,6 @@ from convforge.algorithms.implicit_gemm.few_channels import (
     TILES,
     FewChannelsConfig,
     patch_of,
-    pixel_of,
     shared_bytes,
     steps_of,
 )
@@ -28,7 +27,7 @@ pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
 CONFIGS = [FewChannelsConfig(*tile) for tile in TILES]
-# Of 1 to 4 channels, whose pixels have 2 or 4 numbers; strides of 1 to 4; stores of 8, 2 and 1 results; many steps.
+# Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; stores of 8, 2 and 1 results; many steps.
 PROBLEMS = [
     "n2c3h19w21_k16r7s7_st2_p3_f16_nchw", "n1c3h9w32_k40r3s3_p1_bf16_nchw_+bias+relu", "n1c3h11w37_k72r3s3_p1_f16_nhwc",
     "n2c4h17w19_k24r4s4_st4_f16_nhwc", "n1c3h41w39_k36r11s11_st4_p2_f16_nchw", "n1c1h21w90_k32r5s20_st2_p2x9_bf16_nchw",
@@ -127,20 +126,29 @@ def test_results_with_gaps_around_them(layout: str, ahead: int) -> None:
     check_views(METHOD.plan(problem, CONFIGS[-1], hopper()), make_inputs(problem, "integers"), ahead)
 
 
-def test_pixels_have_the_numbers_with_which_a_filter_takes_fewest_steps() -> None:
-    for text, numbers, steps in (
-        ("n1c3h9w9_k8r7s7_f16_nchw", 4, 14), ("n1c4h9w9_k8r3s3_f16_nchw", 4, 3), ("n1c1h9w9_k8r3s3_f16_nchw", 4, 1),
-        ("n1c2h9w9_k8r3s3_f16_nchw", 4, 2), ("n1c1h9w30_k8r5s20_f16_nchw", 2, 9), ("n1c1h9w9_k8r1s7_f16_nchw", 2, 1),
+def test_runs_of_numbers_fill_up_steps() -> None:
+    """A step is eight pairs; an odd run leaves half a pair, and with dilation each tap is a run."""
+    for text, steps in (
+        ("n1c3h9w9_k8r7s7_f16_nchw", 10), ("n1c4h9w9_k8r3s3_f16_nchw", 3), ("n1c1h9w9_k8r3s3_f16_nchw", 1),
+        ("n1c2h9w9_k8r3s3_f16_nchw", 2), ("n1c1h9w30_k8r5s20_f16_nchw", 7), ("n1c3h9w9_k8r3s3_d2_f16_nchw", 3),
     ):  # fmt: skip
-        problem: Any = parse_problem(text)
-        assert (pixel_of(problem), steps_of(problem, pixel_of(problem))) == (numbers, steps), text
+        assert steps_of(parse_problem(text)) == steps, text  # type: ignore[arg-type]
 
 
 def test_a_block_takes_the_shared_memory_that_it_is_said_to_take() -> None:
     problem: Any = parse_problem("n1c3h64w64_k64r7s7_st2_p3_f16_nchw")
     config = FewChannelsConfig(16, 16, 64, 4, 64)
-    assert patch_of(problem, config) == (37, 38)  # 15 x 2 + 7 rows, 15 x 2 + 8 columns
-    assert shared_bytes(problem, config) == 37 * 38 * 8 + 14 * 16 * 64 * 2
+    assert patch_of(problem, config) == (
+        37,
+        3 * 38,
+    )  # 15 x 2 + 7 rows, and one more column
+    filters, places, patch = 10 * 16 * 64 * 2, 10 * 4 * 8, ((37 * 3 * 19 + 1) // 32 * 32 + 48) * 4
+    assert shared_bytes(problem, config) == filters + places + 2 * patch
+    odd: Any = parse_problem("n1c3h64w64_k64r7s7_p3_f16_nchw")  # two copies of each patch, two lists of places
+    rows, pitch = patch_of(odd, config)
+    assert (rows, pitch) == (22, 3 * 22)
+    patch = ((22 * 3 * 11 + 1) // 32 * 32 + 48) * 4
+    assert shared_bytes(odd, config) == filters + 2 * places + 4 * patch
 
 
 def test_configs_fit_the_device_and_the_filters() -> None:
@@ -189,7 +197,7 @@ def test_other_problems_are_refused() -> None:
     for text, words in (
         ("n1c3h5w5_k16r3s3_f32_nhwc", "x and w must be of one type of float16"),
         ("n1c3h5w5_k16r3s3_f16-bf16-f32-f32_nhwc", "x and w must be of one type of float16"),
-        ("n1c5h5w5_k16r3s3_f16_nchw", "a pixel has room for 4 channels, not 5"),
+        ("n1c5h5w5_k16r3s3_f16_nchw", "it is made for 4 channels at most, not 5"),
         ("n1c4h5w5_k16r3s3_g2_f16_nchw", "there are 2 groups"),
         ("n1c3h400w400_k16r99s99_f16_nchw", "bytes of shared memory; a block has"),
     ):

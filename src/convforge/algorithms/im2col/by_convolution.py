@@ -110,6 +110,7 @@ class _Filters(Preparation):
         packer = WeightPacker(problem, runtime, "KCRS" if pixels_near(problem) else "KRSC")
         size = itemsize(problem.acc_dtype)
         shape, strides = (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size)
+        filters = filters.of(View(0, shape, strides, size))  # as of aligned memory
 
         def packed(buffers: Buffers) -> Buffers:
             return {**buffers, "w": buffers["entries"]}

@@ -344,10 +344,10 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     """What a config takes, in cycles of an SM.
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
-    bytes of shared memory in a cycle. A sum takes some 5 instructions, and a number that is staged 17, with the wait for
-    it. In NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. Of float32 there are two halves
-    of each number to load and to stage, and three products; two instructions add the sums of two steps to one of a
-    lane's.
+    bytes of shared memory in a cycle. A sum takes some 5 instructions, and a number that is staged 17, with the wait
+    for it. In NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. Of float32 there
+    are two halves of each number to load and to stage, and three products; two instructions add the sums of two steps
+    to one of a lane's.
     """
     steps, (rows, pitch), warps, halves = steps_of(problem), patch_of(problem, config), config.warps, halves_of(problem)
     products = config.fragments * config.warp_n // FILTERS * (2 * halves - 1)
