@@ -1,8 +1,9 @@
 // few_filters: filters of 1 to 4 channels, in the order in which few_channels.cu multiplies them (few_channels.cuh).
 //
-// For each BLOCK_N filters, each step and each 16 filters: the factors of 32 lanes. A thread writes those that a lane has of
-// eight filters, 4 numbers, with zeros for numbers and filters that do not exist. Of split filters, the blocks that come
-// second along y write the low halves, behind the high ones.
+// Result    for each BLOCK_N filters, each step and each 16 filters: the factors of 32 lanes.
+// Threads   one for those that a lane has of eight filters, 4 numbers, with zeros for numbers and filters that do not exist.
+// Halves    of split filters, the blocks that come second along y write the low halves, behind the high ones.
+// Limit     the launch: filters of few channels are few numbers.
 #include "few_channels.cuh"
 #include "given.cuh"
 #include "vector.cuh"

@@ -287,7 +287,7 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
     DYNAMIC_SHARED(Tiles, stages);
     constexpr unsigned ACROSS = (K_GROUP + BLOCK_N - 1) / BLOCK_N;
     const index_t pixels = static_cast<index_t>(args.conv.N) * args.conv.P * args.conv.Q;
