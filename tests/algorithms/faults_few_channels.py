@@ -10,9 +10,10 @@ from convforge.algorithms.implicit_gemm.few_channels import FewChannelsConfig
 
 # A layer in NCHW, whose results are stored one by one; others of runs, of one fragment's outputs and of two.
 LAYER = Run("implicit_gemm_few_channels", "n2c3h13w43_k37r3s5_st2x1_p1_d1x2_f16_nchw_+bias",
-            FewChannelsConfig(4, 16, 32, 2, 16))  # fmt: skip
+            FewChannelsConfig(4, 16, 32, 2, 16, run=1))  # fmt: skip
 ONE_PATCH = replace(LAYER, config=FewChannelsConfig(4, 16, 32, 2, 16, 1))
-RUNS = replace(LAYER, problem="n2c3h9w42_k22r3s3_p1_bf16_nchw_+bias")
+RUNS = replace(LAYER, problem="n2c3h9w42_k22r3s3_p1_bf16_nchw_+bias", config=FewChannelsConfig(4, 16, 32, 2, 16))
+ODD_RUNS = replace(RUNS, problem="n2c3h9w41_k22r3s3_p1_bf16_nchw_+bias")
 WIDE_RUNS = replace(RUNS, problem="n2c3h9w44_k22r3s3_p1_bf16_nchw_+bias", config=FewChannelsConfig(2, 32, 32, 2, 16))
 # Filters of an output side by side: eight, two and one.
 FILTERS = replace(LAYER, problem="n2c3h9w21_k40r3s3_p1_f16_nhwc_+bias", config=FewChannelsConfig(4, 16, 32, 2, 32))
@@ -84,6 +85,7 @@ FEW_CHANNELS_FAULTS = [
         ("one kind of outputs for both", "from % 2 * (KINDS - 1)", "0", RUNS),
         ("runs beyond the last row", f"{BEYOND}{OF_RUNS}", f"if (q >= conv.Q) continue;{OF_RUNS}", RUNS),
         ("runs beyond the end of a row", f"{BEYOND}{OF_RUNS}", f"if (p >= conv.P) continue;{OF_RUNS}", RUNS),
+        ("outputs of a run beyond the end of a row", "if (q + v < conv.Q) to", "to", ODD_RUNS),
         ("runs beyond the last filter", "if (K % BLOCK_N && n >= K) continue;", "", RUNS),
         ("the first filter of two twice", "lane_column<false>(j / 2, t) + j % 2", "lane_column<false>(j / 2, t)", RUNS),
     ),

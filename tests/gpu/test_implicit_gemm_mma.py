@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,7 @@ from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_al
 from tests.judged import judge_of
 
 import convforge
-from convforge.algorithms.gemm.mma import TILES
-from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, steps_of
+from convforge.algorithms.implicit_gemm.mma import TILES, ImplicitMmaConfig, steps_of
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 
@@ -81,7 +81,8 @@ def test_results_in_nchw(size: str) -> None:
 def test_planes_of_a_larger_array(size: str, together: int) -> None:
     """Pixels are stored as one where every plane begins at a multiple of so many; nothing is written beside them."""
     problem: Any = parse_problem(f"n3c16{size}_k21r3s3_p1_f16_nchw")
-    plan = METHOD.plan(problem, replace(WIDE, block_m=64, warp_m=64), hopper())
+    run = math.gcd(problem.p * problem.q, 8)
+    plan = METHOD.plan(problem, replace(WIDE, block_m=64, warp_m=64, run=run), hopper())
     inputs = make_inputs(problem, "integers")
     n, k, p, q = problem.out_shape
     wide = hopper().upload(np.full((n, k, p + 1, q), 7, np.float16))

@@ -61,10 +61,12 @@ __device__ __forceinline__ void sum_up(WarpSums &sums, Tiles *stages, const Gemm
     const Copies<BLOCK_M, A_DEEP, WHOLE> copy_a(a, tile.m, args.M, args.K);
     const Copies<BLOCK_N, B_DEEP, WHOLE> copy_b(b, tile.n, args.N, args.K);
     const int steps = (args.K + BLOCK_K - 1) / BLOCK_K;
-    multiply_steps<TILE_DEEP<A_DEEP>, TILE_DEEP<B_DEEP>>(sums, stages, steps, m0, n0, [&](int step, Tiles &to) {
+    const auto ask = [&](int step, Tiles &to) {
         copy_a(to.a, step * BLOCK_K);
         copy_b(to.b, step * BLOCK_K);
-    });
+    };
+    begin_steps(stages, ask);
+    multiply_steps<TILE_DEEP<A_DEEP>, TILE_DEEP<B_DEEP>>(sums, stages, steps, m0, n0, ask);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_mma(const __grid_constant__ Gemm args) {

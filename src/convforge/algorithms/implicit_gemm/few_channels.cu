@@ -372,17 +372,20 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
             if (K % BLOCK_N && n >= K) continue;
-            Vector<Out, OUTPUT_RUN> run;
-#pragma unroll
-            for (int v = 0; v < OUTPUT_RUN; v++)
-                run.at[v] = finished(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+            const auto result = [&](int v) {
+                return finished(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+            };
             out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
             if (args.together == OUTPUT_RUN) {
+                Vector<Out, OUTPUT_RUN> run;
+#pragma unroll
+                for (int v = 0; v < OUTPUT_RUN; v++) run.at[v] = result(v);
                 store_vector(to, run);
                 continue;
             }
 #pragma unroll
-            for (int v = 0; v < OUTPUT_RUN; v++) to[v * static_cast<index_t>(conv.out_strides.w)] = run.at[v];
+            for (int v = 0; v < OUTPUT_RUN; v++)
+                if (q + v < conv.Q) to[v * static_cast<index_t>(conv.out_strides.w)] = result(v);
         }
     }
 }

@@ -56,6 +56,9 @@ class FewChannelsConfig(Config):
         2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
     resident : int
         Threads that a multiprocessor shall hold: that bounds the registers of a thread.
+    run : int
+        In NCHW, outputs of a filter that a thread has side by side, at most: they are stored as one if they divide Q.
+        A power of 2.
     """
 
     tile_h: int = 16
@@ -65,6 +68,7 @@ class FewChannelsConfig(Config):
     warp_n: int = 64
     patches: int = 2
     resident: int = 512
+    run: int = 8
 
     @property
     def warps(self) -> int:
@@ -186,6 +190,8 @@ def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
 
 def ordered(every: Sequence[F], problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
     """Give the configs that fit a device, those that are the fastest by a model of instructions first."""
+    if problem.out_layout == "NCHW":
+        every = [replace(config, run=math.gcd(problem.q, config.run)) for config in every]
     fit = [config for config in every if config_refusal(problem, config, facts) is None]
     # Half of a block's filters exist, where blocks can be so small.
     whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
@@ -278,7 +284,7 @@ def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
     if problem.out_layout == "NHWC":
         return 1
     own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
-    return math.gcd(problem.q, own & -own, STORED // itemsize(problem.out_dtype))
+    return min(config.run, own & -own, STORED // itemsize(problem.out_dtype))
 
 
 def steps_of(problem: Conv2dProblem) -> int:
@@ -323,6 +329,8 @@ def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
         )  # fmt: skip
     if config.sums > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=config.sums, most=MOST_SUMS)
+    if config.run < 1 or config.run & (config.run - 1):
+        return Reason("run={run} is no power of 2", run=config.run)
     if config.patches not in (1, 2):
         return Reason("a block has 1 or 2 patches, not {patches}", patches=config.patches)
     if config.warps > 32:

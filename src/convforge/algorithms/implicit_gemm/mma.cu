@@ -14,6 +14,7 @@
 // Finish    sums go through the epilogue where they are. Tiles have filters, or pixels, in such an order that a lane's
 //           results are neighbours: in NHWC (FILTERS_NEAR) eight filters of a pixel in four products, in NCHW a run of
 //           PIXEL_RUN pixels of a filter. They are stored as one.
+// Tiles     a block takes tile after tile, and asks for the first steps of the next one before it finishes this one.
 // Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     as of gemm_mma; with few channels, gathering.
@@ -129,32 +130,43 @@ struct Tiles {
     OperandTile<BLOCK_N, true> b;  // filters
 };
 
+// A block's part of the products: a tile of a group's outputs, or a share of its steps.
+struct Part {
+    int share, group, tile_n;
+    index_t tile_m;
+    __device__ int first_step() const { return share * SHARE_STEPS; }
+    __device__ int steps() const { return min(SHARE_STEPS, STEPS - first_step()); }
+};
+
 // What a thread brings of each step: a piece of several lines of pixels and of filters.
 struct Loader {
     static constexpr int PIECES = BLOCK_K / PIECE, LINES = THREADS / PIECES;  // lines that all threads take at once
     static constexpr int PIXELS = (BLOCK_M + LINES - 1) / LINES, FILTERS = (BLOCK_N + LINES - 1) / LINES;
     static_assert(THREADS % PIECES == 0, "a thread has the same piece of each line");
+    static_assert(!IN_EIGHTS || LINES % 32 == 0 || (LINES & (LINES - 1)) == 0, "from line to line columns change alike");
     const ImplicitMma &args;
     const int line, piece;
     Window windows[PIXELS];
     const math_t *filters;  // the thread's piece of its first one, at the step that comes next
-    const int left;         // filters of the group from there on
+    int left;               // filters of the group from there on
     Along along;            // likewise
 
-    __device__ Loader(const ImplicitMma &args, int group, index_t tile_m, int tile_n, int first_step)
-        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES),
-          left(K_GROUP - tile_n - column_at<IN_EIGHTS>(line)),
-          along(first_step * BLOCK_K + piece * PIECE) {
+    __device__ explicit Loader(const ImplicitMma &args)
+        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), along(0) {}
+
+    __device__ __forceinline__ void begin(const Part &part) {
         const Conv &conv = args.conv;
+        const int k = part.first_step() * BLOCK_K + piece * PIECE, n = part.tile_n + column_at<IN_EIGHTS>(line);
+        left = K_GROUP - n;
+        along = Along(k);
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
-            const index_t m = tile_m + pixel_of(line + i * LINES);
-            windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), group * C_GROUP);
+            const index_t m = part.tile_m + pixel_of(line + i * LINES);
+            windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), part.group * C_GROUP);
         }
         filters = reinterpret_cast<const math_t *>(conv.w) +
-                  (static_cast<long long>(group) * K_GROUP + tile_n + column_at<IN_EIGHTS>(line)) * (TAPS * PITCH) +
-                  (first_step * BLOCK_K + piece * PIECE);
+                  (static_cast<long long>(part.group) * K_GROUP + n) * (TAPS * PITCH) + k;
     }
 
     __device__ __forceinline__ void ask(Tiles &tiles) {
@@ -255,7 +267,7 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
     }
 }
 
-// A lane has a run of pixels of two filters of each product. Runs do not go beyond a picture.
+// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one picture.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                      const WarpSums &sums) {
@@ -266,23 +278,26 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
     for (int i = 0; i < 2 * ROWS; i += PIXEL_RUN) {
         const index_t m = m0 + 8 * i + g * PIXEL_RUN;
         const Results own = results_of(conv, group, share, m);
-        if (!own.inside) continue;
 #pragma unroll
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = filter_at(n0, j / 2) + j % 2;
-            if (n >= K_GROUP) continue;
-            Vector<Out, PIXEL_RUN> run;
-#pragma unroll
-            for (int v = 0; v < PIXEL_RUN; v++) {
-                const Column at = RESIDUAL ? column_of(conv, m + v) : own.at;
-                run.at[v] = finished(conv, at.n, first_k + n, at.p, at.q, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
-            }
+            if (!own.inside || n >= K_GROUP) continue;
+            const auto result = [&](const Column &at, int v) {
+                const float sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
+                return finished(conv, at.n, first_k + n, at.p, at.q, sum);
+            };
             if (args.together == PIXEL_RUN) {
+                Vector<Out, PIXEL_RUN> run;
+#pragma unroll
+                for (int v = 0; v < PIXEL_RUN; v++) run.at[v] = result(RESIDUAL ? column_of(conv, m + v) : own.at, v);
                 store_vector(own.first + n * step, run);
                 continue;
             }
 #pragma unroll
-            for (int v = 0; v < PIXEL_RUN; v++) results_of(conv, group, share, m + v).first[n * step] = run.at[v];
+            for (int v = 0; v < PIXEL_RUN; v++) {
+                const Results one = results_of(conv, group, share, m + v);
+                if (one.inside) one.first[n * step] = result(one.at, v);
+            }
         }
     }
 }
@@ -291,16 +306,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     DYNAMIC_SHARED(Tiles, stages);
     constexpr unsigned ACROSS = (K_GROUP + BLOCK_N - 1) / BLOCK_N;
     const index_t pixels = static_cast<index_t>(args.conv.N) * args.conv.P * args.conv.Q;
-    const unsigned down = static_cast<unsigned>((pixels + BLOCK_M - 1) / BLOCK_M), rest = blockIdx.x / ACROSS;
-    const int share = rest / (down * GROUPS), group = rest / down % GROUPS;
-    const int tile_n = blockIdx.x % ACROSS * BLOCK_N;
-    const index_t tile_m = static_cast<index_t>(rest % down) * BLOCK_M;
-    const int first = share * SHARE_STEPS, steps = min(SHARE_STEPS, STEPS - first);
+    const unsigned down = static_cast<unsigned>((pixels + BLOCK_M - 1) / BLOCK_M);
+    const unsigned parts = ACROSS * down * GROUPS * SPLIT_K;
+    const auto part_of = [&](unsigned i) -> Part {
+        const unsigned rest = i / ACROSS;
+        return {static_cast<int>(rest / (down * GROUPS)), static_cast<int>(rest / down % GROUPS),
+                static_cast<int>(i % ACROSS * BLOCK_N), static_cast<index_t>(rest % down) * BLOCK_M};
+    };
     const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * WARP_M, n0 = warp % WARPS_N * WARP_N;
+    Loader load(args);
+    const auto ask = [&](int, Tiles &to) { load.ask(to); };
+    Part part = part_of(blockIdx.x);
     wait_for_earlier();
-    Loader load(args, group, tile_m, tile_n, first);
-    WarpSums sums = {};
-    multiply_steps<true, true>(sums, stages, steps, m0, n0, [&](int, Tiles &to) { load.ask(to); });
-    if constexpr (PIXEL_RUN > 1) finish_pixels<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
-    else finish_filters<out_t>(args, group, share, tile_m + m0, tile_n + n0, sums);
+    load.begin(part);
+    begin_steps(stages, ask);
+    for (unsigned i = blockIdx.x;;) {
+        WarpSums sums = {};
+        multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
+        const Part done = part;
+        i += gridDim.x;
+        if (i < parts) {  // nobody reads tiles from the last step's barrier on
+            part = part_of(i);
+            load.begin(part);
+            begin_steps(stages, ask);
+        }
+        const index_t m = done.tile_m + m0;
+        if constexpr (PIXEL_RUN > 1) finish_pixels<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
+        else finish_filters<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
+        if (i >= parts) break;
+    }
 }

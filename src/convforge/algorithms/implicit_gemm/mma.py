@@ -20,7 +20,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
 from convforge.algorithms.include.channels_near import ChannelsNear
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.include.resident import as_many_as_run, evenly
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -39,7 +39,8 @@ PIXELS_APART = 8
 MOST_OF_FLOATS = 64 * 32
 # The fields of configs, beside those of a product: tiles for few filters, and of such sizes that the last round of
 # blocks keeps most of a device busy.
-TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 64, 48, 64, 3), (192, 128, 32, 48, 64, 4))
+TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 64, 48, 64, 3), (192, 128, 32, 48, 64, 4),
+         (192, 32, 64, 48, 32, 3), (96, 32, 64, 48, 16, 4))  # fmt: skip
 # A block that shares the steps of a tile has at least so many.
 FEWEST_STEPS = 4
 
@@ -55,10 +56,17 @@ class ImplicitMmaConfig(GemmMmaConfig):
     turned : bool
         Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
         any layout, border, number of channels and alignment.
+    persistent : bool
+        There are as many blocks as run at once, which take tile after tile; else one for each tile.
+    run : int
+        In NCHW, pixels of a filter that a thread has side by side, at most: they are stored as one if they divide P x
+        Q. A power of 2.
     """
 
     split_k: int = 1
     turned: bool = False
+    persistent: bool = True
+    run: int = 8
 
 
 class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
@@ -129,12 +137,14 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         narrow = [ImplicitMmaConfig(*tile) for tile in TILES]
         if size > TYPE_BYTES:
             narrow = [config for config in narrow if config.warp_m * config.warp_n <= MOST_OF_FLOATS]
-        fields = [replace(config, block_k=config.block_k * TYPE_BYTES // size) for config in narrow]
+        run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
+        fields = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
         ordered = ordered_with_shares(
             {config: tiling(config, size, only_deep=True) for config in fields}, problem, facts,
             lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
             lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
+        ordered.insert(1, replace(ordered[0], persistent=False))
         if not is_worth_turning(problem):
             return ordered
         return [*(replace(config, turned=True) for config in ordered), ordered[0]]
@@ -151,7 +161,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         rows = PixelRows(problem, seen, runtime) if config.turned else None
         nbytes = 0 if rows is None else rows.nbytes
         shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
-        whole, run = why_one_by_one(seen) is None, pixel_run(own, config.warp_m)
+        whole, run = why_one_by_one(seen) is None, pixel_run(own, config)
         struct = with_conv("ImplicitMma", own, together=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
@@ -164,6 +174,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         pixels = problem.n * problem.p * problem.q
         tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
         info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
+        if config.persistent:
+            info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, math.prod(shape.threads))
 
         def arguments(buffers: Buffers) -> Any:
             if rows is not None:
@@ -292,13 +304,17 @@ def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -
     return 1
 
 
-def pixel_run(problem: Conv2dProblem, pixels: int) -> int:
-    """Pixels of a filter that a thread has side by side, in a warp with so many: a power of 2, of 16 bytes at most.
+def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
+    """Pixels of a filter that a thread has side by side: no more than a config says, it has at all, or 16 bytes hold.
 
-    They are of one picture.
+    Raises
+    ------
+    ValueError
+        The config asks for a number that is no power of 2.
     """
+    if config.run < 1 or config.run & (config.run - 1):
+        raise ValueError(f"{config}: run={config.run} is no power of 2")
     if problem.out_layout == "NHWC":
         return 1
-    own = pixels // PIXELS_APART
-    most = min(own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
-    return math.gcd(problem.p * problem.q, most)
+    own = config.warp_m // PIXELS_APART
+    return min(config.run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))

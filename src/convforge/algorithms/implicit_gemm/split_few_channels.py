@@ -69,7 +69,7 @@ class SplitFewChannelsConfig(FewChannelsConfig):
 
     Attributes
     ----------
-    tile_h, tile_w, block_n, fragments, warp_n, patches, resident : int
+    tile_h, tile_w, block_n, fragments, warp_n, patches, resident, run : int
         As of :class:`FewChannelsConfig`.
     """
 

@@ -13,6 +13,7 @@
 //                                          K are those of multiply_bytes
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
+// begin_steps(stages, ask);                asks for the first steps' tiles of the operands
 // multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
 // load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
@@ -247,12 +248,21 @@ struct Factors {
     }
 };
 
-// Add up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0. ask(step, tiles) asks for
-// this thread's part of a step's copies, of STAGES steps beyond the last, too, which nobody reads: a test here would stand
-// between products. Tiles come STAGES - 1 steps ahead; factors, for 16 of K, while the 16 before are multiplied.
+// Ask for the tiles of the first STAGES - 1 steps. ask(step, tiles) asks for this thread's part of a step's copies.
+template <class Tiles, class Ask>
+__device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
+    for (int stage = 0; stage < STAGES - 1; stage++) {
+        ask(stage, stages[stage]);
+        copy_async_commit();  // for every step, so that waiting can count them
+    }
+}
+
+// Add up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0, after begin_steps. It asks
+// for STAGES steps beyond the last, too, which nobody reads: a test here would stand between products. Tiles come STAGES
+// - 1 steps ahead; factors, for 16 of K, while the 16 before are multiplied.
 template <bool DEEP_A, bool DEEP_B, class Tiles, class Ask>
 __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, int steps, int m0, int n0, const Ask &ask) {
-    const auto ask_for = [&](int step, Tiles &tiles) {  // a commit for every step, so that waiting can count them
+    const auto ask_for = [&](int step, Tiles &tiles) {
         ask(step, tiles);
         copy_async_commit();
     };
@@ -260,7 +270,6 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has landed,
         __syncthreads();                // so has every other's, and all have loaded what they need of the last one
     };
-    for (int stage = 0; stage < STAGES - 1; stage++) ask_for(stage, stages[stage]);
     Factors factors[2];
     meet();
     ask_for(STAGES - 1, stages[STAGES - 1]);
