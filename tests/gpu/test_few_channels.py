@@ -1,4 +1,7 @@
-"""implicit_gemm_few_channels on a GPU or the emulator: any first layer, every tile, equal bits, unaligned arrays."""
+"""implicit_gemm_few_channels on a GPU or the emulator: any first layer, every tile, equal bits, unaligned arrays.
+
+What its sibling for float32 has in common with it, too; see test_split_few_channels.py.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from convforge.algorithms.implicit_gemm.few_channels import (
     shared_bytes,
     steps_of,
 )
+from convforge.algorithms.implicit_gemm.split_few_channels import TILES as SPLIT_TILES
+from convforge.algorithms.implicit_gemm.split_few_channels import SplitFewChannelsConfig
 from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
 
@@ -27,6 +32,12 @@ pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
 CONFIGS = [FewChannelsConfig(*tile) for tile in TILES]
+SPLIT: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
+BOTH = pytest.mark.parametrize(
+    ("method", "configs", "dtype"),
+    [(METHOD, CONFIGS, "f16"), (SPLIT, [SplitFewChannelsConfig(*tile) for tile in SPLIT_TILES], "f32")],
+    ids=["f16", "f32"],
+)
 # Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; stores of 8, 2 and 1 results; many steps.
 PROBLEMS = [
     "n2c3h19w21_k16r7s7_st2_p3_f16_nchw", "n1c3h9w32_k40r3s3_p1_bf16_nchw_+bias+relu", "n1c3h11w37_k72r3s3_p1_f16_nhwc",
@@ -58,11 +69,12 @@ def test_every_tile_is_right_in_both_layouts(config: FewChannelsConfig) -> None:
         assert verdict.ok, verdict.message
 
 
+@BOTH
 @pytest.mark.parametrize("border", BORDERS)
-def test_every_border(border: str) -> None:
-    for text in (f"n1c3h7w19_k8r5s5_p4x2x3x4_{border}_f16_nchw", f"n1c1h9w21_k9r3s3_p2_d2_{border}_bf16_nhwc"):
+def test_every_border(method: Any, configs: list[Any], dtype: str, border: str) -> None:
+    for text in (f"n1c3h7w19_k8r5s5_p4x2x3x4_{border}_{dtype}_nchw", f"n1c2h9w21_k9r3s3_p2_d2_{border}_{dtype}_nhwc"):
         problem: Any = parse_problem(text)
-        verdict = check_plan(METHOD.plan(problem, CONFIGS[-1], hopper()), judge_of(text, "normal"))
+        verdict = check_plan(method.plan(problem, configs[-1], hopper()), judge_of(text, "normal"))
         assert verdict.ok, verdict.message
 
 
@@ -79,16 +91,19 @@ def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_bat
         np.testing.assert_array_equal(other, found[0])
 
 
+@BOTH
 @pytest.mark.parametrize(
-    "text",
-    ["n1c3h12w19_k8r3s3_p1_f16_nchw", "n1c1h12w19_k16r5s5_p2_bf16_nhwc", "n1c2h12w40_k8r3s7_st1x2_f16_nchw",
-     "n1c1h9w40_k8r1s5_f16_nhwc"],
+    "layer", ["n1c3h12w19_k8r3s3_p1_{}_nchw", "n1c1h12w19_k16r5s5_p2_{}_nhwc", "n1c2h12w40_k8r3s7_st1x2_{}_nchw",
+              "n1c1h9w40_k8r1s17_{}_nhwc"],
 )  # fmt: skip
-def test_a_nan_reaches_the_outputs_whose_window_holds_it(text: str) -> None:
-    """Taps and rows beyond the filter fill up a product, and see pixels that the output does not see."""
-    for config in (CONFIGS[0], CONFIGS[-1]):
+def test_a_nan_reaches_the_outputs_whose_window_holds_it(
+    method: Any, configs: list[Any], dtype: str, layer: str
+) -> None:  # fmt: skip
+    """Beside the last number of an odd run is a pixel that the output does not see."""
+    problem: Any = parse_problem(layer.format(dtype))
+    for config in (configs[0], configs[-1]):
         for kind in ("nan", "inf"):
-            verdict = check_nan_spread(METHOD.plan(parse_problem(text), config, hopper()), kind)
+            verdict = check_nan_spread(method.plan(problem, config, hopper()), kind)
             assert verdict.ok, f"{config}: {verdict.message}"
 
 
@@ -101,29 +116,33 @@ def test_an_infinite_pixel_gives_infinite_results() -> None:
     assert np.isinf(out).sum() == 8 * 9
 
 
-@pytest.mark.parametrize("ahead", [0, 2, 3])
+@BOTH
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @on_gpu_alone
-def test_parts_of_larger_arrays(layout: str, ahead: int) -> None:
+def test_parts_of_larger_arrays(method: Any, configs: list[Any], dtype: str, layout: str, ahead: int) -> None:
     """Rows with gaps; results that begin at no multiple of 16 bytes, or of 4."""
     torch = pytest.importorskip("torch")
-    wide, w = torch.randint(-2, 3, (2, 20, 20, 64), device="cuda").half(), torch.randint(-2, 3, (40, 3, 3, 3)).half()
-    x, w = wide[:, 1:18, 2:19, ahead : ahead + 3], w.cuda()
+    number = torch.float16 if dtype == "f16" else torch.float32
+    wide = torch.randint(-2, 3, (2, 20, 20, 64), device="cuda").to(number)
+    w = torch.randint(-2, 3, (40, 3, 3, 3), device="cuda").to(number)
+    x = wide[:, 1:18, 2:19, ahead : ahead + 3]
     if layout == "nchw":
         x = wide.permute(0, 3, 1, 2)[:, 5:8, 1:18, ahead : ahead + 16]
     planes = x if layout == "nchw" else x.permute(0, 3, 1, 2)
     expected = torch.nn.functional.conv2d(planes.double(), w.double(), padding=1)
-    found = convforge.conv2d(x, w, padding=1, layout=layout.upper(), algorithm="implicit_gemm_few_channels")
+    found = convforge.conv2d(x, w, padding=1, layout=layout.upper(), algorithm=method.name)
     same = found if layout == "nchw" else found.permute(0, 3, 1, 2)
-    torch.testing.assert_close(same, expected.half(), rtol=0, atol=0)
+    torch.testing.assert_close(same, expected.to(number), rtol=0, atol=0)
 
 
+@BOTH
 @pytest.mark.skipif(method_of("relu", "relu").backend != "emulator", reason="arrays of the host")
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_results_with_gaps_around_them(layout: str, ahead: int) -> None:
-    problem: Any = parse_problem(f"n2c3h6w16_k16r3s3_p1_f16_{layout}")
-    check_views(METHOD.plan(problem, CONFIGS[-1], hopper()), make_inputs(problem, "integers"), ahead)
+def test_results_with_gaps_around_them(method: Any, configs: list[Any], dtype: str, layout: str, ahead: int) -> None:
+    problem: Any = parse_problem(f"n2c3h6w16_k16r3s3_p1_{dtype}_{layout}")
+    check_views(method.plan(problem, configs[-1], hopper()), make_inputs(problem, "integers"), ahead)
 
 
 def test_runs_of_numbers_fill_up_steps() -> None:
@@ -138,10 +157,8 @@ def test_runs_of_numbers_fill_up_steps() -> None:
 def test_a_block_takes_the_shared_memory_that_it_is_said_to_take() -> None:
     problem: Any = parse_problem("n1c3h64w64_k64r7s7_st2_p3_f16_nchw")
     config = FewChannelsConfig(16, 16, 64, 4, 64)
-    assert patch_of(problem, config) == (
-        37,
-        3 * 38,
-    )  # 15 x 2 + 7 rows, and one more column
+    # 15 x 2 + 7 rows, and one more column.
+    assert patch_of(problem, config) == (37, 3 * 38)
     filters, places, patch = 10 * 16 * 64 * 2, 10 * 4 * 8, ((37 * 3 * 19 + 1) // 32 * 32 + 48) * 4
     assert shared_bytes(problem, config) == filters + places + 2 * patch
     odd: Any = parse_problem("n1c3h64w64_k64r7s7_p3_f16_nchw")  # two copies of each patch, two lists of places

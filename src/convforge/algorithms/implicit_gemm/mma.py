@@ -47,7 +47,7 @@ FEWEST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class ImplicitMmaConfig(GemmMmaConfig):
-    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns filters.
+    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns filters, in multiples of a warp's.
 
     Attributes
     ----------
