@@ -55,7 +55,7 @@ class FewChannelsConfig(Config):
     patches : int
         2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
     resident : int
-        Threads that a multiprocessor shall hold: that bounds the registers of a thread.
+        Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
     run : int
         In NCHW, outputs of a filter that a thread has side by side, at most: they are stored as one if they divide Q.
         A power of 2.
@@ -100,7 +100,7 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
 
     Notes
     -----
-    PTX ISA, mma.m16n8k16 and movmatrix.
+    PTX ISA, mma.m16n8k16.
     """
 
     name = "implicit_gemm_few_channels"
@@ -180,7 +180,7 @@ def smallest_refusal(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | Non
 
 
 def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
-    """What a block does."""
+    """Tell users how blocks compute a tile: the text of a way."""
     return Reason(
         "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
         "numbers of each window",

@@ -52,7 +52,7 @@ FILTERS = 16
 MOST_SUMS = 64
 # An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
 FEWEST_PRODUCTS = 16
-MOST_LOST = 8  # of few_channels.cu
+MOST_LOST = 8  # of split_patch.cuh
 
 # The fields of configs. The last two leave most room for large filters and wide dilation.
 TILES = tuple((*tile, 1, resident) for tile, resident in (
