@@ -125,18 +125,37 @@ def conv2d_sums(
     from convforge.check import loops
 
     x, w = _planes(problem, inputs.x), _correlated(problem, inputs)
-    if style != "truth":
-        x, w = x.astype(problem.acc_dtype), w.astype(problem.acc_dtype)
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode)
     columns = border_indices(problem.w, left, right, problem.padding_mode)
     totals = np.zeros((items.size, problem.k, problem.q))
     beside = np.zeros_like(totals)
+    x, rows, items = _seen(problem, x, rows, items)
+    if style != "truth":
+        x, w = x.astype(problem.acc_dtype), w.astype(problem.acc_dtype)
     args = (_as_float(x), _as_float(w, np.float64), rows, columns, float(problem.outside),
             float(problem.epilogue.x_zero_point), problem.stride, problem.dilation, problem.p, items,
             _style(style, problem.acc_dtype), backward, totals, beside)  # fmt: skip
     launch(loops.convolve, items.size, problem.flops, args)
     return totals, beside
+
+
+def _seen(
+    problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """x, and the rows and items that are counted in it, without the pictures and rows that no item sees.
+
+    The others need not be converted: of a large x that takes longer than the sums of a few items.
+    """
+    pictures, picture = np.unique(items // problem.p, return_inverse=True)
+    taps = np.arange(problem.r) * problem.dilation[0]
+    found = np.unique(rows[(items % problem.p)[:, None] * problem.stride[0] + taps])
+    found = found[found >= 0]
+    if pictures.size * found.size >= problem.n * problem.h:
+        return x, rows, items
+    place = np.full(problem.h + 1, -1)  # the last one stands for -1
+    place[found] = np.arange(found.size)
+    return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
 
 
 def gemm_sums(
