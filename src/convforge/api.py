@@ -170,6 +170,20 @@ def convolved(
         return run(plan, home, x_filled, w_filled, operands, out, stream=stream, keep=keep)
 
 
+def problem_of(
+    x: Array, w: Array, bias: Array | None, stride: IntPair, padding: Padding, dilation: IntPair, groups: int, *,
+    layout: str, mode: str, activation: Activation, precision: str,
+) -> Problem:  # fmt: skip
+    """The problem of a call of :func:`conv2d`, with a border of zeros."""
+    home = home_of(x=x, w=w, bias=bias)
+    vector = None if bias is None else home.read(bias, "bias", (1,))
+    seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+    return conv2d_problem(
+        seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode="zeros", mode=mode,
+        activation=activation, precision=precision,
+    )[0]  # fmt: skip
+
+
 class Filter:
     """A convolution whose weights are prepared once: flipped, cast, transformed, factored, and kept.
 

@@ -324,6 +324,33 @@ def test_layers_are_measured_on_what_reaches_them() -> None:
     assert any("The whole model: PyTorch as it was" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_the_problem_of_a_layer_is_the_one_that_it_computes(monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
+    from convforge import api
+    from convforge.integrations.torch_functional import problem_of
+
+    found = []
+    honest = api.find_plan
+
+    def noting(problem: Any, *given: Any, **words: Any) -> Any:
+        found.append(problem)
+        return honest(problem, *given, **words)
+
+    monkeypatch.setattr(api, "find_plan", noting)
+    layer = Conv2d(4, 6, 3, stride=2, padding=(1, 2), dilation=(1, 2), groups=2, activation="relu6")
+    x = torch.randn(2, 4, 11, 13)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    with torch.no_grad():
+        layer(x)
+        asked = problem_of(layer, x)
+    assert found == [asked]
+    assert (asked.x_layout, asked.stride, asked.epilogue.activation) == (
+        "NHWC" if last else "NCHW",
+        (2, 2),
+        "clipped_relu",
+    )
+
+
 def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch, [(1, 0), (2, 0)])
     layers = replace(settled(chain("conv", "bn", "conv", "bn")), X).layers

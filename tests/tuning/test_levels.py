@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
 from tests.bench.fakes import Silent
 from tests.tuning.played import PlayedGpu, Table, entry, fastest
@@ -15,10 +17,13 @@ from tests.tuning.played import PlayedGpu, Table, entry, fastest
 import convforge
 from convforge import UnsupportedProblem, conv2d, execution
 from convforge.backends.cpu import cpu_facts, cpu_runtime
+from convforge.backends.kernel import KernelSource
 from convforge.problem import parse_problem
-from convforge.tuning import CHOICES, decide, may_measure, remembered, tune
+from convforge.tuning import CHOICES, compile_for, decide, may_measure, remembered, tune
 from convforge.tuning.choices import Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import choose
+from convforge.tuning.search import EFFORTS, candidates_for
+from convforge.tuning.trial import kernels_of
 
 TEXT = "n1c8h24w24_k8r3s3_p1_f32_nchw"
 PROBLEM: Any = parse_problem(TEXT)
@@ -62,6 +67,51 @@ def test_on_a_gpu_auto_measures_a_bucket_once(gpu: PlayedGpu, table: Table) -> N
     assert len(table.timed) == measured
     assert taken(parse_problem("n1c8h24w40_k8r3s3_p1_f32_nchw")) == "direct_shared"
     assert len(table.timed) > measured, "another bucket"
+
+
+class Noting(PlayedGpu):
+    """Notes which kernels are compiled ahead, a set a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: list[set[str]] = []
+
+    def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
+        self.ahead.append({kernel.digest() for kernel in kernels})
+
+
+def default_kernels(problem: Any) -> set[str]:
+    """Those of the default configs that a search measures first, the method by rule and the best predicted ones."""
+    first = choose(problem, PlayedGpu()).algorithm.name
+    methods = candidates_for(problem, H200, first)[: EFFORTS["auto"].methods]
+    return {kernel.digest() for kernel in kernels_of(problem, [configs[0] for configs in methods], H200)}
+
+
+def test_kernels_of_several_problems_are_compiled_ahead_defaults_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, other = Noting(), parse_problem("n8c64h56w56_k64r3s3_p1_f16_nhwc")
+    defaults = default_kernels(PROBLEM) | default_kernels(other)
+    monkeypatch.setattr("convforge.tuning.tuner.KERNELS_A_CORE", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: len(defaults))
+    compile_for([PROBLEM, other, ALIKE], runtime)
+    assert runtime.ahead[0] == defaults
+    assert len(runtime.ahead) > 1
+    every = [digest for kernels in runtime.ahead for digest in kernels]
+    assert len(every) == len(set(every)), "no kernel twice, though one problem is like another"
+
+
+def test_no_more_is_compiled_ahead_than_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, now = Noting(), iter(range(100))
+    monkeypatch.setattr("convforge.tuning.tuner.KERNELS_A_CORE", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    compile_for([PROBLEM], runtime, 3.5, clock=lambda: next(now))
+    assert [len(kernels) for kernels in runtime.ahead] == [1, 1, 1]
+
+
+def test_nothing_is_compiled_ahead_for_what_is_remembered(gpu: PlayedGpu, table: Table) -> None:
+    taken()
+    runtime = Noting()
+    compile_for([PROBLEM], runtime)
+    assert runtime.ahead == []
 
 
 def test_the_choice_by_rule_is_measured_first(gpu: PlayedGpu, table: Table) -> None:

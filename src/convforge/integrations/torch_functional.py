@@ -18,6 +18,8 @@ from convforge.integrations.torch_operator import (
     is_watched,
     operate,
 )
+from convforge.integrations.torch_operator import problem_of as asked
+from convforge.problem import Problem
 from convforge.replay import kinds
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -108,6 +110,31 @@ def conv2d(
             )
     if 0 in (x.numel(), weight.numel()) and x.shape[-3] == 0:
         return _without_channels(x, weight, bias, stride, padding, dilation, groups, padding_mode, activation)
+    whole, weight, bias, options = _given(
+        x, weight, bias, stride, padding, dilation, groups, padding_mode, activation, precision, algorithm, tune
+    )
+    y = operate(whole, weight, bias, *options) if key is None else forward(whole, weight, bias, *options, key=key)
+    return y[0] if x.dim() == 3 else y
+
+
+def problem_of(layer: Any, x: Any) -> Problem:
+    """What a layer (:class:`convforge.torch.Conv2d`) would compute of x.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`conv2d`.
+    """
+    *tensors, options = _given(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups,
+                   layer.padding_mode, layer.activation, layer.precision, layer.algorithm, layer.tune)  # fmt: skip
+    return asked(*tensors, *options)
+
+
+def _given(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, padding_mode: str,
+    activation: str | None, precision: str, algorithm: str, tune: bool | None,
+) -> tuple[Any, Any, Any, tuple[Any, ...]]:  # fmt: skip
+    """The tensors and options of the operator: cast by autocast, padded, of a batch."""
     # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -116,10 +143,9 @@ def conv2d(
     sides = _sides(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, around(sides), mode=padding_mode), [0, 0, 0, 0]
-    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
     whole = x[None] if x.dim() == 3 else x
-    y = operate(whole, weight, bias, *options) if key is None else forward(whole, weight, bias, *options, key=key)
-    return y[0] if x.dim() == 3 else y
+    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
+    return whole, weight, bias, options
 
 
 def _without_channels(

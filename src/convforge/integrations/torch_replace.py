@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from convforge.execution import runtime_of
 from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d
+from convforge.integrations.torch_functional import problem_of
 from convforge.integrations.torch_layers import Conv2d
 from convforge.integrations.torch_pairs import fold_of, folds
 from convforge.integrations.torch_progress import progress as shown
 from convforge.integrations.torch_timing import compared, told
 from convforge.integrations.torch_whole import check_whole
 from convforge.timing import Order, order
+from convforge.tuning import compile_for, may_measure
 
 # How a sentence about two times ends, by their order.
 ENDS: dict[Order, str] = {
@@ -29,6 +33,9 @@ ENDS: dict[Order, str] = {
 
 # Why a layer stays with PyTorch for which no time was left.
 LATE = "not measured: the time for measuring was spent before"
+
+# Of the time for measuring, what compiling the kernels of all layers may take before the first is measured.
+COMPILING = 0.4
 
 # Types of weights that are swapped.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -193,7 +200,11 @@ def replace(
     try:
         inputs = _inputs(model, convolutions, example) if example and convolutions else {}
         report._deadline = None if budget_s is None else time.monotonic() + budget_s
-        with shown(len(inputs) + 1, progress and bool(inputs)) as begins:
+        on_gpu = any(x.is_cuda for x in inputs.values())
+        with shown(len(inputs) + 1 + on_gpu, progress and bool(inputs)) as begins:
+            if on_gpu:
+                begins("kernels of all layers")
+                _compile_ahead(model, convolutions, chains, inputs, None if budget_s is None else COMPILING * budget_s)
             for path, layer in every.items():
                 if path in convolutions and places[id(layer)] == 1:
                     if path in inputs:
@@ -206,7 +217,7 @@ def replace(
                     report.layers.append(Layer(path, by, (), why))
             if not report.layers:
                 report.notes.append("Nothing was done: the model has no two-dimensional convolution.")
-            if cuda_graph and any(x.is_cuda for x in inputs.values()):
+            if cuda_graph and on_gpu:
                 report.notes.append("Times are of replays of CUDA graphs.")
             if late := sum(layer.why == LATE for layer in report.layers):
                 count = len(report.layers)
@@ -275,14 +286,40 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
     return found
 
 
-def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
-    """Time a layer by both sides on what reaches it, and choose."""
-    path, *behind = names
+def _compile_ahead(
+    model: Any, convolutions: dict[str, Any], chains: dict[str, tuple[str, ...]], inputs: dict[str, Any],
+    budget_s: float | None,
+) -> None:  # fmt: skip
+    """Compile what is going to be measured of all layers, where layers on a GPU are tuned before they are timed."""
+    found: dict[Any, dict[Any, None]] = {}
+    for path, x in inputs.items():
+        layer, behind = convolutions[path], chains.get(path, ())
+        if not x.is_cuda or layer.weight.dtype not in _TAKEN:
+            continue
+        fold = fold_of(model, [path, *behind], False) if behind else None
+        with suppress(TypeError, ValueError):  # said when it is timed
+            found.setdefault(x.device, {})[problem_of(_ours(layer, fold), x)] = None
+    for device, problems in found.items():
+        runtime = runtime_of(str(device))
+        if may_measure(None, "auto", runtime):
+            compile_for(problems, runtime, budget_s)
+
+
+def _ours(layer: Any, fold: Any) -> Conv2d:
+    """A layer by convforge, with weights and activation of its fold."""
     weight, bias = (layer.weight, layer.bias) if fold is None else fold.weights()
     ours = Conv2d.of(layer)
     ours._parameters = {**layer._parameters, "weight": nn.Parameter(weight, False)}
     ours._parameters["bias"] = None if bias is None else nn.Parameter(bias, False)
     ours.activation = None if fold is None else fold.activation
+    return ours
+
+
+def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
+    """Time a layer by both sides on what reaches it, and choose."""
+    path, *behind = names
+    ours = _ours(layer, fold)
+    weight, bias = ours.weight, ours.bias
     end = {"relu": torch.relu_, "relu6": nn.functional.relu6, None: lambda y: y}[ours.activation]
     last = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     rivals = [lambda: ours(x), lambda: end(layer._conv_forward(x, weight, bias))]

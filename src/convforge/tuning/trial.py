@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from convforge.algorithms.contract import Plan
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
 from convforge.check import Sample, make_inputs
@@ -51,12 +53,7 @@ class DeviceTrial(Trial):
         """Compile the kernels of several candidates side by side, as plans of them will ask for them."""
         if len(candidates) < 2:
             return
-        recording: Any = Recording(self._runtime.facts)
-        for candidate in candidates:
-            if candidate.algorithm.ours:
-                with suppress(Exception):  # said when it is timed
-                    candidate.algorithm.plan(self._problem, candidate.config, recording)
-        self._runtime.compile_ahead(recording.kernels)
+        self._runtime.compile_ahead(kernels_of(self._problem, candidates, self._runtime.facts))
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
         """See :class:`Trial`.
@@ -136,3 +133,14 @@ class DeviceTrial(Trial):
         self._ring.poison()
         rule = replace(QUICK, budget_s=budget_s)
         return measure(self._calls(candidate), self._runtime, rule)
+
+
+def kernels_of(problem: Problem, candidates: Sequence[Candidate], facts: DeviceFacts) -> list[KernelSource]:
+    """The kernels that our candidates' plans ask for."""
+    recording = Recording(facts)
+    runtime: Any = recording
+    for candidate in candidates:
+        if candidate.algorithm.ours:
+            with suppress(Exception):  # said when it is timed
+                candidate.algorithm.plan(problem, candidate.config, runtime)
+    return recording.kernels

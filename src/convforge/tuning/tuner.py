@@ -6,14 +6,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from convforge.algorithms import find, import_libraries, make_config, refusal
+from convforge.backends.kernel import KernelSource
+from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
@@ -24,6 +28,10 @@ from convforge.tuning.heuristic import Choice, choose
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
+# Of the methods of a problem, in their order, those whose further configs are compiled ahead.
+PROMISING = 2
+# Kernels that are compiled ahead for each core, before the clock is looked at again.
+KERNELS_A_CORE = 4
 # What `algorithm` may be besides a method's name.
 LEVELS = ("heuristic", "auto", "max")
 
@@ -176,6 +184,55 @@ def tune(
         found = replace(found, tried=tuple(tried), spent_s=clock() - begin)
         CHOICES.remember(found)
         return found
+
+
+def compile_for(
+    problems: Iterable[Problem],
+    runtime: Runtime,
+    budget_s: float | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Compile side by side what searches at level "auto" are going to measure, until the time is spent.
+
+    A single search has seconds, in which it compiles a few kernels at a time. Where several problems are known before
+    the first is measured, the kernels of all of them keep all cores busy, and a search has its time for measuring.
+
+    Parameters
+    ----------
+    problems : iterable of Problem
+        Those that are remembered are passed over.
+    runtime : Runtime
+        Of a GPU.
+    budget_s : float, optional
+        Seconds; it is looked at between groups of kernels. The default configs of all problems come first.
+    clock : callable
+        Seconds, for the budget.
+    """
+    from convforge.tuning.search import EFFORTS, candidates_for
+    from convforge.tuning.trial import kernels_of
+
+    effort, facts, end = EFFORTS["auto"], runtime.facts, clock() + (math.inf if budget_s is None else budget_s)
+    rounds: list[list[KernelSource]] = [[] for _ in range(1 + effort.configs)]
+    for problem in problems:
+        if not _is_tunable(problem, runtime) or remembered(problem, runtime) is not None:
+            continue
+        recording: Any = Recording(facts)
+        try:
+            first = choose(problem, recording).algorithm.name
+        except UnsupportedProblem:  # said when it is asked for
+            continue
+        methods = candidates_for(problem, facts, first)
+        rounds[0] += kernels_of(problem, [configs[0] for configs in methods[: effort.methods]], facts)
+        for i in range(1, 1 + effort.configs):
+            further = [configs[i] for configs in methods[:PROMISING] if i < len(configs)]
+            rounds[i] += kernels_of(problem, further, facts)
+    wanted = list({(kernel.digest(), kernel.name): kernel for kernel in chain(*rounds)}.values())
+    at_once = KERNELS_A_CORE * (os.cpu_count() or 1)
+    for begin in range(0, len(wanted), at_once):
+        if clock() >= end:
+            return
+        runtime.compile_ahead(wanted[begin : begin + at_once])
 
 
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
