@@ -1,6 +1,7 @@
 """Whole networks of PyTorch with convforge's layers: python benchmarks/networks.py --device cuda
 
-ResNet-18, ResNet-50 and U-Net in eval mode, in both memory formats and three types, each side in a CUDA graph:
+ResNet-18, ResNet-50, MobileNetV2 and U-Net in eval mode, in both memory formats and three types, each side in a CUDA
+graph:
 
 - convforge: `convforge.torch.replace(model, x, cuda_graph=True)`
 - eager: the model as it is
@@ -97,6 +98,7 @@ class Network:
 NETWORKS = {
     "ResNet-18": Network(partial(torch_swap.resnet, classes=1000), 224),
     "ResNet-50": Network(partial(torch_swap.resnet, counts=(3, 4, 6, 3), block=bottleneck, classes=1000), 224),
+    "MobileNetV2": Network(lambda width: torch_swap.mobilenet(width // 2, 1000), 224),
     "U-Net": Network(torch_swap.unet, 512, fewer=8),
 }
 

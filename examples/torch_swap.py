@@ -86,7 +86,7 @@ def resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, classes))
 
 
-def mobilenet(width: int) -> nn.Module:
+def mobilenet(width: int, classes: int = 10) -> nn.Module:
     """MobileNetV2 for a width of 32: 1x1 to six times the channels, depthwise 3x3, 1x1 back; ReLU6."""
 
     def part(c: int, k: int, size: int = 1, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -104,7 +104,7 @@ def mobilenet(width: int) -> nn.Module:
             body = nn.Sequential(*widened, part(wide, wide, 3, stride, wide), *list(unit(wide, k, 1))[:2])
             layers.append(Residual(body) if (c, stride) == (k, 1) else body)
             c = k
-    layers += [part(c, 40 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40 * width, 10)]
+    layers += [part(c, 40 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40 * width, classes)]
     return nn.Sequential(*layers)
 
 

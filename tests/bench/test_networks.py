@@ -39,6 +39,7 @@ def test_the_networks_are_those_of_their_papers(script: ModuleType) -> None:
     counts = {name: sum(p.numel() for p in model.parameters()) for name, model in made.items()}
     assert counts["ResNet-18"] == 11_689_512
     assert counts["ResNet-50"] == 25_557_032
+    assert counts["MobileNetV2"] == 3_504_872
     strides = [layer.kernel_size for layer in made["ResNet-50"].modules()
                if isinstance(layer, torch.nn.Conv2d) and layer.stride == (2, 2)]  # fmt: skip
     assert strides == [(7, 7), *[(3, 3), (1, 1)] * 3], "the stride is that of the 3x3, and of the way around"
@@ -49,13 +50,13 @@ def test_the_networks_are_those_of_their_papers(script: ModuleType) -> None:
 
 def test_the_most_important_rows_come_first(script: ModuleType) -> None:
     rows = script.every_row((1, 32))
-    assert len(rows) == 36
+    assert len(rows) == 48
     groups = list(dict.fromkeys((row["dtype"], row["format"], row["batch"]) for row in rows))
     assert groups[:5] == [
         ("float16", "channels_last", 32), ("float32", "channels_last", 32), ("float16", "channels_last", 1),
         ("float32", "channels_last", 1), ("bfloat16", "channels_last", 32),
     ]  # fmt: skip
-    assert [row["network"] for row in rows[:3]] == ["ResNet-18", "ResNet-50", "U-Net"]
+    assert [row["network"] for row in rows[:4]] == ["ResNet-18", "ResNet-50", "MobileNetV2", "U-Net"]
 
 
 def test_fewer_pictures_where_memory_does_not_hold_them(script: ModuleType) -> None:
@@ -163,7 +164,7 @@ def test_a_run_goes_on_where_the_budget_ended(
     (made,) = load_sheets(tmp_path)
     assert not made.complete
     run_script(script, *words)
-    assert len(asked) == len(set(asked)) == 36, "no row twice"
+    assert len(asked) == len(set(asked)) == 48, "no row twice"
     (made,) = load_sheets(tmp_path)
     assert made.complete
 
@@ -179,4 +180,4 @@ def test_a_row_of_the_script_is_as_the_table_takes_it(script: ModuleType, tmp_pa
     text = sheet_markdown("networks", [made])
     assert "float32 against eager" in text
     assert "| ResNet-18 | 1 | channels\\_last | float32 |" in text
-    assert "35 rows were not reached" in text
+    assert "47 rows were not reached" in text
