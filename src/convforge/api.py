@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +12,13 @@ from convforge.algorithms import default_ways, refusal
 from convforge.algorithms.contract import Config, PreparedFilter
 from convforge.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
 from convforge.arrays import dtype_name, flat, home_of, lies_transposed
-from convforge.execution import at_home, execute, find_plan, prepared_plan, run
+from convforge.execution import at_home, execute, find_plan, prepared_plan, run, runtime_of
 from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
 from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.replay import Calls, kinds
-from convforge.tuning import CHOICES, key_of
+from convforge.tuning import CHOICES, compile_for, key_of, may_measure
 
 # Of NumPy, PyTorch, CuPy or JAX.
 Array = Any
@@ -170,18 +171,39 @@ def convolved(
         return run(plan, home, x_filled, w_filled, operands, out, stream=stream, keep=keep)
 
 
-def problem_of(
-    x: Array, w: Array, bias: Array | None, stride: IntPair, padding: Padding, dilation: IntPair, groups: int, *,
-    layout: str, mode: str, activation: Activation, precision: str,
-) -> Problem:  # fmt: skip
-    """The problem of a call of :func:`conv2d`, with a border of zeros."""
-    home = home_of(x=x, w=w, bias=bias)
-    vector = None if bias is None else home.read(bias, "bias", (1,))
-    seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
-    return conv2d_problem(
-        seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode="zeros", mode=mode,
-        activation=activation, precision=precision,
-    )[0]  # fmt: skip
+def compile_ahead(
+    calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None
+) -> list[Problem]:
+    """Compile side by side what several calls of :func:`conv2d` would measure one after the other.
+
+    Parameters
+    ----------
+    calls : iterable of (positional arguments, keyword arguments)
+        Of calls with "auto", as :func:`conv2d` takes them up to `groups`, and `layout`, `mode`, `activation` and
+        `precision` by name. Those that it would refuse are passed over.
+    budget_s : float, optional
+        Seconds; see :func:`convforge.tuning.compile_for`.
+
+    Returns
+    -------
+    list of Problem
+        What the calls would compute, on devices that are measured in calls: GPUs.
+    """
+    found: dict[str | None, dict[Problem, None]] = {}
+    for (x, w, bias, *options), words in calls:
+        with suppress(TypeError, ValueError):
+            home = home_of(x=x, w=w, bias=bias)
+            vector = None if bias is None else home.read(bias, "bias", (1,))
+            seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+            problem, _ = conv2d_problem(seen, weights, vector, *options, **words)
+            found.setdefault(home.runs_on(None), {})[problem] = None
+    every: list[Problem] = []
+    for device, problems in found.items():
+        runtime = runtime_of(device)
+        if may_measure(None, "auto", runtime):
+            compile_for(problems, runtime, budget_s)
+            every += problems
+    return every
 
 
 class Filter:

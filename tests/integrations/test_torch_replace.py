@@ -325,11 +325,11 @@ def test_layers_are_measured_on_what_reaches_them() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_the_problem_of_a_layer_is_the_one_that_it_computes(monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
+def test_what_is_compiled_ahead_for_a_layer_is_what_it_computes(monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
     from convforge import api
-    from convforge.integrations.torch_functional import problem_of
+    from convforge.integrations.torch_functional import arguments_of
 
-    found = []
+    found, compiled = [], []
     honest = api.find_plan
 
     def noting(problem: Any, *given: Any, **words: Any) -> Any:
@@ -337,18 +337,18 @@ def test_the_problem_of_a_layer_is_the_one_that_it_computes(monkeypatch: pytest.
         return honest(problem, *given, **words)
 
     monkeypatch.setattr(api, "find_plan", noting)
+    monkeypatch.setattr(api, "may_measure", lambda *words: True)
+    monkeypatch.setattr(api, "compile_for", lambda problems, *words: compiled.extend(problems))
     layer = Conv2d(4, 6, 3, stride=2, padding=(1, 2), dilation=(1, 2), groups=2, activation="relu6")
     x = torch.randn(2, 4, 11, 13)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     with torch.no_grad():
         layer(x)
-        asked = problem_of(layer, x)
-    assert found == [asked]
-    assert (asked.x_layout, asked.stride, asked.epilogue.activation) == (
-        "NHWC" if last else "NCHW",
-        (2, 2),
-        "clipped_relu",
-    )
+        calls = [arguments_of(layer, x), arguments_of(layer, x), arguments_of(Conv2d(3, 6, 3), x)]
+        assert api.compile_ahead(calls, 1.0) == found, "once, and nothing for a layer that refuses its input"
+    assert compiled == found
+    (asked,) = found
+    assert (asked.x_layout, asked.stride) == ("NHWC" if last else "NCHW", (2, 2))
 
 
 def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

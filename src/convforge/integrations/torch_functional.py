@@ -12,14 +12,13 @@ from torch import fx, nn
 from convforge.integrations.torch_operator import (
     ACTIVATIONS,
     CALLS,
+    arguments,
     around,
     forward,
     is_channels_last,
     is_watched,
     operate,
 )
-from convforge.integrations.torch_operator import problem_of as asked
-from convforge.problem import Problem
 from convforge.replay import kinds
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -117,17 +116,19 @@ def conv2d(
     return y[0] if x.dim() == 3 else y
 
 
-def problem_of(layer: Any, x: Any) -> Problem:
-    """What a layer (:class:`convforge.torch.Conv2d`) would compute of x.
+def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a layer (:class:`convforge.torch.Conv2d`) gives to :func:`convforge.conv2d` when it is called on x.
 
     Raises
     ------
     ValueError, TypeError
         As :func:`conv2d`.
     """
-    *tensors, options = _given(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups,
-                   layer.padding_mode, layer.activation, layer.precision, layer.algorithm, layer.tune)  # fmt: skip
-    return asked(*tensors, *options)
+    *tensors, options = _given(
+        x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode,
+        layer.activation, layer.precision, layer.algorithm, layer.tune,
+    )  # fmt: skip
+    return arguments(*tensors, *options)
 
 
 def _given(

@@ -17,8 +17,6 @@ from torch.autograd import forward_ad
 
 from convforge.api import conv2d as compute
 from convforge.api import convolved
-from convforge.api import problem_of as asked
-from convforge.problem import Problem
 from convforge.replay import Calls
 from convforge.tuning import CHOICES
 
@@ -81,27 +79,18 @@ def forward(
 ) -> Any:  # fmt: skip
     """Compute the operator; the call is kept under the key where there is one."""
     call = compute if key is None else partial(convolved, CALLS, key)
-    given, words = _given(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
+    given, words = arguments(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
     y = call(
         *given, **words, algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled()
     )
     return y.permute(0, 3, 1, 2) if words["layout"] == "NHWC" else y
 
 
-def problem_of(
+def arguments(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, *_: Any,
-) -> Problem:  # fmt: skip
-    """What the operator would compute."""
-    given, words = _given(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
-    return asked(*given, **words)
-
-
-def _given(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
-    precision: str,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """The arguments of :func:`convforge.conv2d`, which takes x in channels_last as NHWC."""
+    """What the operator gives to :func:`convforge.conv2d`, which takes x in channels_last as NHWC."""
     last = is_channels_last(x)
     top, bottom, left, right = padding
     given = (x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),

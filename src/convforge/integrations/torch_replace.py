@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from convforge.execution import runtime_of
+from convforge.api import compile_ahead
 from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d
-from convforge.integrations.torch_functional import problem_of
+from convforge.integrations.torch_functional import arguments_of
 from convforge.integrations.torch_layers import Conv2d
 from convforge.integrations.torch_pairs import fold_of, folds
 from convforge.integrations.torch_progress import progress as shown
 from convforge.integrations.torch_timing import compared, told
 from convforge.integrations.torch_whole import check_whole
 from convforge.timing import Order, order
-from convforge.tuning import compile_for, may_measure
 
 # How a sentence about two times ends, by their order.
 ENDS: dict[Order, str] = {
@@ -204,7 +204,8 @@ def replace(
         with shown(len(inputs) + 1 + on_gpu, progress and bool(inputs)) as begins:
             if on_gpu:
                 begins("kernels of all layers")
-                _compile_ahead(model, convolutions, chains, inputs, None if budget_s is None else COMPILING * budget_s)
+                calls = _calls(model, convolutions, chains, inputs)
+                compile_ahead(calls, None if budget_s is None else COMPILING * budget_s)
             for path, layer in every.items():
                 if path in convolutions and places[id(layer)] == 1:
                     if path in inputs:
@@ -286,23 +287,16 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
     return found
 
 
-def _compile_ahead(
-    model: Any, convolutions: dict[str, Any], chains: dict[str, tuple[str, ...]], inputs: dict[str, Any],
-    budget_s: float | None,
-) -> None:  # fmt: skip
-    """Compile what is going to be measured of all layers, where layers on a GPU are tuned before they are timed."""
-    found: dict[Any, dict[Any, None]] = {}
+def _calls(
+    model: Any, convolutions: dict[str, Any], chains: dict[str, tuple[str, ...]], inputs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments of :func:`convforge.conv2d` for each layer that is going to be measured."""
     for path, x in inputs.items():
         layer, behind = convolutions[path], chains.get(path, ())
-        if not x.is_cuda or layer.weight.dtype not in _TAKEN:
-            continue
-        fold = fold_of(model, [path, *behind], False) if behind else None
-        with suppress(TypeError, ValueError):  # said when it is timed
-            found.setdefault(x.device, {})[problem_of(_ours(layer, fold), x)] = None
-    for device, problems in found.items():
-        runtime = runtime_of(str(device))
-        if may_measure(None, "auto", runtime):
-            compile_for(problems, runtime, budget_s)
+        if layer.weight.dtype in _TAKEN:
+            fold = fold_of(model, [path, *behind], False) if behind else None
+            with suppress(TypeError, ValueError):  # said when it is timed
+                yield arguments_of(_ours(layer, fold), x)
 
 
 def _ours(layer: Any, fold: Any) -> Conv2d:
