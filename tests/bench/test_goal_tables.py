@@ -41,33 +41,62 @@ def table(*goals: Goal) -> list[list[str]]:
 
 
 def test_the_least_case_decides_and_what_is_missed_is_said() -> None:
-    layer = Goal("layers", "suite", "copy", 0.4)
+    layer = Goal("layers", ("suite",), "copy", 0.4)
     assert table(layer)[0][:4] == ["layers", "40 %", "**25 %, missed**", "layer\\_nchw"]
-    assert table(Goal("layers", "suite", "copy", 0.25))[0][2] == "25 %"
-    assert table(Goal("layers", "suite", "peer", 1.5))[0][1:4] == ["1.50x", "1.50x", "layer\\_nchw"]
-    assert table(Goal("layers", "suite", "peer", 1.51))[0][2] == "**1.50x, missed**"
+    assert table(Goal("layers", ("suite",), "copy", 0.25))[0][2] == "25 %"
+    assert table(Goal("layers", ("suite",), "peer", 1.5))[0][1:4] == ["1.50x", "1.50x", "layer\\_nchw"]
+    assert table(Goal("layers", ("suite",), "peer", 1.51))[0][2] == "**1.50x, missed**"
 
 
 def test_a_mean_is_geometric_and_names_the_least_case_with_its_own() -> None:
-    row = table(Goal("layers", "suite", "peer", 2.7, mean=True))[0]
+    row = table(Goal("layers", ("suite",), "peer", 2.7, mean=True))[0]
     assert row[:4] == ["layers: mean of 2", "2.70x", "2.74x", "layer\\_nchw, 1.50x"]
 
 
 def test_either_side_takes_the_layout_that_suits_it() -> None:
-    goal = Goal("layers", "suite", "peer", 3.0, either_layout=True)
+    goal = Goal("layers", ("suite",), "peer", 3.0, either_layout=True)
     assert reached_by(goal, made(), made().results) == pytest.approx({"layer": 3.0})
-    shares = reached_by(Goal("layers", "suite", "copy", 0.5, either_layout=True), made(), made().results)
+    shares = reached_by(Goal("layers", ("suite",), "copy", 0.5, either_layout=True), made(), made().results)
     assert shares == pytest.approx({"layer": 0.5})
 
 
 def test_only_the_arithmetic_and_the_peers_that_a_goal_names_count() -> None:
     results = made().results
-    narrow = Goal("layers", "suite", "peer", 1.0, precisions=("fft",))
+    narrow = Goal("layers", ("suite",), "peer", 1.0, precisions=("fft",))
     assert reached_by(narrow, made(), results)["layer_nchw"] == pytest.approx(30)
-    slow = Goal("layers", "suite", "peer", 1.0, peers="slow")
+    slow = Goal("layers", ("suite",), "peer", 1.0, peers="slow")
     assert reached_by(slow, made(), results) == pytest.approx({"layer_nchw": 4, "layer_nhwc": 8})
     only = [r for r in results if r.case == "layer_nhwc"]
     assert list(reached_by(slow, made(), only)) == ["layer_nhwc"]
+
+
+def test_of_our_methods_those_count_that_a_goal_names() -> None:
+    held = made()
+    second = [replace(r, algorithm="ours_mma", time=Timing((4e-3,) * 3)) for r in held.results if r.algorithm == "ours"]
+    held = replace(held, results=(*held.results, *second))
+    goal = Goal("layers", ("suite",), "peer", 1.0, ours="*_mma", peers="peer")
+    assert reached_by(goal, held, held.results) == pytest.approx({"layer_nchw": 0.75, "layer_nhwc": 1.25})
+
+
+def test_a_time_is_reached_where_the_slowest_case_takes_no_longer() -> None:
+    assert table(Goal("layers", ("suite",), "time", 2e-3))[0][:4] == ["layers", "2000 us", "2000 us", "layer\\_nchw"]
+    assert table(Goal("layers", ("suite",), "time", 1e-3))[0][2] == "**2000 us, missed**"
+    either = Goal("layers", ("suite",), "time", 1e-3, either_layout=True)
+    assert table(either)[0][2] == "1000 us"
+
+
+def test_a_goal_may_be_of_several_suites() -> None:
+    held = made()
+    other = replace(held, suite="other", results=tuple(
+        replace(r, case=f"more_{r.case}", time=Timing((2 * r.time.median_s,) * 3) if r.ours else r.time)
+        for r in held.results if r.time is not None
+    ))  # fmt: skip
+    runs = {"suite": held, "other": other}
+    goal = Goal("layers", ("suite", "other"), "peer", 1.0, peers="peer")
+    text = goals_markdown([goal], lambda of: (runs[of], runs[of].results))
+    assert cells(text)[0][2:4] == ["**0.750x, missed**", "more\\_layer\\_nchw"]
+    with pytest.raises(ValueError, match="holds no case of 'other'"):
+        goals_markdown([goal], lambda of: (runs[of], runs[of].results if of == "suite" else ()))
 
 
 def test_weights_that_were_prepared_before_count_where_a_goal_says_so() -> None:
@@ -75,14 +104,14 @@ def test_weights_that_were_prepared_before_count_where_a_goal_says_so() -> None:
     before = [replace(r, prepared_time=Timing((2.5e-4,) * 3)) if r.algorithm == "ours" else r for r in held.results]
     held = replace(held, results=tuple(before))
     for prepared, ratios in ((False, (1.5, 5)), (True, (12, 20))):
-        goal = Goal("layers", "suite", "peer", 1.0, peers="peer", prepared=prepared)
+        goal = Goal("layers", ("suite",), "peer", 1.0, peers="peer", prepared=prepared)
         found = reached_by(goal, held, held.results)
         assert found == pytest.approx(dict(zip(("layer_nchw", "layer_nhwc"), ratios, strict=True)))
 
 
 def test_a_goal_that_nothing_was_measured_for_is_an_error() -> None:
     with pytest.raises(ValueError, match="no case of 'suite' that was timed on both sides"):
-        table(Goal("layers", "suite", "peer", 1.0, peers="absent"))
+        table(Goal("layers", ("suite",), "peer", 1.0, peers="absent"))
 
 
 def test_goals_are_read_from_a_file(tmp_path: Path) -> None:
@@ -90,7 +119,7 @@ def test_goals_are_read_from_a_file(tmp_path: Path) -> None:
     assert load_goals(file) == []
     lines = ["[[goal]]", 'words = "a"', 'of = "images"', 'than = "copy"', "wanted = 0.9", 'precisions = ["fft"]']
     file.write_text("\n".join(lines))
-    assert load_goals(file) == [Goal("a", "images", "copy", 0.9, precisions=("fft",))]
+    assert load_goals(file) == [Goal("a", ("images",), "copy", 0.9, precisions=("fft",))]
     file.write_text("\n".join([*lines, "shares = 1"]))
     with pytest.raises(ValueError, match=r"goals\.toml: .*shares"):
         load_goals(file)

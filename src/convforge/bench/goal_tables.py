@@ -1,8 +1,8 @@
 """What was aimed at beside what was reached: a row a goal, from stored runs.
 
-A goal names cases of a suite, as the markers of documents do, and what our best method is held against on each: a copy
-of the same bytes, or the best peer of the same run. It is reached where the least case, or the geometric mean where the
-goal says so, is at least what was wanted.
+A goal names cases of suites, as the markers of documents do, and what our best method is held against on each: a copy
+of the same bytes, the best peer of the same run, or a time. It is reached where the worst case, or the geometric mean
+where the goal says so, is at least as good as what was wanted.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from convforge.bench.cells import escaped, markdown_line, three
 from convforge.bench.records import Result, Run
 
 LEGEND = (
     "Of a copy: share of the bandwidth that our copy kernel reaches over as many bytes as the case must move, in the "
-    "same run. Of a peer: time of the fastest other library in the same run over that of our best method. The least of "
-    "the cases counts, or their geometric mean where that is said. Weights are prepared on every call unless the goal "
-    "says that they were prepared before."
+    "same run. Of a peer: time of the fastest other library in the same run over that of our best method. A time: that "
+    "of our best method, at most. The worst of the cases counts, or their geometric mean where that is said. Weights "
+    "are prepared on every call unless the goal says that they were prepared before."
 )
 
 
@@ -34,18 +34,20 @@ class Goal:
     ----------
     words : str
         What is to be fast.
-    of : str
-        The cases, as a marker names them: ``images strides=1 device=nvidia-h200-132sm``.
-    than : {"copy", "peer"}
+    of : tuple of str
+        The cases, as markers name them, of a suite each: ``images strides=1 device=nvidia-h200-132sm``.
+    than : {"copy", "peer", "time"}
         What it is held against.
     wanted : float
-        The share or the ratio that is wanted.
+        The share or the ratio that is wanted, or the seconds.
     mean : bool
         The geometric mean of the cases counts, not the least.
     either_layout : bool
         Cases that differ in their layout alone are one, which both sides may take in the layout that suits them.
     precisions : tuple of str
         Arithmetic that ours may have.
+    ours : str
+        Pattern of the names of our methods that count.
     peers : str
         Pattern of the names of those that it is held against.
     prepared : bool
@@ -53,12 +55,13 @@ class Goal:
     """
 
     words: str
-    of: str
-    than: Literal["copy", "peer"]
+    of: tuple[str, ...]
+    than: Literal["copy", "peer", "time"]
     wanted: float
     mean: bool = False
     either_layout: bool = False
     precisions: tuple[str, ...] = ("strict",)
+    ours: str = "*"
     peers: str = "*"
     prepared: bool = False
 
@@ -75,9 +78,13 @@ def load_goals(path: Path) -> list[Goal]:
         return []
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("goal", [])
-        return [Goal(**{**table, "precisions": tuple(table.get("precisions", ("strict",)))}) for table in tables]
+        return [_goal(**table) for table in tables]
     except (tomllib.TOMLDecodeError, TypeError) as fault:
         raise ValueError(f"{path}: {fault}") from None
+
+
+def _goal(*, of: str | Sequence[str], precisions: Sequence[str] = ("strict",), **fields: Any) -> Goal:
+    return Goal(of=(of,) if isinstance(of, str) else tuple(of), precisions=tuple(precisions), **fields)
 
 
 def goals_markdown(goals: Iterable[Goal], found: Callable[[str], tuple[Run, Sequence[Result]]]) -> str:
@@ -93,29 +100,33 @@ def goals_markdown(goals: Iterable[Goal], found: Callable[[str], tuple[Run, Sequ
     ValueError
         A goal has no case that was timed on both sides.
     """
-    lines = [markdown_line(("goal", "wanted", "reached", "least case")), markdown_line(["---"] * 4)]
+    lines = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)]
     runs = []
     for goal in goals:
-        run, results = found(goal.of)
-        lines.append(markdown_line(_row(goal, run, reached_by(goal, run, results))))
-        runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
+        reached: dict[str, float] = {}
+        for of in goal.of:
+            run, results = found(of)
+            if not (own := reached_by(goal, run, results)):
+                raise ValueError(f"{run.path} holds no case of {of!r} that was timed on both sides")
+            reached |= own
+            runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
+        lines.append(markdown_line(_row(goal, reached)))
     return "\n".join([*lines, "", LEGEND, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
 
 
-def _row(goal: Goal, run: Run, reached: Mapping[str, float]) -> list[str]:
-    if not reached:
-        raise ValueError(f"{run.path} holds no case of {goal.of!r} that was timed on both sides")
-    least = min(reached, key=reached.__getitem__)
-    value, words, place = reached[least], goal.words, least
+def _row(goal: Goal, reached: Mapping[str, float]) -> list[str]:
+    worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
+    value, words, place = reached[worst], goal.words, worst
     if goal.mean:
         value = math.exp(sum(map(math.log, reached.values())) / len(reached))
-        words, place = f"{words}: mean of {len(reached)}", f"{least}, {_shown(goal, reached[least])}"
-    verdict = _shown(goal, value) if value >= goal.wanted else f"**{_shown(goal, value)}, missed**"
+        words, place = f"{words}: mean of {len(reached)}", f"{worst}, {_shown(goal, reached[worst])}"
+    good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
+    verdict = _shown(goal, value) if good else f"**{_shown(goal, value)}, missed**"
     return [words, _shown(goal, goal.wanted), verdict, escaped(place)]
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
-    """Case -> its share or ratio; where either layout may be taken, its name is without one."""
+    """Case -> its share, ratio or seconds; where either layout may be taken, its name is without one."""
     cases = {result.case for result in results}
     groups: dict[str, list[Result]] = {}
     for result in run.results:
@@ -124,11 +135,15 @@ def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, flo
             groups.setdefault(name, []).append(result)
     reached = {}
     for name, group in groups.items():
-        ours = [r for r in group if r.ours and r.precision in goal.precisions]
+        ours = [r for r in group
+                if r.ours and r.precision in goal.precisions and fnmatchcase(r.algorithm, goal.ours)]  # fmt: skip
         if goal.than == "copy":
             shares = [share for r in ours if (share := run.of_copy(r, run.timing(r))) is not None]
             if shares:
                 reached[name] = max(shares)
+        elif goal.than == "time":
+            if ours:
+                reached[name] = min(_seconds(goal, run, ours))
         else:
             theirs = [r for r in group if not r.ours and fnmatchcase(r.algorithm, goal.peers)]
             if ours and theirs:
@@ -142,4 +157,6 @@ def _seconds(goal: Goal, run: Run, results: Iterable[Result]) -> list[float]:
 
 
 def _shown(goal: Goal, value: float) -> str:
+    if goal.than == "time":
+        return f"{three(1e6 * value)} us"
     return f"{100 * value:.0f} %" if goal.than == "copy" else f"{three(value)}x"
