@@ -100,7 +100,7 @@ PARTS: dict[str, dict[str, Part]] = {
         "dense-bf16": Part(methods=DENSE, search=12),
         "narrow": Part(
             methods="implicit_gemm_few_channels,implicit_gemm_split_few_channels,"
-            f"{LAYERS},direct_tiled,cudnn,torch_conv2d",
+            f"{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d",
             search=6,
         ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),

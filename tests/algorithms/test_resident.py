@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from tests.algorithms.compiling import H200
 
+from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitMmaConfig
 from convforge.algorithms.include.resident import DRIVER_BYTES, SHARED_UNIT, evenly
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.recording import Recording
 from convforge.backends.runtime import LaunchInfo
+from convforge.problem import parse_problem
 
 
 @dataclass
@@ -94,3 +97,20 @@ def test_what_a_runtime_does_not_know_changes_nothing() -> None:
     info = LaunchInfo("kernel", (H200.cores * 6,), (128,), SHARED_BYTES, early=True)
     runtime: Any = Ignorant(8, 128)
     assert evenly(runtime, None, info) == info
+
+
+class Held(Recording):
+    """Records plans on a GPU whose multiprocessors hold two blocks of 128 threads."""
+
+    def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+        return replace(info, occupancy=256 / H200.threads)
+
+
+@pytest.mark.parametrize(("pictures", "blocks"), [(32, 264), (33, 809), (16, 392), (4, 98)])
+def test_blocks_stay_where_they_share_tiles_well(pictures: int, blocks: int) -> None:
+    """Of 784 tiles blocks take 2 or 3 each, all multiprocessors 6 at most; of 809 or 392 some would have more."""
+    problem = parse_problem(f"n{pictures}c64h56w56_k128r3s3_p1_f16_nhwc")
+    runtime: Any = Held(H200)
+    plan = ImplicitGemmMma().plan(problem, ImplicitMmaConfig(persistent=True), runtime)
+    (launch,) = plan.steps
+    assert launch.info.grid == (blocks,)

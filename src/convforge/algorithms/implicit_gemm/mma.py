@@ -20,7 +20,7 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
 from convforge.algorithms.include.channels_near import ChannelsNear
 from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import as_many_as_run, evenly
+from convforge.algorithms.include.resident import as_many_as_run, evenly, is_shared_well
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -57,7 +57,8 @@ class ImplicitMmaConfig(GemmMmaConfig):
         Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
         any layout, border, number of channels and alignment.
     persistent : bool
-        There are as many blocks as run at once, which take tile after tile; else one for each tile.
+        There are as many blocks as run at once, which take tile after tile, unless many of them would have one tile
+        more than the others; else one for each tile.
     run : int
         In NCHW, pixels of a filter that a thread has side by side, at most: they are stored as one if they divide P x
         Q. A power of 2.
@@ -175,7 +176,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
         info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
         if config.persistent:
-            info = as_many_as_run(runtime.describe(kernel, info), runtime.facts, math.prod(shape.threads))
+            few = as_many_as_run(runtime.describe(kernel, info), runtime.facts, math.prod(shape.threads))
+            info = few if is_shared_well(tiles, few.grid[0], runtime.facts) else info
 
         def arguments(buffers: Buffers) -> Any:
             if rows is not None:

@@ -17,6 +17,9 @@ MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
 # known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
 
+# The busiest multiprocessor may have so many times the tiles that it had if they were shared out one by one.
+UNEVEN = 1.05
+
 # Shared memory is given out in units of so many bytes.
 SHARED_UNIT = 128
 
@@ -114,6 +117,23 @@ def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> Launc
     """
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
     return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))
+
+
+def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
+    """Tell if so many blocks that take tile after tile keep a device as busy as a block a tile would.
+
+    Those that take one tile more than others may all stand on a few multiprocessors, several on each; where there is a
+    block a tile, a new one goes to whoever is done first.
+
+    Examples
+    --------
+    >>> from convforge.backends.facts import DeviceFacts
+    >>> facts = DeviceFacts("cuda", "H200", 132, 0, 0, 0, 0, 16, "sm_90")
+    >>> is_shared_well(392, 264, facts), is_shared_well(784, 264, facts), is_shared_well(243, 132, facts)
+    (False, True, True)
+    """
+    busiest = -(-blocks // facts.cores) * -(-tiles // max(1, blocks))
+    return busiest <= UNEVEN * -(-tiles // facts.cores)
 
 
 def _in_warps(threads: int) -> int:
