@@ -99,6 +99,27 @@ def test_a_change_of_type_is_a_change_of_all(dtype: Any) -> None:
     assert torch.equal(model(X.to(dtype)), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("statistics", [torch.float32, None])
+def test_a_bias_of_a_half_model_stays_as_kernels_add_it(dtype: Any, statistics: Any) -> None:
+    """In float32, so that no call casts it; and weights are folded in float32, whatever the statistics' type is."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4)).eval().to(dtype)
+    for values in (model[1].running_mean, model[1].running_var, model[1].weight.data, model[1].bias.data):
+        values.uniform_(0.5, 2)
+    model[1].to(statistics or dtype)
+    layer, norm = copy.deepcopy(model).double()
+    factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    expected = layer.weight * factor[:, None, None, None], norm.bias - norm.running_mean * factor
+    from convforge.integrations.torch_pairs import fold_of
+
+    for by_pytorch in (False, True):
+        weight, bias = fold_of(model, ["0", "1"], by_pytorch).weights()
+        assert (weight.dtype, bias.dtype) == (dtype, dtype if by_pytorch else torch.float32)
+        exactly = {"rtol": torch.finfo(bias.dtype).eps, "atol": 1e-6}
+        torch.testing.assert_close(bias.double(), expected[1], **exactly)
+        torch.testing.assert_close(weight.double(), expected[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
 def test_an_old_checkpoint_loads() -> None:
     model, other = model_of(), model_of(3)
     replace(model)

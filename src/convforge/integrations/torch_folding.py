@@ -8,6 +8,7 @@ a module around it that has changed, an exchanged module), every module computes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +96,10 @@ class Fold:
         return next((name for kind, name in ACTIVATIONS.items() if isinstance(self.end, kind)), None)
 
     def weights(self) -> tuple[Any, Any]:
-        """Weights and bias with the BatchNorm2d in them, computed again after any of their tensors has changed."""
+        """Weights and bias with the BatchNorm2d in them, computed again after any of their tensors has changed.
+
+        The bias is of the type that our kernels add it in, so that no call has to cast it; for PyTorch of the weights'.
+        """
         conv, norm = self.conv, self.norm
         tensors = (conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias)
         given = [t for t in tensors if t is not None]
@@ -105,25 +109,41 @@ class Fold:
             or any(type(t) not in (torch.Tensor, nn.Parameter) or t.is_inference() for t in given)
             or (torch.is_grad_enabled() and any(t.requires_grad for t in given))
         ):
-            return folded(*tensors, norm.eps)
+            return self._folded(tensors)
         state = [(t.data_ptr(), t._version, t.dtype) for t in given], norm.eps
         if self._kept is None or self._kept[0] != state:
             with torch.inference_mode(False), torch.no_grad():
                 held = [t.detach() for t in given]  # so that no other tensor gets their addresses
-                self._kept = state, held, folded(*tensors, norm.eps)
+                self._kept = state, held, self._folded(tensors)
         made: tuple[Any, Any] = self._kept[2]
         return made
+
+    def _folded(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
+        weight, bias = folded(tensors, self.norm.eps)
+        return weight, bias.to(weight.dtype) if self.by_pytorch else bias
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
 
-def folded(weight: Any, bias: Any, mean: Any, var: Any, scale: Any, shift: Any, eps: float) -> tuple[Any, Any]:
-    """Weights and bias of a convolution with a BatchNorm2d behind it, summed in the type of the statistics."""
-    factor = torch.rsqrt(var + eps) * (1 if scale is None else scale)
-    start = -mean if bias is None else bias - mean
+def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
+    """Weights and bias of a convolution with a BatchNorm2d behind it.
+
+    Of types of 16 bits all is computed in float32, and the bias stays in it.
+
+    Parameters
+    ----------
+    tensors : sequence of tensors
+        Weights and bias of the convolution; mean, variance, weight and bias of the BatchNorm2d. Biases and the last
+        weight may be None.
+    """
+    weight, bias, mean, var, scale, shift = tensors
+    dtype = torch.promote_types(torch.promote_types(weight.dtype, mean.dtype), torch.float32)
+    factor = torch.rsqrt(var.to(dtype) + eps) * (1 if scale is None else scale)
+    start = -mean.to(dtype) if bias is None else bias - mean.to(dtype)
     made = start * factor + (0 if shift is None else shift)
-    return (weight * factor[:, None, None, None]).to(weight.dtype), made.to(weight.dtype)
+    of_sums = torch.promote_types(weight.dtype, torch.float32)
+    return (weight * factor[:, None, None, None]).to(weight.dtype), made.to(of_sums)
 
 
 class FoldedConv2d(Conv2d):

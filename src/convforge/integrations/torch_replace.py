@@ -313,7 +313,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) 
     """Time a layer by both sides on what reaches it, and choose."""
     path, *behind = names
     ours = _ours(layer, fold)
-    weight, bias = ours.weight, ours.bias
+    weight, bias = ours.weight, None if ours.bias is None else ours.bias.to(ours.weight.dtype)  # as PyTorch takes it
     end = {"relu": torch.relu_, "relu6": nn.functional.relu6, None: lambda y: y}[ours.activation]
     last = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     rivals = [lambda: ours(x), lambda: end(layer._conv_forward(x, weight, bias))]
