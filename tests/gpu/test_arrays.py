@@ -274,6 +274,28 @@ def test_gradcheck(torch: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_calls_with_a_bias_of_16_bits_are_made_again(torch: Any, dtype: str) -> None:
+    """Whole numbers are exact in both types. What a graph captures reads the bias when it runs."""
+    from convforge.integrations import torch_operator as room
+
+    x, w, b = (tensor.to(getattr(torch, dtype)) for tensor in there(torch, X, W, B))
+    room.CALLS.clear()
+    with torch.no_grad():
+        for step in range(3):
+            y = convforge.torch.conv2d(x, w, b, padding=1)
+            torch.testing.assert_close(y.cpu(), torch.from_numpy(EXPECTED + step).to(y.dtype), rtol=0, atol=0)
+            b.add_(1)
+        assert len(room.CALLS) == 1
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = convforge.torch.conv2d(x, w, b, padding=1)
+        for step in range(3, 5):
+            graph.replay()
+            torch.testing.assert_close(y.cpu(), torch.from_numpy(EXPECTED + step).to(y.dtype), rtol=0, atol=0)
+            b.add_(1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_autocast(torch: Any, dtype: str) -> None:
     x, w, b = there(torch, X, W, B)
     with torch.autocast("cuda", getattr(torch, dtype)):

@@ -497,3 +497,36 @@ def test_arrays_alike_are_those_of_one_signature() -> None:
     assert seen == [None, None]
     same.untyped_storage().resize_(0)
     assert alike(same, w) is None, "it has no memory"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_bias_of_16_bits_is_cast_once_for_a_stream(dtype: Any) -> None:
+    from convforge.integrations.torch_functional import in_float32
+
+    bias = nn.Parameter(torch.tensor([1.5, -2.0], dtype=dtype))
+    assert in_float32(bias, 1) is bias, "what it is cast to has to have its gradient"
+    with torch.no_grad():
+        first = in_float32(bias, 1)
+        assert (first.dtype, first.tolist()) == (torch.float32, [1.5, -2.0])
+        assert in_float32(bias, 1) is first
+        assert in_float32(bias, 2) is not first, "another stream does not wait for this one's cast"
+        bias.mul_(2)
+        assert in_float32(bias, 1).tolist() == in_float32(bias, 2).tolist() == [3, -4]
+        bias.data = torch.zeros(2, dtype=dtype)
+        assert in_float32(bias, 1).tolist() == [0, 0]
+    with torch.inference_mode():
+        unversioned = torch.ones(2, dtype=dtype)
+        assert in_float32(unversioned, 1) is unversioned
+
+
+def test_a_fold_of_16_bits_has_gradients() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval().half()
+    x = torch.randn(1, 3, 6, 6).half()
+    model(x).sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    ops.replace(model)
+    model(x).sum().backward()
+    for parameter, grad in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad.dtype == torch.float16
+        torch.testing.assert_close(parameter.grad, grad, rtol=0.02, atol=0.02)

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from convforge.integrations.torch_operator import (
     ACTIVATIONS,
     CALLS,
+    PLAIN,
     arguments,
     around,
     forward,
@@ -21,6 +23,9 @@ from convforge.integrations.torch_operator import (
 )
 from convforge.replay import kinds
 
+_HALVES = (torch.float16, torch.bfloat16)
+# Biases of 16 bits in float32, of a stream each, with the state of the tensor that they were made of.
+_BIASES = WeakTensorKeyDictionary()
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -81,13 +86,15 @@ def conv2d(
     >>> x.grad[0, 0, 2, 2].item()
     27.0
     """
-    key = None
+    key, added = None, bias
     if _may_be_kept(x, padding_mode):
+        if type(bias) in PLAIN and bias.dtype in _HALVES and not torch.cuda.is_current_stream_capturing():
+            added = in_float32(bias, torch.cuda.current_stream(x.device).cuda_stream)
         last, steady = x.dim() == 4 and is_channels_last(x), torch.are_deterministic_algorithms_enabled()
         given = (stride, padding, dilation, groups, tune)
         plain = tune is None and type(stride) is type(padding) is type(dilation) is type(groups) is int
         result, key = CALLS.again(
-            (x, weight, bias), (*given, None if plain else kinds(*given), activation, precision, algorithm, steady)
+            (x, weight, added), (*given, None if plain else kinds(*given), activation, precision, algorithm, steady)
         )  # fmt: skip
         if result is not None:
             return result.permute(0, 3, 1, 2) if last else result if x.dim() == 4 else result[0]
@@ -110,10 +117,25 @@ def conv2d(
     if 0 in (x.numel(), weight.numel()) and x.shape[-3] == 0:
         return _without_channels(x, weight, bias, stride, padding, dilation, groups, padding_mode, activation)
     whole, weight, bias, options = _given(
-        x, weight, bias, stride, padding, dilation, groups, padding_mode, activation, precision, algorithm, tune
+        x, weight, added, stride, padding, dilation, groups, padding_mode, activation, precision, algorithm, tune
     )
     y = operate(whole, weight, bias, *options) if key is None else forward(whole, weight, bias, *options, key=key)
     return y[0] if x.dim() == 3 else y
+
+
+def in_float32(bias: Any, stream: int) -> Any:
+    """A bias of 16 bits as kernels add it, for calls on a stream; the same tensor for as long as its values stay.
+
+    To cast it takes longer than some layers do. Where gradients are recorded, and of tensors without a version, it is
+    given back as it is; the call then casts it.
+    """
+    if bias.is_inference() or (torch.is_grad_enabled() and bias.requires_grad):
+        return bias
+    state, kept = (bias._version, bias.data_ptr()), _BIASES.setdefault(bias, {})
+    if (found := kept.get(stream)) is None or found[0] != state:
+        with torch.inference_mode(False), torch.no_grad():
+            found = kept[stream] = (state, bias.detach().to(torch.float32))
+    return found[1]
 
 
 def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -23,7 +23,7 @@ from convforge.tuning import CHOICES
 _NAME = "convforge::conv2d"
 # Arguments of :func:`convforge.conv2d` for each activation that has a gradient here.
 ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
-_PLAIN = (torch.Tensor, nn.Parameter)
+PLAIN = (torch.Tensor, nn.Parameter)
 # Calls on a GPU that can be made again, by the arguments of :func:`convforge.torch.conv2d`.
 CALLS = Calls(CHOICES.generation)
 _SCHEMA = (
@@ -39,11 +39,7 @@ def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
     where gradients are recorded.
     """
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
-    if (
-        x.is_meta
-        or is_watched()
-        or any(type(t) not in _PLAIN or _functorch.is_legacy_batchedtensor(t) for t in tensors)
-    ):
+    if x.is_meta or is_watched() or any(type(t) not in PLAIN or _functorch.is_legacy_batchedtensor(t) for t in tensors):
         if not torch.compiler.is_compiling() and _is_differentiated(tensors):
             return _Transformed.apply(x, weight, bias, *options)
         return torch.ops.convforge.conv2d(x, weight, bias, *options)
