@@ -28,8 +28,10 @@ static Index index_of(bits_t linear, Index size) {
             static_cast<unsigned>(linear / size.x / size.y)};
 }
 
+static bool same_text(const char *a, const char *b) { return a == b || !strcmp(a, b); }
+
 static bool same_site(const Site &a, const Site &b) {
-    return a.line == b.line && !strcmp(a.what, b.what) && !strcmp(a.file, b.file);
+    return a.line == b.line && same_text(a.what, b.what) && same_text(a.file, b.file);
 }
 
 static unsigned barrier(Site site, int predicate) {
@@ -41,10 +43,12 @@ static unsigned barrier(Site site, int predicate) {
     return r->yes;
 }
 
-// The lanes of a warp that stand in this operation, if all have come that it waits for; else 0.
-static unsigned arrived(Region *r, unsigned w, const Fiber &first) {
+// The lanes of a warp that stand in this operation, if all have come that it waits for; else 0. `own` is a lane that has
+// just come, as a bit, or 0.
+static unsigned arrived(Region *r, unsigned w, const Fiber &first, unsigned own) {
     const Warp &warp = r->warps[w];
     const unsigned expected = first.mask & warp.exist & ~warp.returned;
+    if (expected & ~(warp.waiting | own)) return 0;
     for (unsigned left = expected; left; left &= left - 1) {
         const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
         if (other.status != IN_WARP || other.mask != first.mask || !same_site(other.site, first.site)) return 0;
@@ -86,7 +90,7 @@ static bits_t in_warp(Site site, unsigned mask, bits_t value, unsigned source) {
     start_waiting(r, IN_WARP, site, mask);
     fiber.value = value;
     fiber.source = source & 31;
-    if (const unsigned lanes = arrived(r, w, fiber)) {
+    if (const unsigned lanes = arrived(r, w, fiber, lane)) {
         complete(r, w, lanes, source == VOTE);
         r->warps[w].runnable &= ~lane;  // it runs already
         return fiber.value;
@@ -192,7 +196,7 @@ static bool resume(Region *r, unsigned thread) {
     // It may have been the last that an operation of its warp waited for.
     for (unsigned left = r->warps[w].waiting; left; left &= left - 1) {
         const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
-        if (const unsigned lanes = arrived(r, w, other)) complete(r, w, lanes, other.source & VOTE);
+        if (const unsigned lanes = arrived(r, w, other, 0)) complete(r, w, lanes, other.source & VOTE);
     }
     return true;
 }
