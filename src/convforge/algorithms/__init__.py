@@ -30,6 +30,7 @@ from convforge.algorithms.im2col import device as im2col
 from convforge.algorithms.implicit_gemm import ImplicitGemm
 from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
+from convforge.algorithms.implicit_gemm.few_outputs import ImplicitGemmFewOutputs
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
@@ -77,7 +78,8 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *gemm.LADDER.values(),
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
     *(im2col.Im2col, im2col.Im2colTf32),
-    *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmWgmma),
+    *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
+    ImplicitGemmWgmma,
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(pool.MaxPool, elementwise.Relu),
 )

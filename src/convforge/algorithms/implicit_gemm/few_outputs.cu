@@ -1,0 +1,279 @@
+// implicit_gemm_few_outputs: layers with few filters, of 16-bit types, on tensor cores since Ampere; stride 1.
+//
+// Since implicit_gemm_mma: with few filters a product has few columns, and every pixel is loaded and multiplied R x S times.
+//           Here a pixel is loaded and multiplied once, by all taps of all filters: R x S x K columns. An output is the sum
+//           of R x S results of neighbouring pixels.
+// Strip     a block has BLOCK_M neighbouring columns of an image, and goes along them row by row, down or up. The columns
+//           that the first and the last outputs see beyond the strip's `useful` ones belong to it, too.
+// Band      of so many output rows, of which the blocks of a strip have one each. With dilation, a band has every
+//           DILATION_H-th row, so that neighbours in a band see the same rows. Blocks go down and up in turn: two that see
+//           the same rows then read them at about the same time, and the second read finds them in L2.
+// Threads   warps of WARP_M pixels. A warp brings its own pixels, BLOCK_K channels at a time, STAGES - 1 steps ahead, and waits
+//           for no other warp before it multiplies them.
+// Pixels    pieces of 16 bytes by cp.async: 8 channels of a pixel (CHANNELS_NEAR), or 8 pixels of a channel; then a strip
+//           begins at a multiple of 8 columns. Without WHOLE_PIECES, and where a border is no zeros, number by number.
+// Filters   packed by tap_columns.cu. A lane keeps its factors in registers if they fit, else blocks do in shared memory.
+// Rows      warps write the results of a row of pixels to shared memory, to one of two places in turn: one barrier a row.
+// Sums      a thread has the same columns of outputs in all rows. It adds the taps of one row of a filter, and keeps the
+//           sums of R - 1 outputs that are not complete in registers.
+// Limit     memory: the read of x.
+#include "border.cuh"
+#include "ends.cuh"
+#include "few_outputs.cuh"
+#include "mma_tiles.cuh"
+
+static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
+static_assert(GROUPS == 1 && STRIDE_H == 1 && STRIDE_W == 1, "every pixel is multiplied by every tap");
+static_assert(WARPS_N == 1, "a warp has all columns of its pixels");
+static_assert(ROWS == 1 || ROWS == 2 || ROWS == 4, "a warp has 16, 32 or 64 pixels");
+
+constexpr int CHUNKS = (C + BLOCK_K - 1) / BLOCK_K, CHUNK_STEPS = BLOCK_K / MMA_HALVES;
+constexpr bool FACTORS_HELD = STEPS * PRODUCTS <= 32;  // in registers: 64 of a lane
+constexpr int PITCH = BLOCK_M + 4;                     // the columns that lanes of a warp write are in different banks
+constexpr int KEPT = R > 1 ? R - 1 : 1;
+
+// Outputs of a row that a thread has: of PASSES columns THREADS apart; where there are twice as many threads as columns, each
+// has every second filter.
+constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTERS_APART = ROWS == 1 ? 2 : 1;
+constexpr int MINE = (K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
+
+struct FewOutputs {
+    Conv conv;
+    const TapFactors *filters;
+    int useful, rows;  // output columns of a strip, and output rows of a band
+};
+
+// BLOCK_K channels of a warp's pixels of a row. A line is a pixel, or a channel.
+using PixelTile = LineTile<CHANNELS_NEAR ? WARP_M : BLOCK_K, CHANNELS_NEAR ? BLOCK_K : WARP_M>;
+using Products = float[TAP_COLUMNS][PITCH];  // of a row of pixels, by column and pixel
+using Sums = float[ROWS][PRODUCTS][4];
+
+struct Shared {
+    PixelTile stages[WARPS_M][STAGES];
+    TapFactors factors[FACTORS_HELD ? 32 : FACTORS];
+    Products products[2];
+};
+
+// The part of the output that a block has: `count` rows, the first of which is p, then p + step and so on.
+struct Band {
+    int n, p, step, count, q;
+
+    __device__ bool up() const { return step < 0; }
+    // The first row of pixels on the way, counted from the image's edge.
+    __device__ int first_row(const Conv &conv) const { return p - conv.top + (up() ? (R - 1) * DILATION_H : 0); }
+    __device__ int rows() const { return count + R - 1; }
+};
+
+__device__ inline Band band_of(const FewOutputs &args, unsigned i) {
+    const Conv &conv = args.conv;
+    const unsigned strips = (conv.Q + args.useful - 1) / args.useful;
+    const unsigned longest = (conv.P + DILATION_H - 1) / DILATION_H, bands = (longest + args.rows - 1) / args.rows;
+    const int strip = i % strips, band = i / strips % bands, other = i / strips / bands;
+    const int phase = other % DILATION_H;  // it has rows phase, phase + DILATION_H, ...
+    const int first = band * args.rows, of_phase = (conv.P - phase + DILATION_H - 1) / DILATION_H;
+    const int count = min(args.rows, of_phase - first);
+    const bool up = band % 2 == 1;
+    return {other / DILATION_H, phase + (up ? first + count - 1 : first) * DILATION_H, up ? -DILATION_H : DILATION_H, count,
+            strip * args.useful};
+}
+
+// Brings the pixels of a warp, step by step: of each row of pixels chunk after chunk of its channels.
+struct PixelCopies {
+    static constexpr int PIECES = PixelTile::PIECES, TOGETHER = 32 / PIECES;  // lines that a warp brings at once
+    static constexpr int LINES = CHANNELS_NEAR ? WARP_M : BLOCK_K, COUNT = LINES / TOGETHER;
+    static_assert(32 % PIECES == 0 && LINES % TOGETHER == 0, "a lane has the same piece of each of its lines");
+    const Conv &conv;
+    const int n, step, line, piece, first;  // `first`: column of the warp's first pixel
+    int end;                                // the first column that no output of the strip sees, or that is outside
+    int columns[CHANNELS_NEAR && BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
+    int h, row, left;  // the next row of pixels, counted from the edge, and in the image; rows left
+    int chunk, stage;
+
+    __device__ PixelCopies(const Conv &conv, const Band &band, int first, int end)
+        : conv(conv), n(band.n), step(band.step), line(threadIdx.x % 32 / PIECES), piece(threadIdx.x % PIECES),
+          first(first), end(end), h(band.first_row(conv)), row(inside(h, conv.H)), left(band.rows()), chunk(0), stage(0) {
+        if constexpr (CHANNELS_NEAR && BORDER != ZEROS)
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const int w = first + line + i * TOGETHER;
+                columns[i] = w < end ? inside(w, conv.W) : -1;
+            }
+        if (BORDER == ZEROS) this->end = max(0, min(end, conv.W));
+    }
+
+    // Bring a piece number by number: channels from c on, or columns from w on, in the image or counted from its edge.
+    __device__ void by_number(math_t *to, int w, int c) const {
+        Vector<math_t, PIECE> numbers;
+#pragma unroll
+        for (int j = 0; j < PIECE; j++) {
+            const int own_c = CHANNELS_NEAR ? c + j : c, own_w = CHANNELS_NEAR ? w : inside(w + j, conv.W);
+            numbers.at[j] = math_t{};
+            if (own_c >= C) continue;
+            if (row >= 0 && own_w >= 0) numbers.at[j] = conv.x[place(conv.x_strides, n, own_c, row, own_w)];
+            else if (BORDER == CONSTANT) numbers.at[j] = stored<math_t>::of(conv.outside);
+        }
+        store_vector(to, numbers);
+    }
+
+    // Ask for a step's pixels.
+    __device__ __forceinline__ void ask(PixelTile &tile) const {
+        const x_t *const line_of_x = conv.x + place(conv.x_strides, n, 0, max(row, 0), 0);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int own = line + i * TOGETHER;
+            math_t *const to = tile.piece(own, piece);
+            if constexpr (CHANNELS_NEAR) {
+                const int c = chunk * BLOCK_K + piece * PIECE;
+                int w = first + own;
+                if constexpr (BORDER == ZEROS) w = static_cast<unsigned>(w) < static_cast<unsigned>(end) ? w : -1;
+                else w = columns[i];
+                const bool there = row >= 0 && w >= 0 && c < C;
+                const x_t *from = line_of_x + (w * static_cast<index_t>(conv.x_strides.w) + c);
+                if (WHOLE_PIECES && (BORDER != CONSTANT || there)) copy_async16(to, from, there);
+                else by_number(to, w, c);
+            } else {
+                const int c = chunk * BLOCK_K + own, w = first + piece * PIECE;
+                const bool seen = 0 <= w && w < min(end, conv.W), there = row >= 0 && seen && c < C;
+                const x_t *from = line_of_x + (c * static_cast<index_t>(conv.x_strides.c) + w);
+                if (WHOLE_PIECES && (BORDER == ZEROS || there)) copy_async16(to, from, there);
+                else by_number(to, w, c);
+            }
+        }
+    }
+
+    // Ask for the next step, if there is one. Behind the last step there are empty groups, so that waiting can count them.
+    __device__ __forceinline__ void next(PixelTile (&stages)[STAGES]) {
+        if (left > 0) ask(stages[stage]);
+        copy_async_commit();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (++chunk < CHUNKS) return;
+        chunk = 0, left--, h += step;
+        row = inside(h, conv.H);
+    }
+};
+
+// Add the products of a chunk of channels. factors(step, j) are a lane's of 16 channels and product j.
+template <class Get>
+__device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile, int chunk, const Get &factors) {
+#pragma unroll
+    for (int k = 0; k < CHUNK_STEPS; k++) {
+        const int step = chunk * CHUNK_STEPS + k;
+        if (STEPS % CHUNK_STEPS && step >= STEPS) break;
+        unsigned a[ROWS][4];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) load_rows<CHANNELS_NEAR>(a[i], tile, i * MMA_ROWS, k * MMA_HALVES);
+#pragma unroll
+        for (int j = 0; j < PRODUCTS; j++) {
+            const TapFactors b = factors(step, j);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) multiply_halves<Narrow>(sums[i][j], a[i], b.words);
+        }
+    }
+}
+
+// Write what a warp has of a row's products; `first` is its first pixel in the strip.
+__device__ __forceinline__ void put_products(Products &products, int first, const Sums &sums) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < PRODUCTS; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int column = j * MMA_COLUMNS + 2 * t + e;
+            if (TAP_COLUMNS % MMA_COLUMNS && column >= TAP_COLUMNS) continue;
+#pragma unroll
+            for (int i = 0; i < 2 * ROWS; i++) products[column][first + 8 * i + g] = sums[i / 2][j][i % 2 * 2 + e];
+        }
+}
+
+// A thread's outputs, row after row.
+struct Outputs {
+    const Conv &conv;
+    const Band &band;
+    const int useful, shift;  // `shift`: from an output's column in the strip to the first pixel that it sees
+    float kept[MINE][KEPT];   // kept[j][m]: of output j, m rows of pixels after its first one
+
+    __device__ Outputs(const Conv &conv, const Band &band, int useful, int shift)
+        : conv(conv), band(band), useful(useful), shift(shift), kept{} {}
+
+    __device__ int column(int j) const {
+        return ROWS == 1 ? threadIdx.x % BLOCK_M : threadIdx.x + j % PASSES * THREADS;
+    }
+    __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / BLOCK_M + 2 * j : j / PASSES; }
+
+    // Add a row's products, and store the outputs that are now complete: those of row `done` of the band, or none.
+    __device__ __forceinline__ void add(const Products &products, int done) {
+#pragma unroll
+        for (int j = 0; j < MINE; j++) {
+            const int k = filter(j), q = band.q + column(j);
+            if (k >= K || column(j) >= useful || q >= conv.Q) continue;
+            const float *const from = &products[k][column(j) + shift];
+            float taps[R];
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                taps[r] = from[column_of_tap(r, 0, 0) * PITCH];
+#pragma unroll
+                for (int s = 1; s < S; s++) taps[r] += from[column_of_tap(r, s, 0) * PITCH + s * DILATION_W];
+            }
+            const float sum = R > 1 ? kept[j][KEPT - 1] + taps[R - 1] : taps[0];
+#pragma unroll
+            for (int m = KEPT - 1; m > 0; m--) kept[j][m] = kept[j][m - 1] + taps[m];
+            kept[j][0] = taps[0];
+            if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);
+        }
+    }
+};
+
+// All rows of a band.
+template <class Get>
+__device__ __forceinline__ void walk(Shared &shared, PixelCopies &copies, Outputs &outputs, const Get &factors) {
+    const int warp = threadIdx.x / 32, rows = outputs.band.rows();
+    PixelTile(&stages)[STAGES] = shared.stages[warp];
+    int stage = 0;
+#pragma unroll 1
+    for (int i = 0; i < rows; i++) {
+        Sums sums = {};
+        constexpr int CHUNKS_AT_ONCE = FACTORS_HELD ? CHUNKS : 1;
+#pragma unroll CHUNKS_AT_ONCE
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            copy_async_wait<STAGES - 2>();  // this lane's pixels of the step have landed,
+            __syncwarp();                   // so have the other lanes', and all have loaded the step before
+            copies.next(stages);
+            multiply_chunk(sums, stages[stage], chunk, factors);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        put_products(shared.products[i % 2], warp * WARP_M, sums);
+        __syncthreads();  // the row is complete; all have added the row before, which the next one overwrites
+        outputs.add(shared.products[i % 2], i - (R - 1));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_outputs(
+    const __grid_constant__ FewOutputs args) {
+    DYNAMIC_SHARED(Shared, shared);
+    const Conv &conv = args.conv;
+    const Band band = band_of(args, blockIdx.x);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Pieces of pixels begin at multiples of 8 columns.
+    const int seen = band.q - conv.left, first = CHANNELS_NEAR || !WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
+    const int end = seen + args.useful + (S - 1) * DILATION_W;
+    wait_for_earlier();
+    if (band.count <= 0) return;
+    const TapFactors *const factors = args.filters + (band.up() ? FACTORS : 0);
+    PixelCopies copies(conv, band, first + warp * WARP_M, end);
+    Outputs outputs(conv, band, args.useful, seen - first);
+    if constexpr (FACTORS_HELD) {
+        for (int i = 0; i < STAGES - 1; i++) copies.next(shared->stages[warp]);
+        TapFactors held[STEPS][PRODUCTS];
+#pragma unroll
+        for (int i = 0; i < STEPS * PRODUCTS; i++) held[i / PRODUCTS][i % PRODUCTS] = factors[i * 32 + lane];
+        walk(*shared, copies, outputs, [&](int step, int j) { return held[step][j]; });
+    } else {
+        for (int i = threadIdx.x; i < FACTORS / 2; i += THREADS) copy_async16(shared->factors + 2 * i, factors + 2 * i);
+        copy_async_commit();
+        for (int i = 0; i < STAGES - 1; i++) copies.next(shared->stages[warp]);
+        copy_async_wait<STAGES - 1>();
+        __syncthreads();  // the factors are there
+        const TapFactors *const own = shared->factors + lane;
+        walk(*shared, copies, outputs, [&](int step, int j) { return own[(step * PRODUCTS + j) * 32]; });
+    }
+}

@@ -1,0 +1,398 @@
+"""Host side of few_outputs.cu: layers with few filters, of 16-bit types, on tensor cores: all taps of a pixel at once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
+from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.include.resident import blocks_held, compiled, evenly
+from convforge.algorithms.include.staged import Filter, filter_from
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Columns of the product, at most: a tap of a filter is one.
+MOST_COLUMNS = 64
+# Of one product of the tensor cores: pixels, columns, and channels.
+PIXELS, COLUMNS, DEPTH = 16, 8, 16
+SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
+# A lane's sums of a row of pixels, and those of outputs that are not complete, at most: both are in registers.
+MOST_SUMS, MOST_KEPT = 64, 64
+# Pairs of products and steps of channels whose factors a lane keeps in registers, as few_outputs.cu has it.
+MOST_HELD = 32
+# "auto" takes other methods for more filters, and for fewer channels.
+FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
+THREADS = 128  # of a block that packs filters
+MOST_CONFIGS = 12  # that a search tries
+
+
+@dataclass(frozen=True, slots=True)
+class FewOutputsConfig(Config):
+    """Tiles of :class:`ImplicitGemmFewOutputs`.
+
+    Attributes
+    ----------
+    warps : int
+        Of a block, side by side along a row of pixels.
+    fragments : int
+        Of a warp: runs of 16 pixels. 1, 2 or 4.
+    chunk : int
+        Channels of a step: 32, 64 or 128.
+    stages : int
+        Steps in shared memory, one of which is multiplied while the others are on their way.
+    rows : int
+        Output rows of a block, at most. It has fewer where all multiprocessors are then busy.
+    resident : int
+        Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
+    """
+
+    warps: int = 8
+    fragments: int = 1
+    chunk: int = 64
+    stages: int = 4
+    rows: int = 64
+    resident: int = 512
+
+    @property
+    def width(self) -> int:
+        """Pixels of a strip."""
+        return PIXELS * self.fragments * self.warps
+
+
+# The fields of configs.
+TILES = (
+    (8, 1, 64, 4), (11, 1, 64, 5), (6, 1, 64, 4), (4, 1, 64, 5), (2, 1, 64, 5), (16, 1, 64, 3), (8, 1, 64, 3),
+    (8, 1, 32, 5), (4, 1, 32, 6), (4, 2, 64, 4), (6, 2, 64, 3), (8, 2, 64, 3), (4, 2, 32, 5), (2, 2, 64, 4),
+    (2, 4, 64, 4), (4, 4, 32, 4), (3, 4, 32, 4), (2, 4, 32, 5), (1, 4, 32, 4), (1, 1, 32, 3),
+)  # fmt: skip
+
+
+class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
+    """Out = sums over taps of (pixels x C) times (C x R S K), on tensor cores, for layers with few filters; stride 1.
+
+    Each pixel is loaded once, and multiplied by all taps of all filters. It takes any border, dilation, padding,
+    layout and number of channels, up to R x S x K = 64. Where pieces of 16 bytes cannot be copied, threads load numbers
+    one by one, which takes longer.
+
+    Notes
+    -----
+    PTX ISA, mma.m16n8k16, ldmatrix and cp.async.
+    """
+
+    name = "implicit_gemm_few_outputs"
+    summary = "implicit GEMM of 16-bit types for few filters: each pixel is multiplied once, by all taps; sm_80"
+    since = "implicit_gemm_mma"
+    cost = MethodCost(1.0, 0.8, 8192, 2)
+    look = Mark("teal", "triangle-down")
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """See :class:`Algorithm`. Every pixel by every column counts, with those that fill up products."""
+        below, beside = _halo(problem)
+        pixels = problem.n * (problem.p + below) * (problem.q + beside)
+        flops = 2 * pixels * _products(problem) * COLUMNS * _steps(problem) * DEPTH
+        return Work(flops / PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        """See :class:`Algorithm`."""
+        if problem.x_dtype not in TYPES or problem_refusal(problem) or why_one_by_one(problem):
+            return None
+        if problem.k >= FEWEST_FILTERS_OF_OTHERS or problem.c < FEWEST_CHANNELS:
+            return None
+        return Preference(
+            Rank.TENSOR_CORES_OF_WARPS, "16 bits and few filters: tensor cores, which multiply each pixel once"
+        )
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """See :class:`Algorithm`."""
+        types = {problem.x_dtype, problem.w_dtype}
+        if len(types) != 1 or problem.x_dtype not in TYPES or problem.out_dtype not in (*types, "float32"):
+            types.add(problem.out_dtype)
+            return Reason(
+                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
+                names=", ".join(TYPES), types=", ".join(sorted(types)),
+            )  # fmt: skip
+        if (reason := problem_refusal(problem) or device_refusal(facts)) is not None:
+            return reason
+        refusals = [config_refusal(problem, config, facts) for config in _every(problem)]
+        return refusals[-1] if all(refusals) else None
+
+    def ways(self, problem: Conv2dProblem, config: FewOutputsConfig) -> tuple[Way, ...]:
+        """See :class:`Algorithm`."""
+        if (why := why_one_by_one(problem)) is not None:
+            words = Reason("threads load pixels number by number: {why}", why=why)
+            return (Way("tensor_cores", "default", words),)
+        near = problem.x_layout == "NHWC"
+        words = (
+            Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=PIECE)
+            if near
+            else Reason("threads copy {count} pixels of a channel at once, ahead of the products", count=PIECE)
+        )
+        other = Reason(
+            "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between numbers, threads "
+            "load pixels number by number: by another plan, which is compiled when it is first needed",
+            bytes=PIECE * SIZE,
+        )  # fmt: skip
+        return (Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other))
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewOutputsConfig]:
+        """See :class:`Algorithm`. The fastest by a model of memory first."""
+        fit = [config for config in _every(problem) if config_refusal(problem, config, facts) is None]
+        return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime) -> Plan:
+        """See :class:`Algorithm`."""
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        return self._plan(problem, config, runtime, whole=why_one_by_one(problem) is None)
+
+    def _plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime, *, whole: bool) -> Plan:
+        """Plan copies of `whole` pieces, or of numbers one by one."""
+        struct = with_conv(
+            "FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int
+        )  # fmt: skip
+        prelude = constants(
+            BLOCK_M=config.width, WARP_M=PIXELS * config.fragments, BLOCK_N=2 * COLUMNS, WARP_N=2 * COLUMNS,
+            BLOCK_K=config.chunk, STAGES=config.stages, CHANNELS_NEAR=problem.x_layout == "NHWC", WHOLE_PIECES=whole,
+        )  # fmt: skip
+        lines = (*conv_constants(problem, problem.x_dtype), *prelude)
+        source = KernelSource(
+            "algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs"
+        )  # fmt: skip
+        threads = 32 * config.warps
+        kernel = compiled(runtime, source, threads, config.resident)
+        info = runtime.describe(
+            kernel, LaunchInfo(self.name, (1,), (threads,), shared_bytes(problem, config), early=True)
+        )
+        held = _modelled_held(problem, config, runtime.facts)
+        if info.occupancy is not None:
+            held = max(1, round(info.occupancy * runtime.facts.threads) // threads)
+        grid = grid_of(problem, config, held * runtime.facts.cores)
+        info = evenly(runtime, kernel, replace(info, grid=(grid.blocks,)))
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            fill(args.conv, problem, buffers)
+            if whole and not _is_in_pieces(problem, args.conv):
+                return None
+            args.filters = address(buffers["w"].tensors["filters"])
+            args.useful, args.rows = grid.useful, grid.rows
+            return args
+
+        otherwise = cache(lambda: self._plan(problem, config, runtime, whole=False)) if whole else None
+        launch = Launch(info, kernel, arguments, runtime, otherwise=otherwise)
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=TapColumns(problem, runtime))
+
+
+class _TapColumns(ctypes.Structure):
+    """struct TapColumns of tap_columns.cu."""
+
+    _fields_ = (("filter", Filter), ("packed", ctypes.c_void_p))
+
+
+class TapColumns(Preparation):
+    """Writes the filters as columns of a product, in the order in which lanes multiply them: its tensor "filters"."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
+        flipped = problem.mode == "convolution"
+        length = 2 * _factors(problem)
+        lines = (*conv_constants(problem, problem.w_dtype), *constants(THREADS=THREADS))
+        source = KernelSource(
+            "algorithms/implicit_gemm/tap_columns.cu", "tap_columns", lines, _TapColumns, "TapColumns"
+        )  # fmt: skip
+        info = LaunchInfo("tap_columns", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
+
+        def arguments(buffers: Buffers) -> Any:
+            return _TapColumns(filter_from(buffers["given"], flipped), address(buffers["filters"]))
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"filters": buffers["filters"]}, buffers["filters"].nbytes)
+
+        step = Launch(info, runtime.compile(source), arguments, runtime)
+        super().__init__(runtime, {"filters": ((length,), problem.w_dtype)}, [step], finish)
+
+
+class Grid(NamedTuple):
+    """How blocks share the outputs: `useful` columns of a strip, `rows` of a band, and as many blocks as that makes."""
+
+    useful: int
+    rows: int
+    blocks: int
+
+
+def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> Grid:
+    """Cut the outputs for a device that runs so many blocks at once: strips alike, and bands that end at one time.
+
+    Fewer rows a block are more blocks, but all R - 1 rows more of pixels. Full rounds of blocks lose least.
+    """
+    most = _most_useful(problem, config)
+    strips = max(1, -(-problem.q // most))
+    useful = max(1, -(-problem.q // strips))
+    longest = max(1, -(-problem.p // problem.dilation[0]))
+    of_band = problem.n * problem.dilation[0] * strips
+    fewest = -(-longest // config.rows)
+    counts = {fewest, *(at_once * rounds // max(1, of_band) for rounds in range(1, 9))}
+    choices = {-(-longest // count) for count in counts if fewest <= count}
+    best = min(
+        choices, key=lambda rows: (-(-of_band * -(-longest // rows) // at_once) * (rows + problem.r + 1), rows)
+    )  # fmt: skip
+    return Grid(useful, best, of_band * -(-longest // best))
+
+
+def problem_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Why a layer cannot be computed so on any device; None if it can."""
+    if problem.groups > 1:
+        return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
+    if problem.stride != (1, 1):
+        return Reason("the stride must be 1, not {vertical} x {horizontal}", vertical=problem.stride[0],
+                      horizontal=problem.stride[1])  # fmt: skip
+    if (count := problem.k * problem.r * problem.s) > MOST_COLUMNS:
+        return Reason("it is made for {most} taps of all filters at most, not {count}", most=MOST_COLUMNS, count=count)
+    return None
+
+
+def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
+    """Why pieces of 16 bytes cannot be copied, however the arrays are aligned; None if they can."""
+    if problem.x_layout == "NHWC" and problem.c % PIECE:
+        return Reason("x has {count} channels, no multiple of {piece}", count=problem.c, piece=PIECE)
+    if problem.x_layout == "NCHW" and problem.w % PIECE:
+        return Reason("rows of x have {count} pixels, no multiple of {piece}", count=problem.w, piece=PIECE)
+    return None
+
+
+def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> Reason | None:
+    """Why a config cannot be; None if it can."""
+    if config.fragments not in (1, 2, 4):
+        return Reason("a warp has 1, 2 or 4 runs of 16 pixels, not {fragments}", fragments=config.fragments)
+    if config.chunk not in (32, 64, 128):
+        return Reason("a step has 32, 64 or 128 channels, not {chunk}", chunk=config.chunk)
+    if config.warps > 32:
+        return Reason("a block has at most 32 warps, not {warps}", warps=config.warps)
+    if config.stages < 2:
+        return Reason("one tile is used while another is on its way: stages={stages}", stages=config.stages)
+    if (sums := 4 * config.fragments * _products(problem)) > MOST_SUMS:
+        return Reason("a lane would have {sums} sums; it has room for {most}", sums=sums, most=MOST_SUMS)
+    if (kept := _kept(problem, config)) > MOST_KEPT:
+        return Reason(
+            "a thread would keep {count} sums of outputs that are not complete; it has room for {most}", count=kept,
+            most=MOST_KEPT,
+        )  # fmt: skip
+    if (useful := _most_useful(problem, config)) < 1:
+        return Reason(
+            "a filter sees {seen} columns; a strip has {width}", seen=config.width - useful + 1, width=config.width
+        )
+    if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
+        return Reason(
+            "pixels and sums of a strip take {need} bytes of shared memory; a block has {most}", need=need,
+            most=facts.block_shared_bytes,
+        )  # fmt: skip
+    return None
+
+
+def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
+    """Shared memory of a block: pixels of all stages, factors that registers do not hold, two rows of products."""
+    pixels = config.stages * config.width * config.chunk * SIZE
+    factors = 256 if _are_held(problem) else _factors(problem) * SIZE
+    columns = problem.k * problem.r * problem.s
+    return -(-(pixels + factors + 2 * columns * (config.width + 4) * 4) // 128) * 128
+
+
+def _every(problem: Conv2dProblem) -> list[FewOutputsConfig]:
+    """Every config, of chunks that are not mostly empty; the last one takes least room."""
+    widest = max(32, -(-problem.c // DEPTH) * DEPTH)
+    found = []
+    for warps, fragments, chunk, stages in TILES:
+        if chunk <= widest or chunk == 32:
+            found.append(FewOutputsConfig(warps, fragments, chunk, stages, resident=_resident(fragments)))
+    return found
+
+
+def _resident(fragments: int) -> int:
+    """Threads of a multiprocessor, so that each has registers for its sums and factors."""
+    return 512 if fragments == 1 else 384 if fragments == 2 else 256
+
+
+def _halo(problem: Conv2dProblem) -> tuple[int, int]:
+    """Rows and columns of pixels that an output sees beyond its first."""
+    return (problem.r - 1) * problem.dilation[0], (problem.s - 1) * problem.dilation[1]
+
+
+def _most_useful(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
+    """Output columns of a strip, at most; in NCHW a strip begins at a multiple of 8 pixels."""
+    ahead = PIECE - 1 if problem.x_layout == "NCHW" else 0
+    return config.width - _halo(problem)[1] - ahead
+
+
+def _products(problem: Conv2dProblem) -> int:
+    """Products of 8 columns."""
+    return -(-problem.k * problem.r * problem.s // COLUMNS)
+
+
+def _steps(problem: Conv2dProblem) -> int:
+    """Steps of 16 channels."""
+    return -(-problem.c // DEPTH)
+
+
+def _factors(problem: Conv2dProblem) -> int:
+    """Numbers of packed filters, once."""
+    return _products(problem) * COLUMNS * _steps(problem) * DEPTH
+
+
+def _are_held(problem: Conv2dProblem) -> bool:
+    """Tell whether lanes keep their factors in registers."""
+    return _products(problem) * _steps(problem) <= MOST_HELD
+
+
+def _kept(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
+    """Sums of outputs that are not complete, of a thread."""
+    mine = -(-problem.k // 2) if config.fragments == 1 else problem.k * config.fragments // 2
+    return mine * max(1, problem.r - 1)
+
+
+def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
+    """Tell whether the address of each piece of 8 numbers is a multiple of 16 bytes."""
+    near = problem.x_layout == "NHWC"
+    sizes = {"n": problem.n, "h": problem.h, **({"w": problem.w} if near else {"c": problem.c})}
+    return is_aligned(conv.x, conv.x_strides, sizes, {"c" if near else "w": 1}, PIECE, SIZE)
+
+
+def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
+    """Blocks that a multiprocessor holds, by what a lane keeps in registers."""
+    held = 2 * _products(problem) * _steps(problem) if _are_held(problem) else 0
+    registers = 40 + held + 4 * config.fragments * (_products(problem) + 1) + _kept(problem, config)
+    blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), registers)
+    return max(1, min(blocks, config.resident // (32 * config.warps)))
+
+
+def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> float:
+    """What a config takes, in cycles of an SM.
+
+    An SM gets about 20 bytes of x in a cycle if enough are asked for, some 800 cycles ahead. Its shared memory takes 128
+    bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and their sums. In
+    NCHW a copy of 32 pieces takes a cycle for each channel that it is of.
+    """
+    held = _modelled_held(problem, config, facts)
+    grid = grid_of(problem, config, held * facts.cores)
+    blocks = -(-grid.blocks // facts.cores)
+    at_once, rows = min(held, blocks), grid.rows + problem.r - 1
+    channels = _steps(problem) * DEPTH
+    asked = at_once * config.width * config.chunk * SIZE * (config.stages - 1)
+    seen = min(config.width, grid.useful + _halo(problem)[1])
+    memory = rows * seen * problem.c * SIZE / min(20, asked / 800)
+    pieces = config.fragments * channels * SIZE / PIXELS  # cycles in which 512 bytes each of a row are read or written
+    copies = pieces * (4 // config.fragments if problem.x_layout == "NCHW" else 1)
+    factors = 0 if _are_held(problem) else 2 * _products(problem) * _steps(problem)
+    columns = problem.k * problem.r * problem.s
+    warp = copies + pieces + factors + 4 * config.fragments * _products(problem) + config.fragments * columns / 2
+    latency = 300 * rows / at_once  # the barrier of a row, and what waits behind it
+    return blocks * (max(memory, rows * config.warps * warp) + latency) + 3000
