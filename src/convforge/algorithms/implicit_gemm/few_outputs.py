@@ -1,10 +1,10 @@
-"""Host side of few_outputs.cu: layers with few filters, of 16-bit types, on tensor cores: all taps of a pixel at once."""
+"""Host side of few_outputs.cu: layers with few filters, of 16-bit types, on tensor cores."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
 
 # Columns of the product, at most: a tap of a filter is one.
 MOST_COLUMNS = 64
@@ -35,6 +34,7 @@ MOST_HELD = 32
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
 THREADS = 128  # of a block that packs filters
 MOST_CONFIGS = 12  # that a search tries
+ROUNDS = 8  # of blocks, at most, among which the best number is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FewOutputsConfig(Config):
     stages : int
         Steps in shared memory, one of which is multiplied while the others are on their way.
     rows : int
-        Output rows of a block, at most. It has fewer where all multiprocessors are then busy.
+        Output rows of a block, at most; 0: as many as make the fewest rounds of blocks on all multiprocessors.
     resident : int
         Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
     """
@@ -61,7 +61,7 @@ class FewOutputsConfig(Config):
     fragments: int = 1
     chunk: int = 64
     stages: int = 4
-    rows: int = 64
+    rows: int = field(default=0, metadata={"least": 0})
     resident: int = 512
 
     @property
@@ -240,9 +240,10 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
     useful = max(1, -(-problem.q // strips))
     longest = max(1, -(-problem.p // problem.dilation[0]))
     of_band = problem.n * problem.dilation[0] * strips
-    fewest = -(-longest // config.rows)
-    counts = {fewest, *(at_once * rounds // max(1, of_band) for rounds in range(1, 9))}
-    choices = {-(-longest // count) for count in counts if fewest <= count}
+    choices = {min(config.rows, longest)}
+    if config.rows == 0:
+        counts = {1, *(at_once * rounds // max(1, of_band) for rounds in range(1, ROUNDS + 1))}
+        choices = {-(-longest // count) for count in counts if count > 0}
     best = min(
         choices, key=lambda rows: (-(-of_band * -(-longest // rows) // at_once) * (rows + problem.r + 1), rows)
     )  # fmt: skip
@@ -377,9 +378,9 @@ def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
 def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> float:
     """What a config takes, in cycles of an SM.
 
-    An SM gets about 20 bytes of x in a cycle if enough are asked for, some 800 cycles ahead. Its shared memory takes 128
-    bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and their sums. In
-    NCHW a copy of 32 pieces takes a cycle for each channel that it is of.
+    An SM gets about 20 bytes of x in a cycle if enough are asked for, some 800 cycles ahead. Its shared memory takes
+    128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and their
+    sums. In NCHW a copy of 32 pieces takes a cycle for each channel that it is of.
     """
     held = _modelled_held(problem, config, facts)
     grid = grid_of(problem, config, held * facts.cores)
