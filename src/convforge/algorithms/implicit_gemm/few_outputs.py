@@ -12,7 +12,7 @@ from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Prepara
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import blocks_held, compiled, evenly
+from convforge.algorithms.include.resident import REGISTERS, blocks_held, compiled, evenly
 from convforge.algorithms.include.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -26,8 +26,8 @@ MOST_COLUMNS = 64
 # Of one product of the tensor cores: pixels, columns, and channels.
 PIXELS, COLUMNS, DEPTH = 16, 8, 16
 SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
-# A lane's sums of a row of pixels, and those of outputs that are not complete, at most: both are in registers.
-MOST_SUMS, MOST_KEPT = 64, 64
+# A lane's sums of a row of pixels, at most; registers of a thread.
+MOST_SUMS, MOST_REGISTERS = 64, 255
 # Pairs of products and steps of channels whose factors a lane keeps in registers, as few_outputs.cu has it.
 MOST_HELD = 32
 # "auto" takes other methods for more filters, and for fewer channels.
@@ -52,7 +52,7 @@ class FewOutputsConfig(Config):
     stages : int
         Steps in shared memory, one of which is multiplied while the others are on their way.
     rows : int
-        Output rows of a block, at most; 0: as many as make the fewest rounds of blocks on all multiprocessors.
+        Output rows of a block; 0: as many as make the fewest rounds of blocks on all multiprocessors.
     resident : int
         Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
     """
@@ -283,11 +283,9 @@ def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
         return Reason("one tile is used while another is on its way: stages={stages}", stages=config.stages)
     if (sums := 4 * config.fragments * _products(problem)) > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=sums, most=MOST_SUMS)
-    if (kept := _kept(problem, config)) > MOST_KEPT:
-        return Reason(
-            "a thread would keep {count} sums of outputs that are not complete; it has room for {most}", count=kept,
-            most=MOST_KEPT,
-        )  # fmt: skip
+    most = min(MOST_REGISTERS, (facts.registers or REGISTERS) // (32 * config.warps))
+    if (need := _registers(problem, config)) > most:
+        return Reason("a thread would take {need} registers; it may have {most}", need=need, most=most)
     if (useful := _most_useful(problem, config)) < 1:
         return Reason(
             "a filter sees {seen} columns; a strip has {width}", seen=config.width - useful + 1, width=config.width
@@ -354,10 +352,12 @@ def _are_held(problem: Conv2dProblem) -> bool:
     return _products(problem) * _steps(problem) <= MOST_HELD
 
 
-def _kept(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
-    """Sums of outputs that are not complete, of a thread."""
-    mine = -(-problem.k // 2) if config.fragments == 1 else problem.k * config.fragments // 2
-    return mine * max(1, problem.r - 1)
+def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
+    """Registers of a thread: factors, sums of a row of pixels, sums of outputs that are not complete, and about 40."""
+    products, (filters, fragments) = _products(problem), (problem.k, config.fragments)
+    held = 2 * products * _steps(problem) if _are_held(problem) else 0
+    mine = -(-filters // 2) if fragments == 1 else filters * fragments // 2
+    return 40 + held + 4 * fragments * (products + 1) + mine * (problem.r - 1)
 
 
 def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
@@ -369,9 +369,7 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
 
 def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
     """Blocks that a multiprocessor holds, by what a lane keeps in registers."""
-    held = 2 * _products(problem) * _steps(problem) if _are_held(problem) else 0
-    registers = 40 + held + 4 * config.fragments * (_products(problem) + 1) + _kept(problem, config)
-    blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), registers)
+    blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), _registers(problem, config))
     return max(1, min(blocks, config.resident // (32 * config.warps)))
 
 
@@ -385,7 +383,7 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     held = _modelled_held(problem, config, facts)
     grid = grid_of(problem, config, held * facts.cores)
     blocks = -(-grid.blocks // facts.cores)
-    at_once, rows = min(held, blocks), grid.rows + problem.r - 1
+    at_once, rows = max(1, min(held, blocks)), grid.rows + problem.r - 1
     channels = _steps(problem) * DEPTH
     asked = at_once * config.width * config.chunk * SIZE * (config.stages - 1)
     seen = min(config.width, grid.useful + _halo(problem)[1])
