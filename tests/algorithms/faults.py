@@ -18,6 +18,7 @@ from dataclasses import replace
 from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
+from tests.algorithms.faults_few_outputs import FEW_OUTPUTS_FAULTS
 from tests.algorithms.faults_fft import FFT_FAULTS
 from tests.algorithms.faults_split_few_channels import SPLIT_FEW_CHANNELS_FAULTS
 from tests.algorithms.faults_split_mma import SPLIT_MMA_FAULTS
@@ -341,6 +342,7 @@ FAULTS = [
     *BATCH_FAULTS,
     *FFT_FAULTS,
     *FEW_CHANNELS_FAULTS,
+    *FEW_OUTPUTS_FAULTS,
     *SPLIT_FEW_CHANNELS_FAULTS,
     *SPLIT_MMA_FAULTS,
     *SEPARABLE_FAULTS,
