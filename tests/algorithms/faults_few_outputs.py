@@ -16,6 +16,8 @@ PLANES = replace(LAYER, problem="n2c40h9w48_k3r3s3_p1_bf16_nchw_+bias", config=F
 SHARED = replace(LAYER, problem="n1c272h7w40_k2r3s3_p1_f16_nhwc")
 TWO = replace(LAYER, problem="n1c40h7w70_k3r3s3_p1_f16_nhwc", config=FewOutputsConfig(2, 2, 32, 3, rows=4))
 FOUR = replace(TWO, problem="n1c40h7w130_k3r3s3_p1_f16_nchw", config=FewOutputsConfig(2, 4, 32, 3, rows=4))
+# More rows of a filter than are kept by row.
+TALL = replace(LAYER, problem="n1c24h20w24_k3r7s1_p2_f16_nhwc")
 # Number by number; borders.
 ODD = replace(LAYER, problem="n1c21h7w45_k3r3s3_p1_f16_nhwc")
 ODD_PLANES = replace(LAYER, problem="n1c21h7w45_k3r3s3_p1_f16_nchw")
@@ -37,7 +39,8 @@ FEW_OUTPUTS_FAULTS = [
         ("the row before", "outputs.add(shared.products[i % 2]", "outputs.add(shared.products[(i + 1) % 2]"),
         ("the first stage for all", "multiply_chunk(sums, stages[stage]", "multiply_chunk(sums, stages[0]"),
         ("a stage that is in use", "if (left > 0) ask(stages[stage]);", "if (left > 0) ask(stages[0]);"),
-        ("the first chunk for all of x", "const int c = chunk * BLOCK_K + piece * PIECE", "const int c = piece * PIECE"),
+        ("the first chunk for all of x", "const int c = chunk * BLOCK_K + piece * PIECE",
+         "const int c = piece * PIECE"),
         ("the first chunk for all of planes", "const int c = chunk * BLOCK_K + own", "const int c = own", PLANES),
         ("the first chunk for all factors", "const int step = chunk * CHUNK_STEPS + k", "const int step = k"),
         ("channels that do not exist", "w >= 0 && c < C;", "w >= 0;", NAN),
@@ -63,7 +66,7 @@ FEW_OUTPUTS_FAULTS = [
         ("the first run of pixels for all", "tile, i * MMA_ROWS, k * MMA_HALVES", "tile, 0, k * MMA_HALVES", TWO),
         ("16 channels for all", "tile, i * MMA_ROWS, k * MMA_HALVES", "tile, i * MMA_ROWS, 0"),
         ("columns beyond the last", "if (TAP_COLUMNS % MMA_COLUMNS && column >= TAP_COLUMNS) continue;", ""),
-        ("the first warp's pixels for all", "put_products(shared.products[i % 2], warp * WARP_M", 
+        ("the first warp's pixels for all", "put_products(shared.products[i % 2], warp * WARP_M",
          "put_products(shared.products[i % 2], 0"),
         ("the first warp's columns for all", "first + warp * WARP_M, end", "first, end"),
         ("the upper pixels twice", "sums[i / 2][j][i % 2 * 2 + e]", "sums[i / 2][j][e]"),
@@ -71,8 +74,15 @@ FEW_OUTPUTS_FAULTS = [
         ("the first pixels of a warp", "[first + 8 * i + g]", "[first + g]"),
         ("one tap of a row", "for (int s = 1; s < S; s++) taps", "for (int s = 1; s < 1; s++) taps"),
         ("no dilation along", "s * DILATION_W]", "s]", replace(LAYER, problem="n1c24h9w45_k3r3s3_p2_d1x2_f16_nhwc")),
-        ("the oldest sum is lost", "kept[j][KEPT - 1] + taps[R - 1]", "taps[R - 1]"),
-        ("sums of one row later", "kept[j][m - 1] + taps[m]", "taps[m]"),
+        ("the oldest sums are lost", "float down = own[OLDEST]", "float down = 0"),
+        ("a row left out on the way up", "up += own[OLDEST + R - 1 - i]", "up += own[OLDEST + R - 1]"),
+        ("a row left out on the way down", "i < R - 1 ? own[OLDEST + i] : taps[R - 1]", "taps[R - 1]"),
+        ("sums that stay where they are", "= own[(i - 1) * (i - 2) / 2 + j]", "= own[i * (i - 1) / 2 + j]"),
+        ("sums of the first row for all", "own[i * (i - 1) / 2 + i - 1] = taps[i - 1]",
+         "own[i * (i - 1) / 2 + i - 1] = taps[0]"),
+        ("the oldest sum of many rows is lost", "own[R - 2] + taps[R - 1]", "taps[R - 1]", TALL),
+        ("sums of many rows that are not added", "own[i] = own[i - 1] + taps[i]", "own[i] = taps[i]", TALL),
+        ("rows left over are lost", "own[0] = taps[0]", "own[0] = 0", TALL),
         ("an output too early", "i - (R - 1)", "i - (R - 2)"),
         ("no rows left over", "int rows() const { return count + R - 1; }", "int rows() const { return count; }"),
         ("the columns of two warps", "j % PASSES * THREADS", "0", FOUR),
@@ -94,9 +104,10 @@ FEW_OUTPUTS_FAULTS = [
         ("zeros for a plane's border", "(BORDER == ZEROS || there)", "true", CONSTANT_PLANES),
         ("a border's value for channels that do not exist", "if (own_c >= C) continue;", "",
          replace(CONSTANT, problem="n1c20h7w45_k3r3s3_p2_constant9.0_f16_nhwc", kind="inf")),
-        ("zeros outside for all borders", "numbers.at[j] = stored<math_t>::of(conv.outside);", "numbers.at[j] = math_t{};",
-         CONSTANT_PLANES),
-        ("columns that are not reflected", "w < end ? inside(w, conv.W) : -1", "w < end && w < conv.W ? w : -1", REFLECT),
+        ("zeros outside for all borders", "numbers.at[j] = stored<math_t>::of(conv.outside);",
+         "numbers.at[j] = math_t{};", CONSTANT_PLANES),
+        ("columns that are not reflected", "w < end ? inside(w, conv.W) : -1",
+         "w < end && w < conv.W ? w : -1", REFLECT),
         ("rows that are not reflected", "chunk = 0, left--, h += step;\n        row = inside(h, conv.H);",
          "chunk = 0, left--, h += step;\n        row = h < conv.H ? h : -1;", REFLECT),
         ("the first row is not reflected", "row(inside(h, conv.H))", "row(h < conv.H ? h : -1)", REFLECT),
@@ -105,7 +116,7 @@ FEW_OUTPUTS_FAULTS = [
         ("one number for a piece", "const int own_c = CHANNELS_NEAR ? c + j : c", "const int own_c = c", ODD),
         ("one pixel for a piece", "inside(w + j, conv.W)", "inside(w, conv.W)", ODD_PLANES),
         ("pixels outside number by number", "if (row >= 0 && own_w >= 0) numbers", "if (row >= 0) numbers", ODD),
-        ("one stage after all others", "stage = stage + 1 == STAGES ? 0 : stage + 1;\n        if", 
+        ("one stage after all others", "stage = stage + 1 == STAGES ? 0 : stage + 1;\n        if",
          "stage = stage + 1 == STAGES ? 1 : stage + 1;\n        if"),
     ),
     *of_file("implicit_gemm/tap_columns.cu", LAYER,

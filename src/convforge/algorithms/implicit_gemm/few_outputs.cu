@@ -14,7 +14,7 @@
 //           begins at a multiple of 8 columns. Without WHOLE_PIECES, and where a border is no zeros, number by number.
 // Filters   packed by tap_columns.cu. A lane keeps its factors in registers if they fit, else blocks do in shared memory.
 // Rows      warps write the results of a row of pixels to shared memory, to one of two places in turn: one barrier a row.
-// Sums      a thread has the same columns of outputs in all rows. It adds the taps of one row of a filter, and keeps the
+// Sums      a thread has the same columns of outputs in all rows. It adds the taps of one row of a filter, and keeps such
 //           sums of R - 1 outputs that are not complete in registers.
 // Limit     memory: the read of x.
 #include "border.cuh"
@@ -30,12 +30,16 @@ static_assert(ROWS == 1 || ROWS == 2 || ROWS == 4, "a warp has 16, 32 or 64 pixe
 constexpr int CHUNKS = (C + BLOCK_K - 1) / BLOCK_K, CHUNK_STEPS = BLOCK_K / MMA_HALVES;
 constexpr bool FACTORS_HELD = STEPS * PRODUCTS <= 32;  // in registers: 64 of a lane
 constexpr int PITCH = BLOCK_M + 4;                     // the columns that lanes of a warp write are in different banks
-constexpr int KEPT = R > 1 ? R - 1 : 1;
 
 // Outputs of a row that a thread has: of PASSES columns THREADS apart; where there are twice as many threads as columns, each
 // has every second filter.
 constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTERS_APART = ROWS == 1 ? 2 : 1;
 constexpr int MINE = (K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
+// Blocks go down and up where a thread has room for all rows of filters that it has summed. So it can add them in one order,
+// and results do not depend on the way.
+constexpr int TRIANGLE = R * (R - 1) / 2;
+constexpr bool BOTH_WAYS = TRIANGLE * MINE <= 24;
+constexpr int KEPT = R == 1 ? 1 : BOTH_WAYS ? TRIANGLE : R - 1;
 
 struct FewOutputs {
     Conv conv;
@@ -72,7 +76,7 @@ __device__ inline Band band_of(const FewOutputs &args, unsigned i) {
     const int phase = other % DILATION_H;  // it has rows phase, phase + DILATION_H, ...
     const int first = band * args.rows, of_phase = (conv.P - phase + DILATION_H - 1) / DILATION_H;
     const int count = min(args.rows, of_phase - first);
-    const bool up = band % 2 == 1;
+    const bool up = BOTH_WAYS && band % 2 == 1;
     return {other / DILATION_H, phase + (up ? first + count - 1 : first) * DILATION_H, up ? -DILATION_H : DILATION_H, count,
             strip * args.useful};
 }
@@ -190,7 +194,9 @@ struct Outputs {
     const Conv &conv;
     const Band &band;
     const int useful, shift;  // `shift`: from an output's column in the strip to the first pixel that it sees
-    float kept[MINE][KEPT];   // kept[j][m]: of output j, m rows of pixels after its first one
+    // BOTH_WAYS, the sums of one row of a filter that it has so far of an output which began i rows ago begin at i (i - 1) / 2;
+    // else sum i - 1 is all that it has of that output.
+    float kept[MINE][KEPT];
 
     __device__ Outputs(const Conv &conv, const Band &band, int useful, int shift)
         : conv(conv), band(band), useful(useful), shift(shift), kept{} {}
@@ -199,6 +205,32 @@ struct Outputs {
         return ROWS == 1 ? threadIdx.x % BLOCK_M : threadIdx.x + j % PASSES * THREADS;
     }
     __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / BLOCK_M + 2 * j : j / PASSES; }
+
+    // The sum of the output that is complete with the last of `taps`, the sums of each row of a filter; keep the others.
+    __device__ __forceinline__ float complete(float (&own)[KEPT], const float (&taps)[R]) const {
+        if constexpr (BOTH_WAYS) {
+            constexpr int OLDEST = R > 1 ? (R - 1) * (R - 2) / 2 : 0;
+            float down = own[OLDEST], up = taps[R - 1];  // both add from the first row of the filter to the last
+#pragma unroll
+            for (int i = 1; i < R; i++) {
+                down += i < R - 1 ? own[OLDEST + i] : taps[R - 1];
+                up += own[OLDEST + R - 1 - i];
+            }
+#pragma unroll
+            for (int i = R - 1; i > 0; i--) {
+#pragma unroll
+                for (int j = 0; j < i - 1; j++) own[i * (i - 1) / 2 + j] = own[(i - 1) * (i - 2) / 2 + j];
+                own[i * (i - 1) / 2 + i - 1] = taps[i - 1];
+            }
+            return band.up() ? up : down;
+        } else {
+            const float sum = own[R - 2] + taps[R - 1];
+#pragma unroll
+            for (int i = R - 2; i > 0; i--) own[i] = own[i - 1] + taps[i];
+            own[0] = taps[0];
+            return sum;
+        }
+    }
 
     // Add a row's products, and store the outputs that are now complete: those of row `done` of the band, or none.
     __device__ __forceinline__ void add(const Products &products, int done) {
@@ -214,10 +246,7 @@ struct Outputs {
 #pragma unroll
                 for (int s = 1; s < S; s++) taps[r] += from[column_of_tap(r, s, 0) * PITCH + s * DILATION_W];
             }
-            const float sum = R > 1 ? kept[j][KEPT - 1] + taps[R - 1] : taps[0];
-#pragma unroll
-            for (int m = KEPT - 1; m > 0; m--) kept[j][m] = kept[j][m - 1] + taps[m];
-            kept[j][0] = taps[0];
+            const float sum = R > 1 ? complete(kept[j], taps) : taps[0];
             if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);
         }
     }
