@@ -99,7 +99,7 @@ PARTS: dict[str, dict[str, Part]] = {
         "dense-configs": Part(methods="implicit_gemm_wgmma,implicit_gemm_split", all_configs=True),
         "dense-bf16": Part(methods=DENSE, search=12),
         "narrow": Part(
-            methods="implicit_gemm_few_channels,implicit_gemm_split_few_channels,"
+            methods="implicit_gemm_few_channels,implicit_gemm_split_few_channels,implicit_gemm_few_outputs,"
             f"{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d",
             search=6,
         ),

@@ -66,6 +66,10 @@ def takes(algorithm: Any, text: str) -> bool:
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_channels":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
         return alike and problem.out_dtype in (problem.x_dtype, "float32") and problem.groups == 1 and problem.c <= 4
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_few_outputs":
+        alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
+        few = problem.groups == 1 and problem.stride == (1, 1) and problem.k * problem.r * problem.s <= 64
+        return alike and problem.out_dtype in (problem.x_dtype, "float32") and few
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_split_few_channels":
         alike = {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
         return alike and problem.groups == 1 and problem.c <= 4 and problem.taps >= 16

@@ -380,7 +380,7 @@ def test_every_method_called_again_is_right(library: ALibrary, method: str) -> N
             if method == "direct_mma":  # of bytes alone
                 x, taps = np.abs(x).astype(np.uint8), taps.astype(np.int8)
             of_16_bits = ("depthwise_mma", "depthwise_batch", "implicit_gemm_wgmma", "implicit_gemm_mma")
-            if method in (*of_16_bits, "implicit_gemm_few_channels"):
+            if method in (*of_16_bits, "implicit_gemm_few_channels", "implicit_gemm_few_outputs"):
                 x, taps = x.astype(np.float16), taps.astype(np.float16)
             expected = convolved(x.astype(np.float32), taps.astype(np.float32), pads=(1, 1, 1, 1), groups=groups)
             w = there(taps)

@@ -136,6 +136,14 @@ OWN = {
             "n32c3h224w224_k64r7s7_st2_p3_bf16_nhwc_+scale:channel+bias+residual+relu",
         ),
     ),
+    "implicit_gemm_few_outputs": (
+        ("n1c128h512w512_k3r3s3_p1_f16_nhwc", "n1c128h512w512_k3r3s3_p1_f16_nchw"),
+        (
+            "n1c64h512w512_k3r3s3_p1_bf16_nhwc_+bias", "n1c32h512w512_k1r5s5_p2_f16_nchw",
+            "n1c512h64w64_k4r4s4_f16-f16-f32-f32_nhwc", "n1c64h512w512_k1r7s7_p3_f16_nhwc",
+            "n1c100h60w62_k2r3s3_p1_reflect_d2_bf16_nchw_+scale:channel+bias+residual+relu",
+        ),
+    ),
     "implicit_gemm_split_few_channels": (
         ("n32c3h224w224_k64r7s7_st2_p3_f32_nchw", "n32c3h224w224_k64r3s3_p1_f32_nhwc"),
         (
@@ -263,7 +271,7 @@ FIRST_ARCHITECTURE = {
     "direct_boxes": 90, "direct_mma": 80, "depthwise_mma": 80, "depthwise_batch": 80, "gemm_mma": 80,
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
-    "implicit_gemm_split_few_channels": 80, "few_filters": 80,
+    "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,
     "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.

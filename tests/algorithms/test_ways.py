@@ -30,6 +30,7 @@ PROBLEMS = (
     ),
     *("m256n256k256_f16", "m256n256k256_tb_bf16", "m256n256k256_f32"),
     *("n2c3h56w56_k16r3s3_st1_p1_f16_nchw", "n2c3h56w56_k16r3s3_st1_p1_f32_nchw"),
+    *("n1c64h56w56_k3r3s3_st1_p1_f16_nhwc", "n1c64h56w57_k3r3s3_st1_p1_f16_nchw"),
 )
 
 
@@ -75,7 +76,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         *("direct_mma", "gemm_split", "gemm_tf32", "implicit_gemm_mma", "implicit_gemm_few_channels"),
         *("implicit_gemm_split_mma", "gemm_split_mma", "implicit_gemm_tf32_mma", "gemm_tf32_mma"),
         "im2col_tf32",
-        "implicit_gemm_split_few_channels",
+        *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
     }
     found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}

@@ -66,7 +66,7 @@ SPECIALISTS = {
     *("depthwise_batch", "fft_fused", "separable", "direct_mma", "direct_small", "direct_boxes"),
     *("implicit_gemm_mma", "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_split"),
     *("implicit_gemm_few_channels", "implicit_gemm_tf32_mma", "implicit_gemm_split_mma"),
-    "implicit_gemm_split_few_channels",
+    *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
 }
 
 

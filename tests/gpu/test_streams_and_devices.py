@@ -43,6 +43,8 @@ def text_for(algorithm: Any) -> str:
         return LAYER
     if algorithm.name == "implicit_gemm_few_channels":
         return "n8c3h56w56_k64r3s3_p1_f16_nhwc"
+    if algorithm.name == "implicit_gemm_few_outputs":
+        return "n8c64h56w56_k3r3s3_p1_f16_nhwc"
     if algorithm.name == "implicit_gemm_split_few_channels":
         return "n8c3h56w56_k64r3s3_p1_f32_nhwc"
     if algorithm.name in ("gemm_wgmma", "gemm_mma"):

@@ -66,6 +66,7 @@ OTHERS = [
         "block_m=32,block_n=32,block_k=32,warp_m=16,warp_n=16,stages=2",
     ),
     ("implicit_gemm_few_channels", "n1c3h19w36_k16r7s7_st2_p3_f16_nchw", ""),
+    ("implicit_gemm_few_outputs", "n1c16h6w21_k3r3s3_p1_f16_nhwc", "warps=1,fragments=1,chunk=32,stages=2,rows=3"),
     ("implicit_gemm_split_few_channels", "n1c3h9w20_k16r3s3_p1_f32_nchw", ""),
     ("implicit_gemm_tf32", "n1c8h9w10_k24r3s3_p1_f32_nhwc_math-tf32", ""),
     ("implicit_gemm_split", "n1c8h9w10_k24r3s3_p1_f32_nchw", ""),

@@ -37,9 +37,8 @@ constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTERS_APART = ROWS == 1 ? 2 : 1;
 constexpr int MINE = (K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
 // Blocks go down and up where a thread has room for all rows of filters that it has summed. So it can add them in one order,
 // and results do not depend on the way.
-constexpr int TRIANGLE = R * (R - 1) / 2;
-constexpr bool BOTH_WAYS = TRIANGLE * MINE <= 24;
-constexpr int KEPT = R == 1 ? 1 : BOTH_WAYS ? TRIANGLE : R - 1;
+constexpr bool BOTH_WAYS = R * (R - 1) / 2 * MINE <= 24;
+constexpr int WAITING = R > 1 ? R - 1 : 1;  // outputs one below the other that are not complete
 
 struct FewOutputs {
     Conv conv;
@@ -194,9 +193,9 @@ struct Outputs {
     const Conv &conv;
     const Band &band;
     const int useful, shift;  // `shift`: from an output's column in the strip to the first pixel that it sees
-    // BOTH_WAYS, the sums of one row of a filter that it has so far of an output which began i rows ago begin at i (i - 1) / 2;
-    // else sum i - 1 is all that it has of that output.
-    float kept[MINE][KEPT];
+    // Of the output that began i + 1 rows ago: BOTH_WAYS, the sums of each row of a filter, in the order in which they came, i + 1
+    // of them; else their sum.
+    float kept[MINE][WAITING][BOTH_WAYS ? WAITING : 1];
 
     __device__ Outputs(const Conv &conv, const Band &band, int useful, int shift)
         : conv(conv), band(band), useful(useful), shift(shift), kept{} {}
@@ -207,29 +206,25 @@ struct Outputs {
     __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / BLOCK_M + 2 * j : j / PASSES; }
 
     // The sum of the output that is complete with the last of `taps`, the sums of each row of a filter; keep the others.
-    __device__ __forceinline__ float complete(float (&own)[KEPT], const float (&taps)[R]) const {
-        if constexpr (BOTH_WAYS) {
-            constexpr int OLDEST = R > 1 ? (R - 1) * (R - 2) / 2 : 0;
-            float down = own[OLDEST], up = taps[R - 1];  // both add from the first row of the filter to the last
+    template <int COUNT>
+    __device__ __forceinline__ float complete(float (&own)[WAITING][COUNT], const float (&taps)[R]) const {
+        if constexpr (R == 1) return taps[0];
+        float sum = own[WAITING - 1][0];  // from the first row of the filter to the last
 #pragma unroll
-            for (int i = 1; i < R; i++) {
-                down += i < R - 1 ? own[OLDEST + i] : taps[R - 1];
-                up += own[OLDEST + R - 1 - i];
-            }
+        for (int i = 1; i < COUNT; i++) sum += own[WAITING - 1][i];
+        sum += taps[R - 1];
+        float from_last = taps[R - 1];
 #pragma unroll
-            for (int i = R - 1; i > 0; i--) {
+        for (int i = COUNT - 1; i >= 0; i--) from_last += own[WAITING - 1][i];
 #pragma unroll
-                for (int j = 0; j < i - 1; j++) own[i * (i - 1) / 2 + j] = own[(i - 1) * (i - 2) / 2 + j];
-                own[i * (i - 1) / 2 + i - 1] = taps[i - 1];
-            }
-            return band.up() ? up : down;
-        } else {
-            const float sum = own[R - 2] + taps[R - 1];
+        for (int i = WAITING - 1; i > 0; i--) {
 #pragma unroll
-            for (int i = R - 2; i > 0; i--) own[i] = own[i - 1] + taps[i];
-            own[0] = taps[0];
-            return sum;
+            for (int j = 0; j < COUNT; j++) own[i][j] = own[i - 1][j];
+            if constexpr (BOTH_WAYS) own[i][i] = taps[i];
+            else own[i][0] += taps[i];
         }
+        own[0][0] = taps[0];
+        return band.up() ? from_last : sum;
     }
 
     // Add a row's products, and store the outputs that are now complete: those of row `done` of the band, or none.
@@ -246,7 +241,7 @@ struct Outputs {
 #pragma unroll
                 for (int s = 1; s < S; s++) taps[r] += from[column_of_tap(r, s, 0) * PITCH + s * DILATION_W];
             }
-            const float sum = R > 1 ? complete(kept[j], taps) : taps[0];
+            const float sum = complete(kept[j], taps);
             if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);
         }
     }
