@@ -94,7 +94,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     summary = "implicit GEMM of 16-bit types for few filters: each pixel is multiplied once, by all taps; sm_80"
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 8192, 2)
-    look = Mark("teal", "triangle-down")
+    look = Mark("teal", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """See :class:`Algorithm`. Every pixel by every column counts, with those that fill up products."""
