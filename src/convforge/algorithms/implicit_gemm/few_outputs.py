@@ -32,6 +32,8 @@ MOST_SUMS, MOST_REGISTERS = 64, 255
 MOST_HELD = 32
 # "auto" takes other methods for more filters, and for fewer channels.
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
+# The share of memory's rate at which 32, 64 or 128 neighbouring bytes of a channel come, by runs of 16 pixels.
+OF_SHORT_LINES = {1: 0.65, 2: 0.85, 4: 1.0}
 THREADS = 128  # of a block that packs filters
 MOST_CONFIGS = 12  # that a search tries
 ROUNDS = 8  # of blocks, at most, among which the best number is looked for
@@ -378,7 +380,8 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
 
     An SM gets about 20 bytes of x in a cycle if enough are asked for, some 800 cycles ahead. Its shared memory takes
     128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and their
-    sums. In NCHW a copy of 32 pieces takes a cycle for each channel that it is of.
+    sums. In NCHW a copy of 32 pieces takes a cycle for each channel that it is of, and pieces of 32 or 64 bytes of a
+    channel come more slowly than whole lines of 128.
     """
     held = _modelled_held(problem, config, facts)
     grid = grid_of(problem, config, held * facts.cores)
@@ -387,7 +390,8 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     channels = _steps(problem) * DEPTH
     asked = at_once * config.width * config.chunk * SIZE * (config.stages - 1)
     seen = min(config.width, grid.useful + _halo(problem)[1])
-    memory = rows * seen * problem.c * SIZE / min(20, asked / 800)
+    lines = OF_SHORT_LINES[config.fragments] if problem.x_layout == "NCHW" else 1
+    memory = rows * seen * problem.c * SIZE / (lines * min(20, asked / 800))
     pieces = config.fragments * channels * SIZE / PIXELS  # cycles in which 512 bytes each of a row are read or written
     copies = pieces * (4 // config.fragments if problem.x_layout == "NCHW" else 1)
     factors = 0 if _are_held(problem) else 2 * _products(problem) * _steps(problem)
