@@ -171,10 +171,10 @@ def convolved(
         return run(plan, home, x_filled, w_filled, operands, out, stream=stream, keep=keep)
 
 
-def compile_ahead(
-    calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None
-) -> list[Problem]:
-    """Compile side by side what several calls of :func:`conv2d` would measure one after the other.
+def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
+    """Compile the kernels that several calls of :func:`conv2d` are going to measure, on all cores.
+
+    Only calls that may measure count: those on GPUs.
 
     Parameters
     ----------
@@ -183,11 +183,6 @@ def compile_ahead(
         `precision` by name. Those that it would refuse are passed over.
     budget_s : float, optional
         Seconds; see :func:`convforge.tuning.compile_for`.
-
-    Returns
-    -------
-    list of Problem
-        What the calls would compute, on devices that are measured in calls: GPUs.
     """
     found: dict[str | None, dict[Problem, None]] = {}
     for (x, w, bias, *options), words in calls:
@@ -197,13 +192,10 @@ def compile_ahead(
             seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
             problem, _ = conv2d_problem(seen, weights, vector, *options, **words)
             found.setdefault(home.runs_on(None), {})[problem] = None
-    every: list[Problem] = []
     for device, problems in found.items():
         runtime = runtime_of(device)
         if may_measure(None, "auto", runtime):
             compile_for(problems, runtime, budget_s)
-            every += problems
-    return every
 
 
 class Filter:

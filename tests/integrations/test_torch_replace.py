@@ -345,8 +345,8 @@ def test_what_is_compiled_ahead_for_a_layer_is_what_it_computes(monkeypatch: pyt
     with torch.no_grad():
         layer(x)
         calls = [arguments_of(layer, x), arguments_of(layer, x), arguments_of(Conv2d(3, 6, 3), x)]
-        assert api.compile_ahead(calls, 1.0) == found, "once, and nothing for a layer that refuses its input"
-    assert compiled == found
+        api.compile_ahead(calls, 1.0)
+    assert compiled == found, "once, and nothing for a layer that refuses its input"
     (asked,) = found
     assert (asked.x_layout, asked.stride) == ("NHWC" if last else "NCHW", (2, 2))
 

@@ -124,10 +124,10 @@ def conv2d(
 
 
 def in_float32(bias: Any, stream: int) -> Any:
-    """A bias of 16 bits as kernels add it, for calls on a stream; the same tensor for as long as its values stay.
+    """Cast a bias of 16 bits to float32, in which kernels add it, once for a stream and again after it has changed.
 
-    To cast it takes longer than some layers do. Where gradients are recorded, and of tensors without a version, it is
-    given back as it is; the call then casts it.
+    A cast in each call would take longer than some layers. While gradients are recorded, and of tensors without a
+    version, return the bias itself: the call casts it.
     """
     if bias.is_inference() or (torch.is_grad_enabled() and bias.requires_grad):
         return bias

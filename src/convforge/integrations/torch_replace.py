@@ -204,7 +204,8 @@ def replace(
         with shown(len(inputs) + 1 + on_gpu, progress and bool(inputs)) as begins:
             if on_gpu:
                 begins("kernels of all layers")
-                calls = _calls(model, convolutions, chains, inputs)
+                measured = {path: x for path, x in inputs.items() if places[id(convolutions[path])] == 1}
+                calls = _calls(model, convolutions, chains, measured)
                 compile_ahead(calls, None if budget_s is None else COMPILING * budget_s)
             for path, layer in every.items():
                 if path in convolutions and places[id(layer)] == 1:

@@ -193,10 +193,10 @@ def compile_for(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Compile side by side what searches at level "auto" are going to measure, until the time is spent.
+    """Compile the kernels that searches at level "auto" are going to measure, on all cores, until the time is spent.
 
-    A single search has seconds, in which it compiles a few kernels at a time. Where several problems are known before
-    the first is measured, the kernels of all of them keep all cores busy, and a search has its time for measuring.
+    A single search has two seconds, and compiling a few kernels takes longer. With the kernels of all problems compiled
+    before the first search, each search has its whole time for measuring.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
+from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
@@ -127,14 +128,8 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        types = {problem.x_dtype, problem.w_dtype}
-        if len(types) != 1 or problem.x_dtype not in TYPES or problem.out_dtype not in (*types, "float32"):
-            types.add(problem.out_dtype)
-            return Reason(
-                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-                names=", ".join(TYPES), types=", ".join(sorted(types)),
-            )  # fmt: skip
-        return channels_refusal(problem) or device_refusal(facts) or smallest_refusal(problem, facts)
+        reason = types_refusal(problem, TYPES) or channels_refusal(problem) or device_refusal(facts)
+        return reason or smallest_refusal(problem, facts)
 
     def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""

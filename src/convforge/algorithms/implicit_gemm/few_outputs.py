@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
+from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.include.resident import REGISTERS, blocks_held, compiled, evenly
@@ -54,9 +55,9 @@ class FewOutputsConfig(Config):
     stages : int
         Steps in shared memory, one of which is multiplied while the others are on their way.
     rows : int
-        Output rows of a block; 0: as many as make the fewest rounds of blocks on all multiprocessors.
+        Output rows of a block; 0: as many as make the fewest rounds of blocks on all SMs.
     resident : int
-        Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
+        Threads that an SM should hold at once. The compiler then gives each thread few enough registers.
     """
 
     warps: int = 8
@@ -117,14 +118,8 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        types = {problem.x_dtype, problem.w_dtype}
-        if len(types) != 1 or problem.x_dtype not in TYPES or problem.out_dtype not in (*types, "float32"):
-            types.add(problem.out_dtype)
-            return Reason(
-                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-                names=", ".join(TYPES), types=", ".join(sorted(types)),
-            )  # fmt: skip
-        if (reason := problem_refusal(problem) or device_refusal(facts)) is not None:
+        reason = types_refusal(problem, TYPES) or problem_refusal(problem) or device_refusal(facts)
+        if reason is not None:
             return reason
         refusals = [config_refusal(problem, config, facts) for config in _every(problem)]
         return refusals[-1] if all(refusals) else None
@@ -160,17 +155,13 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
 
     def _plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime, *, whole: bool) -> Plan:
         """Plan copies of `whole` pieces, or of numbers one by one."""
-        struct = with_conv(
-            "FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int
-        )  # fmt: skip
+        struct = with_conv("FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.width, WARP_M=PIXELS * config.fragments, BLOCK_N=2 * COLUMNS, WARP_N=2 * COLUMNS,
             BLOCK_K=config.chunk, STAGES=config.stages, CHANNELS_NEAR=problem.x_layout == "NHWC", WHOLE_PIECES=whole,
         )  # fmt: skip
         lines = (*conv_constants(problem, problem.x_dtype), *prelude)
-        source = KernelSource(
-            "algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs"
-        )  # fmt: skip
+        source = KernelSource("algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs")
         threads = 32 * config.warps
         kernel = compiled(runtime, source, threads, config.resident)
         info = runtime.describe(
@@ -319,7 +310,7 @@ def _every(problem: Conv2dProblem) -> list[FewOutputsConfig]:
 
 
 def _resident(fragments: int) -> int:
-    """Threads of a multiprocessor, so that each has registers for its sums and factors."""
+    """Threads of an SM, so that each has registers for its sums and factors."""
     return 512 if fragments == 1 else 384 if fragments == 2 else 256
 
 
@@ -370,7 +361,7 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
 
 
 def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
-    """Blocks that a multiprocessor holds, by what a lane keeps in registers."""
+    """Blocks that an SM holds, by the registers of a lane."""
     blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), _registers(problem, config))
     return max(1, min(blocks, config.resident // (32 * config.warps)))
 

@@ -14,6 +14,7 @@ from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
+from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
@@ -57,8 +58,8 @@ class ImplicitMmaConfig(GemmMmaConfig):
         Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
         any layout, border, number of channels and alignment.
     persistent : bool
-        There are as many blocks as run at once, which take tile after tile, unless many of them would have one tile
-        more than the others; else one for each tile.
+        Start as many blocks as run at once, and let each compute tile after tile, if that shares the tiles evenly; else
+        start a block for each tile.
     run : int
         In NCHW, pixels of a filter that a thread has side by side, at most: they are stored as one if they divide P x
         Q. A power of 2.
@@ -109,14 +110,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         """See :class:`Algorithm`."""
-        types = {problem.x_dtype, problem.w_dtype}
-        if len(types) != 1 or problem.x_dtype not in self.types or problem.out_dtype not in (*types, "float32"):
-            types.add(problem.out_dtype)
-            return Reason(
-                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-                names=", ".join(self.types), types=", ".join(sorted(types)),
-            )  # fmt: skip
-        return device_refusal(facts)
+        return types_refusal(problem, self.types) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
         """See :class:`Algorithm`."""

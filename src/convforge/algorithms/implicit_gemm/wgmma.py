@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
+from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import ordered
 from convforge.algorithms.implicit_gemm.wgmma_tiles import (
@@ -68,14 +69,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         """See :class:`OnTensorCores`."""
-        types = {problem.x_dtype, problem.w_dtype}
-        if len(types) != 1 or problem.x_dtype not in self.types or problem.out_dtype not in (*types, "float32"):
-            types.add(problem.out_dtype)
-            return Reason(
-                "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-                names=", ".join(self.types), types=", ".join(sorted(types)),
-            )  # fmt: skip
-        return group_refusal(problem)
+        return types_refusal(problem, self.types) or group_refusal(problem)
 
     def config_refusal(self, problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
         """See :class:`OnTensorCores`."""

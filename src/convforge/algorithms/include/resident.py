@@ -17,7 +17,7 @@ MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
 # known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
 
-# The busiest multiprocessor may have so many times the tiles that it had if they were shared out one by one.
+# Tiles of the busiest SM: with a persistent grid at most so many times those with a block a tile.
 UNEVEN = 1.05
 
 # Shared memory is given out in units of so many bytes.
@@ -120,10 +120,10 @@ def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> Launc
 
 
 def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
-    """Tell if so many blocks that take tile after tile keep a device as busy as a block a tile would.
+    """Tell if a persistent grid of so many blocks keeps all SMs about as busy as a grid of a block a tile.
 
-    Those that take one tile more than others may all stand on a few multiprocessors, several on each; where there is a
-    block a tile, a new one goes to whoever is done first.
+    Some blocks of a persistent grid compute one tile more than the others. If an SM holds several blocks, these may all
+    run on the same few SMs. With a block a tile, the SM that is done first takes the next tile.
 
     Examples
     --------
