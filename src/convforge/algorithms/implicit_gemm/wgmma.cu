@@ -77,16 +77,14 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
     if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(first, second);
     const Conv &conv = args.conv;
     const float sums[2] = {first, second};
-    unsigned pair = 0;
+    float values[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         Output out{};
         if (RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
-        if (k[i] >= K || (RESIDUAL && !out.there)) continue;
-        const out_t value = finished(conv, out.n, k[i], out.p, out.q, sums[i]);
-        pair |= static_cast<unsigned>(reinterpret_cast<const unsigned short &>(value)) << 16 * i;
+        if (k[i] < K && (!RESIDUAL || out.there)) values[i] = ended(conv, out.n, k[i], out.p, out.q, sums[i]);
     }
-    return pair;
+    return narrow_pair<out_t>(values[0], values[1]);  // one instruction for both
 }
 
 // The sums of a warpgroup's `row`s from 64 * `row` on, to shared memory: a row of 128 bytes is a pixel's 64 filters.

@@ -61,9 +61,15 @@ __device__ inline half_t narrow_half(float value) {
 
 __device__ inline float widen(bfloat16_t value) { return float_of(static_cast<unsigned>(value.bits) << 16); }
 __device__ inline bfloat16_t narrow_bfloat16(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    bfloat16_t narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+    return narrow;
+#else  // older GPUs have no such instruction; and the emulator
     unsigned bits = bits_of(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((bits >> 16) | 0x40)};  // a NaN stays one
     return {static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};  // ties to even
+#endif
 }
 template <class T>
 __device__ inline T widen(T value) { return value; }
