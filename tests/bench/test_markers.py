@@ -126,6 +126,8 @@ def test_a_marker_without_a_table_is_refused() -> None:
         ("none", "no complete run"),
         ("made-up view=none", "option 'view=none'"),
         ("made-up view=steps prepared=yes", "prepared goes with view=cases"),
+        ("made-up view=sentence methods=direct*", "leave out methods="),
+        ("made-up view=ahead methods=direct*", "leave out methods="),
         ("made-up view=steps", "measure with --steps"),
         ("made-up view=blocks", "measure with --all-configs"),
         ("made-up view=configs", "with one field of its config changed: measure with --all-configs"),

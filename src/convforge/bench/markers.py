@@ -51,6 +51,8 @@ _NUMBERS = ("sizes", "strides")
 # What chooses among the results of a run.
 _SELECTED = ("methods", "cases", *_NUMBERS)
 _SWITCHES = ("best", "prepared", "transfer", "copy")
+# Views that hold our best method of a case against the best peer.
+_JUDGED = ("ahead", "sentence")
 _VIEWS: dict[str, Callable[..., str]] = {
     "cases": markdown_table,
     "blocks": block_markdown,
@@ -156,6 +158,8 @@ def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
             )
     if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
         raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
+    if view in _JUDGED and "methods" in chosen:
+        raise ValueError(f"table {spec!r}: view={view} judges cases by all methods of the run; leave out methods=")
     return suite, view, chosen
 
 
