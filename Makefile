@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_COMPILE ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test test-all check bench gpu-test gpu-sanitize gpu-bench docs format registers words clean
+.PHONY: demo test test-all check bench gpu-test gpu-sanitize gpu-bench docs format words clean
 
 # Edge-detect a photograph with every method, run the image workload, write out/report.html.
 demo: $(VENV)/.demo
@@ -58,10 +58,6 @@ gpu-bench: $(VENV)/.gpu
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
-
-# What tests/algorithms/test_compiled.py holds every kernel's machine code against, after a change of kernels.
-registers: $(VENV)/.dev
-	$(BIN)/python -m tests.algorithms.registers
 
 # The catalogues of other languages, after a change of a text: what is new stands in them untranslated.
 words: $(VENV)/.dev

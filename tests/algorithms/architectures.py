@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.algorithms.compiled_problems import CARDS, OLD
 from tests.algorithms.compiling import compiled
 from tests.algorithms.nvrtc12 import compiled12
-from tests.algorithms.registers import CARDS, OLD
 
 # What `make test` looks at: that which results are measured on, and the oldest, which another NVRTC compiles for.
 FIRST = ("sm_61", "sm_90")

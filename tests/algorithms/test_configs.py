@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.algorithms.registers import EVERYWHERE, H200, OWN
+from tests.algorithms.compiled_problems import EVERYWHERE, H200, OWN
 from tests.judged import allowed, named
 
 from convforge.algorithms import algorithms, find, make_config, refusal

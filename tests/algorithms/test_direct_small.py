@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.algorithms.registers import H200
+from tests.algorithms.compiled_problems import H200
 
 from convforge.algorithms.direct.device import DirectSmall
 from convforge.backends.emulator import emulator_runtime

@@ -158,7 +158,7 @@ def test_plans_that_are_made_without_a_device_cannot_run() -> None:
 
 @pytest.mark.parametrize("method", ON_DEVICE, ids=repr)
 def test_every_method_on_a_device_has_a_digest_of_its_default_plan(method: Any) -> None:
-    from tests.algorithms.registers import EVERYWHERE, OWN
+    from tests.algorithms.compiled_problems import EVERYWHERE, OWN
 
     facts = dataclasses.replace(H200, backend=method.backend)
     texts = OWN.get(method.name, (EVERYWHERE[method.operation],))[0]

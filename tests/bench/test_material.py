@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tests.algorithms.registers import H200
+from tests.algorithms.compiled_problems import H200
 from tests.bench.fakes import cases
 
 from convforge import check

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from tests.algorithms import nvrtc12
 from tests.algorithms.architectures import ARCHITECTURES
-from tests.algorithms.registers import H200, OLD
+from tests.algorithms.compiled_problems import H200, OLD
 from tests.backends.emulated import ORDERS, needs_emulator
 from tests.check.truths import TEXTS, expect_the_loops_truth
 from tests.strategies import DTYPES, conv2d_problems

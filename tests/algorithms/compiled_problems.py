@@ -1,34 +1,20 @@
-"""What the machine code of every kernel takes on every architecture, and its record, registers.csv.
-
-``make registers`` writes the record anew: after a change of a kernel, a default config or NVRTC. What has changed is
-then seen in the diff. The record covers the default config of every method on the problems below, on a card of each
-architecture, those between two of BRACKETS on a problem a method; no GPU is needed.
-"""
+"""The problems that every method is compiled for, on a card of each architecture; no GPU is needed."""
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.algorithms import nvrtc12
 from tests.algorithms.compiling import H200, Compiling
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.backends.architecture import Architecture
-from convforge.backends.cuda import compiler
 from convforge.backends.cuda.compiler import Compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.problem import parse_problem
 
-RECORD = Path(__file__).with_name("registers.csv")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-
-# Of a digest in the record.
-DIGITS = 16
 
 
 def _card(
@@ -280,10 +266,10 @@ ONLY_ARCHITECTURE = {
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
-# The kernels that spill, on which architectures; all others must not. gemm_vectorised spills 2 and 11 words a thread:
-# with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it instead of two.
-# direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills up to 14 words
-# once a tile: 112 columns have 168 sums in a thread.
+# The kernels that may spill or have a stack frame, on which architectures; all others must not. gemm_vectorised spills
+# 2 and 11 words a thread: with the 138 and 132 registers that it would take, a multiprocessor would hold one block of
+# it instead of two. direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills
+# up to 14 words once a tile: 112 columns have 168 sums in a thread.
 SPILLS = {
     "gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",),
 }  # fmt: skip
@@ -307,66 +293,25 @@ ONCE = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """One kernel, compiled.
+class _OnCard(Compiling):
+    """Compiles as for the card of an architecture, by the NVRTC that knows it."""
 
-    Attributes
-    ----------
-    architecture, kernel, problem, config : str
-        Which. Kernels that prepare weights have no config.
-    nvrtc : str
-        The version that compiled it.
-    registers, spill_bytes, stack_bytes : int
-        Of a thread.
-    shared_bytes : int
-        Static shared memory of a block.
-    source : str
-        Digest of the text that was compiled, headers and all.
-    """
-
-    architecture: str
-    kernel: str
-    problem: str
-    config: str
-    nvrtc: str
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
-    source: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What is compiled."""
-        return (self.architecture, self.kernel, self.problem, self.config)
-
-
-class _Compiling(Compiling):
-    """As a card of an architecture, by the NVRTC that knows it; the text of a `known` row is not compiled again."""
-
-    def __init__(self, architecture: str, known: Iterable[Row]) -> None:
+    def __init__(self, architecture: str) -> None:
         self.facts, self.kernels = CARDS[architecture], {}
-        self.sources: dict[str, str] = {}
-        self._known = {(row.architecture, row.kernel, row.nvrtc, row.source): row for row in known}
 
     def compile(self, kernel: KernelSource) -> Compiled:
-        architecture, source = self.facts.architecture, kernel.digest()[:DIGITS]
-        self.sources[kernel.name] = source
-        row = self._known.get((architecture, kernel.name, version_for(architecture), source))
-        if row is not None:
-            takes = (row.registers, row.spill_bytes, row.stack_bytes, row.shared_bytes)
-            self.kernels[kernel.name] = Compiled(kernel.name, architecture, b"", *takes, constant_bytes=0)
-        elif architecture in OLD:
-            self.kernels[kernel.name] = nvrtc12.compile_kernel(kernel, architecture)
-        else:
-            super().compile(kernel)
+        if self.facts.architecture not in OLD:
+            return super().compile(kernel)
+        self.kernels[kernel.name] = nvrtc12.compile_kernel(kernel, self.facts.architecture)
         return self.kernels[kernel.name]
 
 
-def version_for(architecture: str) -> str:
-    """The version of the NVRTC that compiles for an architecture."""
-    return nvrtc12.compiler_version() if architecture in OLD else compiler.compiler_version()
+class Made(NamedTuple):
+    """What the machine code of a kernel takes."""
+
+    problem: str
+    config: str
+    kernel: Compiled
 
 
 def methods() -> list[Any]:
@@ -388,45 +333,22 @@ def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
     return everywhere + (once if architecture == "sm_90" else ())
 
 
-def rows_of(method: Any, architecture: str, known: Iterable[Row] = ()) -> list[Row]:
-    """Compile the default config of a method for all its problems; those that it refuses are left out."""
+def accepted(method: Any, architecture: str) -> list[Any]:
+    """Of these problems those that the method takes on the architecture's card."""
+    asked = [parse_problem(text) for text in problems_of(method, architecture)]
+    return [problem for problem in asked if refusal(method, problem, CARDS[architecture]) is None]
+
+
+def compiled_for(method: Any, architecture: str, part: slice) -> list[Made]:
+    """Compile the default config of a method for some of the problems that it takes."""
     found = []
-    for text in problems_of(method, architecture):
-        problem, runtime = parse_problem(text), _Compiling(architecture, known)
-        if refusal(method, problem, runtime.facts) is not None:
-            continue
+    for problem in accepted(method, architecture)[part]:
+        runtime = _OnCard(architecture)
         config = method.configs(problem, runtime.facts)[0]
         plan = method.plan(problem, config, runtime)
         launched = {launch.kernel: launch.scratch_bytes for launch in plan.launches}
         for name, kernel in runtime.kernels.items():
             room, dynamic = runtime.facts.block_shared_bytes, launched.get(name, 0)
             assert kernel.shared_bytes + dynamic <= room, f"{name} [{config}] takes {dynamic} of {room} bytes"
-            made_by, tiles = version_for(architecture), str(config) if name in launched else ""
-            takes = (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.shared_bytes)
-            found.append(Row(architecture, name, str(problem), tiles, made_by, *takes, runtime.sources[name]))
+            found.append(Made(str(problem), str(config), kernel))
     return found
-
-
-def compiled_rows(architecture: str, known: Iterable[Row] = ()) -> dict[tuple[str, ...], Row]:
-    """All of an architecture, by key: what several methods share is there once."""
-    return {row.key: row for method in methods() for row in rows_of(method, architecture, known)}
-
-
-def read_record() -> dict[tuple[str, ...], Row]:
-    """The record, by key."""
-    numbers = ("registers", "spill_bytes", "stack_bytes", "shared_bytes")
-    with RECORD.open(encoding="utf-8", newline="") as file:
-        rows = [Row(**{**line, **{name: int(line[name]) for name in numbers}}) for line in csv.DictReader(file)]
-    return {row.key: row for row in rows}
-
-
-def write_record(rows: Iterable[Row]) -> None:
-    """Write the record anew."""
-    with RECORD.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in rows)
-
-
-if __name__ == "__main__":
-    write_record(row for architecture in CARDS for row in compiled_rows(architecture).values())
