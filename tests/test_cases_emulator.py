@@ -12,7 +12,7 @@ from tests.on_device import check_accepted, check_case, check_worked_values, tak
 
 from convforge.algorithms import ON_DEVICE
 from convforge.check import check_nan_spread
-from convforge.problem import Conv2dProblem, parse_problem
+from convforge.problem import parse_problem
 
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
@@ -25,25 +25,12 @@ GENERAL = (
     "fft", "fft_fused", "separable", "depthwise_planes", "direct_boxes", "implicit_gemm_split",
     "implicit_gemm_split_mma", "implicit_gemm_tf32_mma", "im2col_tf32",
 )  # fmt: skip
-# Lanes of the emulator hand each other the factors of each product. So these methods, which fill up few channels with
-# zeros, have pictures of no more than so many pixels times taps.
-MOST_TAPS = {"implicit_gemm_split_mma": 16_000, "implicit_gemm_tf32_mma": 60_000}
 
 
 def pair(algorithm: Any, case: Case) -> Any:
     """A method on a case, now or in ``make test-all``."""
     later = algorithm.name in GENERAL and (GENERAL.index(algorithm.name) + CASES.index(case)) % TURNS
     return pytest.param(algorithm, case, id=f"{named(algorithm)}-{case}", marks=[pytest.mark.thorough] if later else [])
-
-
-def smaller(method: str, text: str) -> str:
-    """The case for a method: of a picture of half as many rows and columns, and so on, until it is small enough."""
-    problem, most = parse_problem(text), MOST_TAPS.get(method)
-    if most is None or not isinstance(problem, Conv2dProblem):
-        return text
-    while problem.n * problem.p * problem.q * problem.r * problem.s * problem.groups > most and problem.h > 4:
-        problem = problem.replace(h=-(-problem.h // 2), w=-(-problem.w // 2))
-    return str(problem)
 
 
 SPREADS = (
@@ -59,7 +46,7 @@ SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if takes(a, text)
 def test_case(algorithm: Any, case: Case) -> None:
     from convforge.backends.emulator import emulator_runtime
 
-    check_case(algorithm, case, emulator_runtime("shuffled"), text=smaller(algorithm.name, case.text))
+    check_case(algorithm, case, emulator_runtime("shuffled"))
 
 
 @needs_emulator

@@ -42,22 +42,30 @@ inline const unsigned char *number_at(const Matrix &matrix, unsigned m, unsigned
 
 enum Kind { HALF, BFLOAT16, TF32 };
 
+inline float float_of_bits(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline float half_float(unsigned short narrow) {
+    const unsigned sign = (narrow & 0x8000u) << 16, exponent = narrow >> 10 & 31, fraction = narrow & 1023;
+    if (exponent == 31) return float_of_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent) return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float size = static_cast<float>(fraction) * 5.9604644775390625e-8f;  // multiples of 2^-24
+    return sign ? -size : size;
+}
+
 inline double number_of(const unsigned char *at, Kind kind) {
     unsigned short narrow;
     memcpy(&narrow, at, 2);
+    if (kind == HALF) return half_float(narrow);
     unsigned bits = static_cast<unsigned>(narrow) << 16;
     if (kind == TF32) {
         memcpy(&bits, at, 4);
         bits &= ~0x1fffu;
     }
-    float value;
-    memcpy(&value, &bits, 4);
-    if (kind != HALF) return value;
-    const unsigned exponent = narrow >> 10 & 31, fraction = narrow & 1023;
-    const double size = exponent == 31 ? (fraction ? __builtin_nan("") : __builtin_inf())
-                        : exponent ? __builtin_ldexp(1024.0 + fraction, static_cast<int>(exponent) - 25)
-                                   : __builtin_ldexp(fraction, -24);
-    return narrow & 0x8000 ? -size : size;
+    return float_of_bits(bits);
 }
 
 inline float cut_off(double sum) {

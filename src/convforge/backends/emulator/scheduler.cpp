@@ -10,7 +10,7 @@
 
 #include "boxes.h"
 #include "faults.h"
-#include "products.h"
+#include "fragments.h"
 #include "region.h"
 
 namespace emulator {
@@ -43,11 +43,14 @@ static unsigned barrier(Site site, int predicate) {
     return r->yes;
 }
 
+// These stand for the source of a lane where each lane gets the ballot of all, or where the last one works for all.
+constexpr unsigned VOTE = WARP, TOGETHER = WARP + 1, ALL = 0xffffffffu;
+
 // The lanes of a warp that stand in this operation, if all have come that it waits for; else 0. `own` is a lane that has
 // just come, as a bit, or 0.
 static unsigned arrived(Region *r, unsigned w, const Fiber &first, unsigned own) {
     const Warp &warp = r->warps[w];
-    const unsigned expected = first.mask & warp.exist & ~warp.returned;
+    const unsigned expected = first.source == TOGETHER ? ALL : first.mask & warp.exist & ~warp.returned;
     if (expected & ~(warp.waiting | own)) return 0;
     for (unsigned left = expected; left; left &= left - 1) {
         const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
@@ -57,9 +60,15 @@ static unsigned arrived(Region *r, unsigned w, const Fiber &first, unsigned own)
 }
 
 // End an operation of a warp: every lane gets the value of its source, or the ballot.
-static void complete(Region *r, unsigned w, unsigned lanes, bool votes) {
+static void complete(Region *r, unsigned w, unsigned lanes, const Fiber &first) {
     Fiber *fibers = r->fibers + w * WARP;
     bits_t values[WARP], ballot = 0;
+    const bool votes = first.source == VOTE;
+    if (first.source == TOGETHER) {
+        const Together *given[WARP];
+        for (unsigned i = 0; i < WARP; i++) given[i] = reinterpret_cast<const Together *>(fibers[i].value);
+        given[0]->work(r, first.site, given);
+    }
     for (unsigned left = lanes; left; left &= left - 1) {
         const int lane = __builtin_ctz(left);
         values[lane] = fibers[lane].value;
@@ -76,8 +85,6 @@ static void complete(Region *r, unsigned w, unsigned lanes, bool votes) {
     r->warps[w].waiting &= ~lanes;
 }
 
-constexpr unsigned VOTE = WARP;  // stands for the source of a lane where all of them are
-
 static bits_t in_warp(Site site, unsigned mask, bits_t value, unsigned source) {
     Region *r = region();
     Fiber &fiber = current(r);
@@ -89,13 +96,12 @@ static bits_t in_warp(Site site, unsigned mask, bits_t value, unsigned source) {
     }
     start_waiting(r, IN_WARP, site, mask);
     fiber.value = value;
-    fiber.source = source & 31;
+    fiber.source = source;
     if (const unsigned lanes = arrived(r, w, fiber, lane)) {
-        complete(r, w, lanes, source == VOTE);
+        complete(r, w, lanes, fiber);
         r->warps[w].runnable &= ~lane;  // it runs already
         return fiber.value;
     }
-    fiber.source |= source == VOTE ? VOTE : 0;
     r->warps[w].waiting |= lane;
     leave(r);
     return fiber.value;
@@ -107,6 +113,16 @@ static unsigned ballot(Site site, unsigned mask, int predicate) {
 
 static bits_t exchange(Site site, unsigned mask, bits_t value, unsigned source) {
     return in_warp(site, mask, value, source & 31);
+}
+
+static void multiply_fragments(Site site, const char *types, void *sums, const unsigned *a, const unsigned *b) {
+    const Fragments mine{{multiply_all}, types, sums, a, b};
+    in_warp(site, ALL, reinterpret_cast<bits_t>(static_cast<const Together *>(&mine)), TOGETHER);
+}
+
+static void load_fragments(Site site, unsigned *words, const void *row, bool turned) {
+    const MatrixRow mine{{load_all}, words, static_cast<const unsigned char *>(row), turned};
+    in_warp(site, ALL, reinterpret_cast<bits_t>(static_cast<const Together *>(&mine)), TOGETHER);
 }
 
 static void copy(Site site, void *shared, const void *global, unsigned bytes, int there) {
@@ -163,8 +179,9 @@ static void meet(Site site, unsigned number, unsigned threads) {
 }
 
 static const Services services = {
-    barrier, ballot, exchange, copy, commit, wait, meet, init_barrier, arrive, expect, arrive_in, meet_cluster, copy_box, await_bytes, store_box,
-    commit_stores, await_stores, multiply, commit_products, await_products, fail, out_of_bounds, mismatch,
+    barrier, ballot, exchange, copy, commit, wait, meet, init_barrier, arrive, expect, arrive_in, meet_cluster, copy_box,
+    await_bytes, store_box, commit_stores, await_stores, multiply, commit_products, await_products, multiply_fragments,
+    load_fragments, fail, out_of_bounds, mismatch,
 };
 
 // Run a thread until it returns or waits. False: it failed.
@@ -196,7 +213,7 @@ static bool resume(Region *r, unsigned thread) {
     // It may have been the last that an operation of its warp waited for.
     for (unsigned left = r->warps[w].waiting; left; left &= left - 1) {
         const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
-        if (const unsigned lanes = arrived(r, w, other, 0)) complete(r, w, lanes, other.source & VOTE);
+        if (const unsigned lanes = arrived(r, w, other, 0)) complete(r, w, lanes, other);
     }
     return true;
 }

@@ -49,6 +49,9 @@ struct Services {
                      bits_t b, bool adds);  // these three: products.h
     void (*commit_products)();
     void (*await_products)(Site site, unsigned pending);
+    // These two by all lanes of a warp: fragments.h.
+    void (*multiply_fragments)(Site site, const char *types, void *sums, const unsigned *a, const unsigned *b);
+    void (*load_fragments)(Site site, unsigned *words, const void *row, bool turned);
     void (*fail)(Site site);
     void (*out_of_bounds)(const void *where, bits_t index);  // of -fsanitize=bounds
     void (*mismatch)(const void *where, bits_t pointer);     // of -fsanitize=alignment,object-size

@@ -63,46 +63,28 @@ __device__ inline T *settled_shared(T *place) {
     return static_cast<T *>(__cvta_shared_to_generic(at));
 }
 
-#else  // the emulator: lanes hand each other what they hold
+#else  // the emulator
 
-// Add to each sum what `products` makes of every word of its row of the first matrix and its column of the second.
-template <class Sum, class Products>
-inline void multiply_words(Sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], Products products) {
-    const int lane = emulator::here()->lane, g = lane / 4, t = lane % 4;
-    for (int quarter = 0; quarter < 4; quarter++)
-        for (int half = 0; half < 2; half++) {
-            unsigned rows[2], columns[2];
-            for (int j = 0; j < 2; j++) {
-                rows[j] = __shfl_sync(0xffffffffu, a[2 * half + j], 4 * g + quarter);
-                columns[j] = __shfl_sync(0xffffffffu, b[half], 4 * (2 * t + j) + quarter);
-            }
-            for (int i = 0; i < 4; i++) sums[i] += products(rows[i / 2], columns[i % 2]);
-        }
-}
+#define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 template <class A, class B>
-inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4]) {
+inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4], AT) {
+    constexpr bool SIGNED_A = limits<A>::low < 0, SIGNED_B = limits<B>::low < 0;
+    const char *types = SIGNED_A ? SIGNED_B ? "s8.s8" : "s8.u8" : SIGNED_B ? "u8.s8" : "u8.u8";
     int found[4] = {sums[0], sums[1], sums[2], sums[3]};
-    multiply_words(found, a, b, [](unsigned row, unsigned column) {
-        int sum = 0;
-        for (int bit = 0; bit < 32; bit += 8)
-            sum += static_cast<int>(static_cast<A>(row >> bit)) * static_cast<int>(static_cast<B>(column >> bit));
-        return sum;
-    });
+    emulator::here()->services->multiply_fragments({"multiply_bytes", file, line}, types, found, a, b);
     for (int i = 0; i < 4; i++) next[i] = found[i];
 }
 
+inline const char *type_name(half_t) { return "f16"; }
+inline const char *type_name(bfloat16_t) { return "bf16"; }
+
 template <class T>
-inline void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    multiply_words(sums, a, b, [](unsigned row, unsigned column) {
-        const auto product = [&](int bit) {
-            const T pixel = {static_cast<unsigned short>(row >> bit)};
-            const T tap = {static_cast<unsigned short>(column >> bit)};
-            return widen(pixel) * widen(tap);
-        };
-        return product(0) + product(16);
-    });
+inline void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"multiply_halves", file, line}, type_name(T{}), sums, a, b);
 }
+
+#undef AT
 
 template <class T>
 inline T *settled_shared(T *place) {

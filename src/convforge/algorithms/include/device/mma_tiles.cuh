@@ -155,29 +155,21 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
                      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                      : "r"(at));
 }
-#else  // the emulator: lanes tell each other their rows
-inline void copy_kept16(void *shared, const void *global, bool there, int line = __builtin_LINE(),
-                        const char *file = __builtin_FILE()) {
+#else  // the emulator
+#define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
+
+inline void copy_kept16(void *shared, const void *global, bool there, AT) {
     copy_async16(shared, global, there, line, file);
 }
-
-inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    const auto seen = [](unsigned word) { return float_of(word & ~0x1fffu); };
-    multiply_words(sums, a, b, [&](unsigned row, unsigned column) { return seen(row) * seen(column); });
+inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"multiply_tf32", file, line}, "tf32", sums, a, b);
 }
-
 template <bool TURNED>
-inline void load_matrices(unsigned (&words)[4], const void *row) {
-    const int lane = emulator::here()->lane, g = lane / 4, t = lane % 4;
-    for (int j = 0; j < 4; j++) {
-        unsigned short pair[2];
-        for (int i = 0; i < 2; i++) {
-            const void *from = __shfl_sync(0xffffffffu, row, 8 * j + (TURNED ? 2 * t + i : g));
-            pair[i] = static_cast<const unsigned short *>(from)[TURNED ? g : 2 * t + i];
-        }
-        words[j] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
-    }
+inline void load_matrices(unsigned (&words)[4], const void *row, AT) {
+    emulator::here()->services->load_fragments({"load_matrices", file, line}, words, row, TURNED);
 }
+
+#undef AT
 #endif
 
 // A warp's 16 x 16 numbers of A. The four matrices are rows 0 to 7 and 8 to 15, then the same rows eight of K

@@ -1,0 +1,144 @@
+"""Products of matrices by a warp on the emulator, and loads of their factors: operations of all lanes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.backends.emulated import ORDERS, needs_emulator, run, source
+
+from convforge.backends.emulator import EmulatorError, EmulatorRuntime
+
+pytestmark = needs_emulator
+
+# x: of each lane the four words of the first factor, then the two of the second. Each lane adds to 16 x 8 sums.
+PRODUCT = """
+const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+unsigned a[4], b[2];
+for (int i = 0; i < 4; i++) a[i] = args.x[6 * lane + i];
+for (int i = 0; i < 2; i++) b[i] = args.x[6 * lane + 4 + i];
+{sum} sums[4] = {{1, 1, 1, 1}};
+{call};
+for (int i = 0; i < 4; i++) args.out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+"""
+LANES = np.arange(32)
+# The bits of each type, as numbers that NumPy has.
+BITS: dict[str, Any] = {"half_t": np.uint16, "bfloat16_t": np.uint16, "signed char": np.int8, "unsigned char": np.uint8}
+
+
+def fragments(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.uint32]:
+    """The words of every lane, as PTX lays out a product of 16 rows by 8 columns."""
+    group, t = LANES // 4, LANES % 4
+    words = np.ascontiguousarray(first).view(np.uint32)  # (16, 8)
+    columns = np.ascontiguousarray(second.T).view(np.uint32)  # (8, 8)
+    a = [words[group + 8 * (i % 2), t + 4 * (i // 2)] for i in range(4)]
+    b = [columns[group, t + 4 * i] for i in range(2)]
+    return np.stack([*a, *b], axis=1)
+
+
+def numbers_of(bits: NDArray[Any], kind: str) -> NDArray[Any]:
+    """What the bits of a type stand for."""
+    if kind == "half_t":
+        return bits.view(np.float16).astype(np.float64)
+    if kind == "bfloat16_t":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return bits.astype(np.int64)
+
+
+def some_bits(kind: str, shape: tuple[int, int], seed: int) -> NDArray[Any]:
+    """Numbers of a type: all bytes, or floats with small ones and subnormal ones among them."""
+    random = np.random.default_rng(seed)
+    if kind.endswith("char"):
+        return random.integers(0, 256, shape, np.uint8).view(BITS[kind])
+    values = (random.standard_normal(shape) * 2.0 ** random.integers(-20, 2, shape)).astype(np.float32)
+    return (
+        values.astype(np.float16).view(np.uint16)
+        if kind == "half_t"
+        else (values.view(np.uint32) >> 16).astype(np.uint16)
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "kinds"),
+    [
+        *((f"multiply_halves<{kind}>(sums, a, b)", (kind, kind)) for kind in ("half_t", "bfloat16_t")),
+        *((f"multiply_bytes<{a}, {b}>(sums, a, b, sums)", (a, b))
+          for a in ("signed char", "unsigned char") for b in ("signed char", "unsigned char")),
+    ],
+)  # fmt: skip
+def test_a_product_of_a_warp(call: str, kinds: tuple[str, str], tmp_path: Path) -> None:
+    whole = kinds[0].endswith("char")
+    sums: Any = np.int32 if whole else np.float32
+    first, second = some_bits(kinds[0], (16, 32 if whole else 16), 0), some_bits(kinds[1], (32 if whole else 16, 8), 1)
+    name = "int" if whole else "float"
+    kernel = source(tmp_path, PRODUCT.format(sum=name, call=call), "unsigned", name, '#include "mma.cuh"')
+    exact = 1 + numbers_of(first, kinds[0]) @ numbers_of(second, kinds[1])
+    bound = np.abs(numbers_of(first, kinds[0])) @ np.abs(numbers_of(second, kinds[1])) + 1
+    for order in ORDERS:
+        out = run(kernel, fragments(first, second), np.zeros(128, sums), 32, runtime=EmulatorRuntime(*order))
+        error = np.abs(out.reshape(16, 8) - exact)
+        assert (error <= (0 if whole else 20 * 2.0**-24 * bound)).all()
+
+
+def test_infinities_and_nans_spread_as_products_do(tmp_path: Path) -> None:
+    first, second = np.ones((16, 16), np.float16), np.ones((16, 8), np.float16)
+    first[3, 5], first[4, 15], second[7, 2] = np.inf, np.nan, 0
+    first[5, 7] = -np.inf
+    body = PRODUCT.format(sum="float", call="multiply_halves<half_t>(sums, a, b)")
+    kernel = source(tmp_path, body, "unsigned", "float", '#include "mma.cuh"')
+    words = fragments(first.view(np.uint16), second.view(np.uint16))
+    with np.errstate(invalid="ignore"):
+        exact = 1 + first.astype(np.float32) @ second.astype(np.float32)
+    assert np.isnan(exact).any()
+    np.testing.assert_array_equal(run(kernel, words, np.zeros(128, np.float32), 32).reshape(16, 8), exact)
+
+
+LOAD = """
+alignas(16) __shared__ unsigned short tile[33][8];
+for (int i = 0; i < 8; i++) tile[threadIdx.x][i] = 8 * threadIdx.x + i;
+__syncthreads();
+unsigned words[4];
+{when}emulator::here()->services->load_fragments({{"load_matrices", "tried.cu", 6}}, words, {row}, {turned});
+for (int j = 0; j < 4; j++) {{
+    args.out[8 * threadIdx.x + 2 * j] = words[j] & 0xffff;
+    args.out[8 * threadIdx.x + 2 * j + 1] = words[j] >> 16;
+}}
+"""
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_matrices_are_loaded_by_a_warp(turned: bool, tmp_path: Path) -> None:
+    kernel = source(tmp_path, LOAD.format(when="", row="tile[threadIdx.x]", turned=str(turned).lower()))
+    matrices = np.arange(256).reshape(4, 8, 8)
+    lines = matrices.transpose(0, 2, 1) if turned else matrices
+    wanted = [[lines[j, lane // 4, 2 * (lane % 4) + e] for j in range(4) for e in range(2)] for lane in LANES]
+    for order in ORDERS:
+        out = run(kernel, np.zeros(1, np.float32), np.zeros(256, np.float32), 32, runtime=EmulatorRuntime(*order))
+        np.testing.assert_array_equal(out.reshape(32, 8), wanted)
+
+
+@pytest.mark.parametrize(
+    ("when", "row", "threads", "fault"),
+    [
+        ("", "args.out + 4 * threadIdx.x", 32, "load_matrices: a row does not lie in shared memory, tried.cu:6"),
+        ("", "&tile[threadIdx.x][1]", 32, "addresses of rows must be multiples of 16"),
+        (
+            "if (threadIdx.x != 5) ",
+            "tile[threadIdx.x]",
+            32,
+            "a warp waits for lanes that do not come: 31 of 32",
+        ),
+        ("if (threadIdx.x == 5) return; ", "tile[threadIdx.x]", 32, "a warp waits for lanes that do not come"),
+        ("", "tile[threadIdx.x]", 16, "a warp waits for lanes that do not come: 16 of 16 threads"),
+    ],
+)
+def test_a_warp_that_cannot_load_is_an_error(when: str, row: str, threads: int, fault: str, tmp_path: Path) -> None:
+    kernel = source(tmp_path, LOAD.format(when=when, row=row, turned="false"))
+    x, out = np.zeros(1, np.float32), np.zeros(256, np.float32)
+    for order in ORDERS:
+        runtime = EmulatorRuntime(*order)
+        with pytest.raises(EmulatorError, match=fault):
+            run(kernel, x, out, threads, runtime=runtime)
