@@ -92,6 +92,14 @@ def test_what_is_chosen_over_the_best() -> None:
     assert found == [Chosen("small", 1.5, 1.5, 1.0), Chosen("large", 1.0, 1.0, 1.0)]
 
 
+def test_a_case_is_left_out_where_no_method_was_timed_that_a_rule_prefers() -> None:
+    text = "n1c16h32w32_k512r3s3_st1_p1_f32_nhwc"
+    names = ("implicit_gemm_split", "implicit_gemm_split_mma")
+    split = [fakes.result("few", name, (1e-5,) * 3, problem=text, backend="cuda") for name in names]
+    run = fakes.run(*made_up().results, *split, machine=made_up().machine)
+    assert [one.case for one in choices_of(run, run.results)] == ["small", "large"]
+
+
 def test_the_table() -> None:
     table = choice_table([Chosen("small", 1.5, 2.0, 1.0), Chosen("large", 1.0, 1.04, 1.06)])
     assert [[cell.text for cell in row] for row in table.rows] == [

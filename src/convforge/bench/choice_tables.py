@@ -105,7 +105,8 @@ def choice_markdown(run: Run, results: Sequence[Result]) -> str:
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
     """What is chosen of each case that two methods of ours were timed on, in the precision that it asks for.
 
-    Cases that a run on a GPU timed on the CPU beside it are no question to the GPU's choices.
+    Cases that a run on a GPU timed on the CPU beside it are no question to the GPU's choices. A case of which no method
+    was timed that a rule prefers is left out: the run took other methods.
     """
     facts = DeviceFacts.from_table(run.machine["facts"])
     found = []
@@ -116,7 +117,7 @@ def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
         times = {(r.algorithm, r.config): t for r in able if (t := run.timing(r)) is not None}
         if len({algorithm for algorithm, _ in times}) > 1:
             found.append(_chosen(case, problem, facts, Recorded(able, times), times))
-    return found
+    return [one for one in found if one is not None]
 
 
 def choice_table(found: Sequence[Chosen]) -> Table:
@@ -140,8 +141,8 @@ def _share(ratios: Sequence[float], bound: float) -> str:
 
 def _chosen(
     case: str, problem: Problem, facts: DeviceFacts, recorded: Recorded, times: Mapping[tuple[str, str], Timing]
-) -> Chosen:
-    """The choices of a case, among the methods that have a time."""
+) -> Chosen | None:
+    """The choices of a case, among the methods that have a time; None where no rule prefers one of them."""
     best, stored = min(t.median_s for t in times.values()), {algorithm for algorithm, _ in times}
 
     def over_best(algorithm: Any) -> float:
@@ -153,13 +154,14 @@ def _chosen(
 
     by_rule = next((a for a, _ in preferred(problem, facts) if is_stored(a)), None)
     by_model = next((a for a, _ in methods_for(problem, facts) if is_stored(a)), None)
-    first = "" if by_rule is None else by_rule.name
-    candidates = [c for c in candidates_for(problem, facts, first) if c[0].algorithm.name in stored]
+    if by_rule is None:
+        return None
+    candidates = [c for c in candidates_for(problem, facts, by_rule.name) if c[0].algorithm.name in stored]
     tried = search(candidates, recorded, EFFORTS["auto"], clock=lambda: 0.0)
     chosen = tried[0].seconds if tried else None
     return Chosen(
         case,
-        float("inf") if by_rule is None else over_best(by_rule),
+        over_best(by_rule),
         float("inf") if by_model is None else over_best(by_model),
         float("inf") if chosen is None else chosen / best,
     )
