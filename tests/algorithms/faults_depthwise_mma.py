@@ -79,8 +79,7 @@ MMA_FAULTS = [
          replace(WALK, kind="nan")),
     ),
     *of_file("include/device/mma.cuh", TILES,
-        ("the first of two halves alone", "return product(0) + product(16);", "return product(0);"),
-        ("halves of taps for the pixels'", "tap = {static_cast<unsigned short>(column >> bit)}",
-         "tap = {static_cast<unsigned short>(column)}"),
+        ("bfloat16 for float16", 'type_name(half_t) { return "f16"; }', 'type_name(half_t) { return "bf16"; }'),
+        ("the planes' fragments for the taps'", "type_name(T{}), sums, a, b)", "type_name(T{}), sums, a, a)"),
     ),
 ]  # fmt: skip
