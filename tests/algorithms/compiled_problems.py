@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 from tests.algorithms import nvrtc12
-from tests.algorithms.compiling import H200, Compiling
+from tests.algorithms.compiling import H200, Compiling, compiled
+from tests.algorithms.nvrtc12 import compiled12
 
 from convforge.algorithms import ON_DEVICE, refusal
 from convforge.backends.architecture import Architecture
@@ -266,12 +268,12 @@ ONLY_ARCHITECTURE = {
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
-# The kernels that may spill or have a stack frame, on which architectures; all others must not. gemm_vectorised spills
-# 2 and 11 words a thread: with the 138 and 132 registers that it would take, a multiprocessor would hold one block of
-# it instead of two. direct_boxes spills nothing, but has a stack frame of 8 bytes on sm_120. implicit_gemm_split spills
-# up to 14 words once a tile: 112 columns have 168 sums in a thread.
+# The kernels that spill or have a stack frame, and bytes of a thread, by architecture; all others have neither.
+# gemm_vectorised: with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it, not
+# two. direct_boxes spills nothing, but has a stack frame. implicit_gemm_split spills once a tile: 112 columns have 168
+# sums in a thread.
 SPILLS = {
-    "gemm_vectorised": ("sm_61", "sm_70"), "direct_boxes": ("sm_120",), "implicit_gemm_split": ("sm_90",),
+    "gemm_vectorised": {"sm_61": 8, "sm_70": 48}, "direct_boxes": {"sm_120": 8}, "implicit_gemm_split": {"sm_90": 24},
 }  # fmt: skip
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that
@@ -312,6 +314,11 @@ class Made(NamedTuple):
     problem: str
     config: str
     kernel: Compiled
+
+
+def needs(architecture: str) -> list[pytest.MarkDecorator]:
+    """What a test that compiles for an architecture needs."""
+    return [compiled, compiled12] if architecture in OLD else [compiled]
 
 
 def methods() -> list[Any]:

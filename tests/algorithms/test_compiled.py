@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.algorithms.compiled_problems import (
     CARDS,
     EVERYWHERE,
-    OLD,
     ONCE,
     OWN,
     SPILLS,
@@ -17,9 +17,8 @@ from tests.algorithms.compiled_problems import (
     compiled_for,
     is_for,
     methods,
+    needs,
 )
-from tests.algorithms.compiling import compiled
-from tests.algorithms.nvrtc12 import compiled12
 from tests.judged import named
 
 from convforge.backends.kernel import PACKAGE
@@ -27,12 +26,15 @@ from convforge.backends.recording import Recording
 
 # Of the problems of a method: `make test` compiles the first for the GPU that results are measured on.
 FIRST, OTHERS, ALL = slice(1), slice(1, None), slice(None)
+# How often a kernel that spills is compiled: now and then NVRTC makes other code of the same text.
+ATTEMPTS = 3
+# Another NVRTC may spill so many times as much, where anything is spilled.
+MORE = 2
 
 
 def able(architecture: str, part: slice) -> list[Any]:
     """The methods that an architecture has what they need for, as sets of parameters of a test."""
-    needs = [compiled, *([compiled12] if architecture in OLD else [])]
-    marks = needs if part == FIRST else [*needs, pytest.mark.thorough]
+    marks = needs(architecture) if part == FIRST else [*needs(architecture), pytest.mark.thorough]
     mine = (method for method in methods() if is_for(method.name, architecture))
     return [
         pytest.param(method, architecture, part, id=f"{architecture}-{named(method)}", marks=marks)
@@ -49,15 +51,22 @@ def able(architecture: str, part: slice) -> list[Any]:
         *(one for name in CARDS if name != "sm_90" for one in able(name, ALL)),
     ],
 )
-def test_default_configs_do_not_spill(method: Any, architecture: str, part: slice) -> None:
-    made = compiled_for(method, architecture, part)
-    assert made
-    spilling = [one for one in made if one.kernel.spill_bytes or one.kernel.stack_bytes]
-    unknown = [one for one in spilling if architecture not in SPILLS.get(one.kernel.name, ())]
-    assert not unknown, "\n".join(
-        f"{kernel.name} [{config}] of {problem} spills {kernel.spill_bytes} bytes; its stack has {kernel.stack_bytes}"
-        for problem, config, kernel in unknown
-    )
+def test_default_configs_do_not_spill(
+    method: Any, architecture: str, part: slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults: list[str] = []
+    for attempt in range(ATTEMPTS):
+        made = compiled_for(method, architecture, part)
+        assert made
+        faults = [
+            f"{kernel.name} [{config}] of {problem} spills {kernel.spill_bytes} bytes; stack: {kernel.stack_bytes}"
+            for problem, config, kernel in made
+            if max(kernel.spill_bytes, kernel.stack_bytes) > MORE * SPILLS.get(kernel.name, {}).get(architecture, 0)
+        ]
+        if not faults:
+            break
+        monkeypatch.setenv("CONVFORGE_CACHE_DIR", str(tmp_path / str(attempt)))  # nothing comes from the disk
+    assert not faults, "\n".join(faults)
 
 
 def test_every_method_is_compiled() -> None:

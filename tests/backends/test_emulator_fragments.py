@@ -25,8 +25,7 @@ for (int i = 0; i < 2; i++) b[i] = args.x[6 * lane + 4 + i];
 for (int i = 0; i < 4; i++) args.out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
 """
 LANES = np.arange(32)
-# The bits of each type, as numbers that NumPy has.
-BITS: dict[str, Any] = {"half_t": np.uint16, "bfloat16_t": np.uint16, "signed char": np.int8, "unsigned char": np.uint8}
+BYTES: dict[str, Any] = {"signed char": np.int8, "unsigned char": np.uint8}
 
 
 def fragments(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.uint32]:
@@ -45,34 +44,36 @@ def numbers_of(bits: NDArray[Any], kind: str) -> NDArray[Any]:
         return bits.view(np.float16).astype(np.float64)
     if kind == "bfloat16_t":
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if kind == "float":  # TF32: its last 13 bits are not seen
+        return (bits & ~np.uint32(0x1FFF)).view(np.float32).astype(np.float64)
     return bits.astype(np.int64)
 
 
 def some_bits(kind: str, shape: tuple[int, int], seed: int) -> NDArray[Any]:
     """Numbers of a type: all bytes, or floats with small ones and subnormal ones among them."""
     random = np.random.default_rng(seed)
-    if kind.endswith("char"):
-        return random.integers(0, 256, shape, np.uint8).view(BITS[kind])
+    if kind in BYTES:
+        return random.integers(0, 256, shape, np.uint8).view(BYTES[kind])
     values = (random.standard_normal(shape) * 2.0 ** random.integers(-20, 2, shape)).astype(np.float32)
-    return (
-        values.astype(np.float16).view(np.uint16)
-        if kind == "half_t"
-        else (values.view(np.uint32) >> 16).astype(np.uint16)
-    )
+    if kind == "half_t":
+        return np.asarray(values.astype(np.float16).view(np.uint16))
+    bits = values.view(np.uint32)
+    return np.asarray(bits if kind == "float" else (bits >> 16).astype(np.uint16))
 
 
 @pytest.mark.parametrize(
     ("call", "kinds"),
     [
         *((f"multiply_halves<{kind}>(sums, a, b)", (kind, kind)) for kind in ("half_t", "bfloat16_t")),
-        *((f"multiply_bytes<{a}, {b}>(sums, a, b, sums)", (a, b))
-          for a in ("signed char", "unsigned char") for b in ("signed char", "unsigned char")),
+        ('emulator::here()->services->multiply_fragments({"tf32", "tried.cu", 8}, "tf32", sums, a, b)', ("float",) * 2),
+        *((f"multiply_bytes<{a}, {b}>(sums, a, b, sums)", (a, b)) for a in BYTES for b in BYTES),
     ],
 )  # fmt: skip
 def test_a_product_of_a_warp(call: str, kinds: tuple[str, str], tmp_path: Path) -> None:
-    whole = kinds[0].endswith("char")
+    whole = kinds[0] in BYTES
     sums: Any = np.int32 if whole else np.float32
-    first, second = some_bits(kinds[0], (16, 32 if whole else 16), 0), some_bits(kinds[1], (32 if whole else 16, 8), 1)
+    deep = 32 if whole else 8 if kinds[0] == "float" else 16
+    first, second = some_bits(kinds[0], (16, deep), 0), some_bits(kinds[1], (deep, 8), 1)
     name = "int" if whole else "float"
     kernel = source(tmp_path, PRODUCT.format(sum=name, call=call), "unsigned", name, '#include "mma.cuh"')
     exact = 1 + numbers_of(first, kinds[0]) @ numbers_of(second, kinds[1])
@@ -125,12 +126,7 @@ def test_matrices_are_loaded_by_a_warp(turned: bool, tmp_path: Path) -> None:
     [
         ("", "args.out + 4 * threadIdx.x", 32, "load_matrices: a row does not lie in shared memory, tried.cu:6"),
         ("", "&tile[threadIdx.x][1]", 32, "addresses of rows must be multiples of 16"),
-        (
-            "if (threadIdx.x != 5) ",
-            "tile[threadIdx.x]",
-            32,
-            "a warp waits for lanes that do not come: 31 of 32",
-        ),
+        ("if (threadIdx.x != 5) ", "tile[threadIdx.x]", 32, "a warp waits for lanes that do not come: 31 of 32"),
         ("if (threadIdx.x == 5) return; ", "tile[threadIdx.x]", 32, "a warp waits for lanes that do not come"),
         ("", "tile[threadIdx.x]", 16, "a warp waits for lanes that do not come: 16 of 16 threads"),
     ],

@@ -153,9 +153,9 @@ def _chosen(
         return algorithm.name in stored and refusal(algorithm, problem, facts) is None
 
     by_rule = next((a for a, _ in preferred(problem, facts) if is_stored(a)), None)
-    by_model = next((a for a, _ in methods_for(problem, facts) if is_stored(a)), None)
     if by_rule is None:
         return None
+    by_model = next((a for a, _ in methods_for(problem, facts) if is_stored(a)), None)
     candidates = [c for c in candidates_for(problem, facts, by_rule.name) if c[0].algorithm.name in stored]
     tried = search(candidates, recorded, EFFORTS["auto"], clock=lambda: 0.0)
     chosen = tried[0].seconds if tried else None
