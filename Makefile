@@ -61,7 +61,7 @@ docs: $(VENV)/.docs
 
 # The catalogues of other languages, after a change of a text: what is new stands in them untranslated.
 words: $(VENV)/.dev
-	$(BIN)/python -m tests.language.messages
+	$(BIN)/python -m tests.course.language.messages
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

@@ -28,13 +28,13 @@ import typer
 
 from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
-from convforge.bench import suites
-from convforge.bench.compiling import Job, compile_ahead
-from convforge.bench.digests import digest
-from convforge.bench.material import memory_refusal
-from convforge.bench.sheets import Sheet
+from convforge.benchmark import suites
+from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.digests import digest
+from convforge.benchmark.material import memory_refusal
+from convforge.benchmark.sheets import Sheet
+from convforge.call.dispatch import runtime_of
 from convforge.errors import UnsupportedProblem
-from convforge.execution import runtime_of
 from convforge.problem import Conv2dProblem
 from convforge.timing.timer import Timing
 from convforge.tuning import CHOICES, Choice, Remembered, decide, tune

@@ -27,10 +27,10 @@ from typing import Annotated, Any
 
 import typer
 
-from convforge.bench.digests import digest
-from convforge.bench.material import Material, checker
-from convforge.bench.suites import Case
-from convforge.execution import find_plan, runtime_of
+from convforge.benchmark.digests import digest
+from convforge.benchmark.material import Material, checker
+from convforge.benchmark.suites import Case
+from convforge.call.dispatch import find_plan, runtime_of
 from convforge.problem import parse_problem
 from convforge.timing import device_slug, machine_table, measure, repository, versions
 from convforge.timing.ring import Cycle

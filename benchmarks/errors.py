@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 from convforge.algorithms import find
 from convforge.backends.runtime import Runtime, upload_weights
-from convforge.bench.sheets import Sheet
-from convforge.check import Inputs, make_inputs, truth
-from convforge.execution import runtime_of
-from convforge.images.photographs import PHOTOGRAPHS, photograph
+from convforge.benchmark.sheets import Sheet
+from convforge.call.dispatch import runtime_of
+from convforge.imaging.photographs import PHOTOGRAPHS, photograph
 from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Inputs, make_inputs, truth
 
 # Dense layers of ResNet-50, VGG-16, GoogLeNet and DeepLab, four pictures each.
 LAYERS = (

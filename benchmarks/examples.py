@@ -41,8 +41,8 @@ def main(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
 ) -> None:
     """Run each example in a process of its own."""
-    from convforge.bench.sheets import Sheet
-    from convforge.execution import runtime_of
+    from convforge.benchmark.sheets import Sheet
+    from convforge.call.dispatch import runtime_of
 
     sheet = Sheet.begin(out, "examples", runtime_of(device).facts, {"device": device}, resume=resume)
     for name in EXAMPLES:

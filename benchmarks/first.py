@@ -34,7 +34,7 @@ def lap(name):
 
 import convforge
 lap("import_s")
-from convforge.execution import runtime_of
+from convforge.call.dispatch import runtime_of
 x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
 small, large = (np.random.default_rng(1).standard_normal((16, 3, r, r)).astype(np.float32) for r in (3, 5))
 last = time.perf_counter()
@@ -81,8 +81,8 @@ def main(
     """Time first calls in fresh processes."""
     from time import monotonic
 
-    from convforge.bench.sheets import Sheet
-    from convforge.execution import runtime_of
+    from convforge.benchmark.sheets import Sheet
+    from convforge.call.dispatch import runtime_of
 
     sheet = Sheet.begin(out, "first", runtime_of(device).facts, {"device": device, "count": count}, resume=resume)
     begin = monotonic()

@@ -21,12 +21,12 @@ import numpy as np
 import typer
 
 import convforge
-from convforge.bench.sheets import Sheet
-from convforge.check import make_inputs, truth
-from convforge.execution import runtime_of
+from convforge.benchmark.sheets import Sheet
+from convforge.call.dispatch import runtime_of
 from convforge.problem import Conv2dProblem
 from convforge.timing import StoppingRule, interleave
 from convforge.timing.timer import HOST_CLOCK
+from convforge.verify import make_inputs, truth
 
 PROBLEM = Conv2dProblem(n=1, c=3, h=8, w=8, k=4, r=3, s=3, padding=(1, 1, 1, 1))
 BATCH = 32

@@ -36,8 +36,8 @@ import typer
 from torch import nn
 
 import convforge
-from convforge.bench.sheets import Sheet
-from convforge.execution import runtime_of
+from convforge.benchmark.sheets import Sheet
+from convforge.call.dispatch import runtime_of
 from convforge.timing import StoppingRule, interleave
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -28,13 +28,13 @@ import numpy as np
 import typer
 
 import convforge
-from convforge.bench.records import Run
-from convforge.bench.store import load_runs
+from convforge.benchmark.records import Run
+from convforge.benchmark.store import load_runs
 from convforge.cli.bench import bench, seconds
-from convforge.images.convert import to_dtype
-from convforge.images.files import Picture, write_picture
-from convforge.images.photographs import photograph
-from convforge.report import ahead_png, chart_png
+from convforge.course.report import ahead_png, chart_png
+from convforge.imaging.convert import to_dtype
+from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.photographs import photograph
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -239,7 +239,7 @@ def main(
     if tables:
         pictures()
         pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-        command = [sys.executable, "-m", "convforge.bench.markers", *map(str, pages)]
+        command = [sys.executable, "-m", "convforge.benchmark.markers", *map(str, pages)]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append("tables")
     if failed:

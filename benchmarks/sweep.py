@@ -26,14 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 from convforge.algorithms import find, refusal
-from convforge.bench.cells import three
-from convforge.bench.compiling import Job, compile_ahead
-from convforge.bench.material import Material, checker
-from convforge.bench.records import Result
-from convforge.bench.row import Row, measure_row
-from convforge.bench.suites import Case, load
+from convforge.benchmark.cells import three
+from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.material import Material, checker
+from convforge.benchmark.records import Result
+from convforge.benchmark.row import Row, measure_row
+from convforge.benchmark.suites import Case, load
+from convforge.call.dispatch import runtime_of
 from convforge.errors import Reason
-from convforge.execution import runtime_of
 from convforge.peers import every_algorithm
 from convforge.timing.stopping import StoppingRule
 

@@ -30,17 +30,17 @@ from convforge.algorithms.contract import Plan
 from convforge.backends import cuda
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.notices import quiet
-from convforge.check import Inputs, compare, truth
+from convforge.call.dispatch import runtime_of
 from convforge.cli.bench import bench
 from convforge.cli.report import report
 from convforge.errors import UnsupportedProblem
-from convforge.execution import runtime_of
-from convforge.images.convert import to_dtype
-from convforge.images.files import Picture, write_picture
-from convforge.images.kernels import named_kernel
-from convforge.images.photographs import photograph
+from convforge.imaging.convert import to_dtype
+from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.kernels import named_kernel
+from convforge.imaging.photographs import photograph
 from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem
+from convforge.verify import Inputs, compare, truth
 
 SIZES = "32,64,128,256,512,1024,2048"
 

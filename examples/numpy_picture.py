@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import convforge
-from convforge.images.convert import to_dtype
-from convforge.images.files import Picture, write_picture
-from convforge.images.kernels import named_kernel
-from convforge.images.photographs import photograph
+from convforge.imaging.convert import to_dtype
+from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.kernels import named_kernel
+from convforge.imaging.photographs import photograph
 
 
 def main() -> None:

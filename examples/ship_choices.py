@@ -23,7 +23,7 @@ SHAPES = (((1, 3, 128, 128), (3, 3, 3, 3)), ((1, 16, 28, 28), (16, 16, 3, 3)))
 ELSEWHERE = """
 import sys
 import convforge.tuning
-from convforge.execution import runtime_of
+from convforge.call.dispatch import runtime_of
 from convforge.problem import parse_problem
 
 device, path, *problems = sys.argv[1:]

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 import convforge
-from convforge.bench.sheets import Sheet
-from convforge.execution import runtime_of
+from convforge.benchmark.sheets import Sheet
+from convforge.call.dispatch import runtime_of
 from convforge.timing import StoppingRule, interleave
 
 # Ours may be so many times as far from the model in float64 as PyTorch is, or so far. How far PyTorch is hangs on

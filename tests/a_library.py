@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convforge import libraries
 from convforge.backends.streams import CallerStream
+from convforge.call import libraries
 from convforge.problem.types import numpy_dtype
 
 
@@ -33,7 +33,7 @@ def aligned(nbytes: int) -> Any:
 
 
 class ALibrary:
-    """See :class:`convforge.libraries.contract.Library`. Streams have numbers; the current one is `current`."""
+    """See :class:`convforge.call.libraries.contract.Library`. Streams have numbers; the current one is `current`."""
 
     kind = "an array that is there"
     arrays = (There,)

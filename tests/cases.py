@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from convforge.check import Inputs, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Inputs, make_inputs
 
 FLOATS = ("normal", "integers")
 WHOLE = ("normal",)

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.algorithms.ranks import filters_of_every_rank
 
-from convforge.check import Judge, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, make_inputs
 
 
 def named(algorithm: Any) -> str:

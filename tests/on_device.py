@@ -13,9 +13,9 @@ from tests.judged import allowed, judge_of
 
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
-from convforge.check import Inputs, Judge, check_plan
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
 from convforge.problem.types import is_integer, itemsize
+from convforge.verify import Inputs, Judge, check_plan
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 

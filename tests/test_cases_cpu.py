@@ -14,8 +14,8 @@ from tests.strategies import DTYPES, FIRST_DTYPES, conv2d_problems, dtypes_of, f
 
 from convforge.algorithms import algorithms, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 METHODS = [a for a in algorithms() if a.backend == "cpu"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]

@@ -11,8 +11,8 @@ from tests.judged import allowed, named
 from tests.on_device import check_accepted, check_case, check_worked_values, takes
 
 from convforge.algorithms import ON_DEVICE
-from convforge.check import check_nan_spread
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread
 
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]

@@ -25,8 +25,8 @@ from tests.cases import CONV2D
 import convforge
 from convforge.algorithms import ON_DEVICE, OURS, refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "convforge"
@@ -129,7 +129,7 @@ def test_a_convolution_on_gpus_touches_as_many_files_as_the_page_says() -> None:
     count = sum(several.get(file, 1) for file in files)
     assert f"touches {count} files" in text_of("docs/adding-an-algorithm.md")
     source = [file for file in files if file.startswith("src/")]
-    assert {file.split("/")[2] for file in source} == {"algorithms", "language"}
+    assert {file.split("/")[2] for file in source} == {"algorithms", "course"}
 
 
 @pytest.mark.parametrize("of", ["the CPU", "GPUs"])
@@ -161,9 +161,9 @@ def test_every_border_mode_is_in_the_table_of_names() -> None:
 
 
 def test_every_precision_is_in_the_table_of_bounds() -> None:
-    from convforge.check.bounds import NARROWED
-    from convforge.check.gate import ALLOWED, TENSOR
     from convforge.problem import PRECISIONS
+    from convforge.verify.bounds import NARROWED
+    from convforge.verify.gate import ALLOWED, TENSOR
 
     page = text_of("docs/accuracy.md")
     assert [name for name in PRECISIONS if f"`{name}`" not in page and name != "int8"] == []
@@ -176,7 +176,7 @@ def test_every_precision_is_in_the_table_of_bounds() -> None:
 
 
 def test_the_measuring_page_states_the_rules_as_they_are() -> None:
-    from convforge.bench.runner import QUICK
+    from convforge.benchmark.runner import QUICK
     from convforge.timing.ceilings import MOVED
     from convforge.timing.ring import COLD_FACTOR, MOST_SLOTS, RING_LIMIT_BYTES
     from convforge.timing.stopping import StoppingRule
@@ -198,7 +198,7 @@ def test_the_measuring_page_states_the_rules_as_they_are() -> None:
 
 
 def test_the_measuring_page_names_every_field_of_a_record() -> None:
-    from convforge.bench.records import Result
+    from convforge.benchmark.records import Result
 
     page = text_of("docs/measuring.md")
     row = next(line for line in page.splitlines() if line.startswith("| `result`"))
@@ -208,9 +208,9 @@ def test_the_measuring_page_names_every_field_of_a_record() -> None:
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=named)
 def test_tables_are_asked_of_suites_that_exist(page: Path) -> None:
-    from convforge.bench.markers import marker_specs
-    from convforge.bench.sheets import KINDS
-    from convforge.bench.suites import suite_names
+    from convforge.benchmark.markers import marker_specs
+    from convforge.benchmark.sheets import KINDS
+    from convforge.benchmark.suites import suite_names
 
     asked = {spec.split()[0] for spec in marker_specs(page.read_text(encoding="utf-8"))}
     assert asked <= {*suite_names(), *KINDS, "goals", "headline"}
@@ -384,14 +384,14 @@ def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 @pytest.fixture
 def example(pasted: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The page's method, in the list."""
-    from convforge import execution
     from convforge.algorithms.shifted import DirectShifted  # type: ignore[import-not-found]
+    from convforge.call import dispatch
 
     room = sys.modules["convforge.algorithms"]
     monkeypatch.setattr(room, "OURS", (*room.OURS, DirectShifted()))  # type: ignore[attr-defined]
     yield DirectShifted()
     monkeypatch.undo()
-    execution._find_plan.cache_clear()
+    dispatch._find_plan.cache_clear()
 
 
 def test_the_example_shows_every_file(pasted: dict[str, str]) -> None:
@@ -437,90 +437,60 @@ def test_the_examples_own_test_passes(pasted: dict[str, str]) -> None:
 
 
 def test_the_examples_results_depend_on_its_files(example: Any) -> None:
-    from convforge.bench.digests import code_files
+    from convforge.benchmark.digests import code_files
 
     assert [path.name for path in code_files(example, (), cpu_facts())] == ["cpu.py", "shifted.py"]
 
 
-# The layering of architecture.md.
+# The layers of architecture.md.
 
-# Room -> what of ours it may import, besides itself. "contract" is algorithms/contract.py, steps.py and traits.py,
-# "kernel pieces" what stands in algorithms/include, "list" is algorithms/__init__.py.
-_BACKENDS = {"backends", "backends.cpu", "backends.emulator"}
-# What plans are found and made with.
-_PLANS = {"contract", "list", "peers", "problem"}
-LAYERS: dict[str, set[str]] = {
-    "errors": set(),
-    "images": set(),
-    "problem": set(),
-    "backends": set(),
-    "backends.cpu": {"backends"},
-    "backends.emulator": {"backends", "backends.cpu"},
-    "contract": {"backends", "errors", "problem"},
-    "kernel pieces": {"backends", "backends.cpu", "contract", "errors", "problem"},
-    "algorithms": {"backends", "backends.cpu", "contract", "errors", "kernel pieces", "problem"},
-    "list": {"algorithms", "backends", "contract", "errors", "problem"},
-    "peers": {
-        "algorithms",
-        "backends",
-        "backends.cpu",
-        "contract",
-        "errors",
-        "kernel pieces",
-        "list",
-        "problem",
-        "timing",
-    },
-    "tuning": {"backends", "check", "contract", "errors", "list", "peers", "problem", "timing"},
-    "check": {"backends", "backends.cpu", "contract", "problem"},
-    "timing": {"backends", "backends.cpu", "errors", "problem"},
-    "bench": {"backends", "check", "contract", "errors", "execution", "list", "peers", "problem", "timing", "tuning"},
-    "language": set(),
-    "studies": {
-        "backends",
-        "bench",
-        "check",
-        "contract",
-        "errors",
-        "execution",
-        "language",
-        "list",
-        "peers",
-        "problem",
-        "timing",
-    },
-    "lab": {"backends", "bench", "language", "list", "problem", "report", "studies", "timing"},
-    "tracing": {"backends", "backends.emulator", "check", "contract", "list", "problem"},
-    "report": {"bench", "check", "errors", "language", "peers", "problem", "studies", "timing"},
-    "libraries": {"backends", "problem"},
-    "arrays": {"backends", "libraries", "problem"},
-    "replay": {"arrays", "backends", "contract", "libraries"},
-    "arguments": {"arrays", "contract", "problem"},
-    "execution": {*_BACKENDS, *_PLANS, "arguments", "arrays", "errors", "replay", "tuning"},
-    "filtering": {*_PLANS, "arguments", "arrays", "backends", "execution", "images", "libraries"},
-    "api": {*_PLANS, "arguments", "arrays", "execution", "replay", "tuning"},
-    "integrations": {"api", "replay", "timing", "tuning"},
-    "torch": {"integrations"},
-    "pipeline": {*_PLANS, "arguments", "backends", "execution", "filtering", "images"},
-    "own": {"backends", "backends.emulator", "check", "contract", "errors", "execution", "problem", "timing"},
-    "version": {"api", "backends", "errors", "filtering", "pipeline", "problem", "torch"},
+# From the bottom up. A room may import the layers below its own and, in its own, the rooms before it. "contract" is
+# algorithms/contract.py, steps.py and traits.py; "list" is algorithms/__init__.py; "images" is imaging/ but for
+# filtering.py and pipeline/.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "images", "language", "problem", "backends", "backends.cpu", "backends.emulator", "timing"),
+    ("contract", "host", "algorithms", "list"),
+    ("peers", "verify", "tuning", "call", "api"),
+    ("imaging", "integrations", "torch", "benchmark", "studies", "report", "lab", "grader", "traces"),
+    ("cli",),
+)
+RANK = {room: (layer, place) for layer, rooms in enumerate(LAYERS) for place, room in enumerate(rooms)}
+# Rooms of which one may not know the other although it comes before it: these know nothing of ours at all, ...
+ALONE = {"errors", "images", "language", "problem"}
+# ... and a judge must not know whom it judges, nor a call that it may be measured.
+APART = {
+    "backends": {"errors", "images", "language", "problem"},
+    "algorithms": {"timing"},
+    "contract": {"timing"},
+    "host": {"timing"},
+    "list": {"timing"},
+    "verify": {"errors", "host", "algorithms", "list", "peers", "timing"},
+    "call": {"verify", "timing"},
+    "api": {"verify", "timing"},
+    "imaging": {"verify", "timing", "tuning"},
+    "integrations": {"imaging", "verify"},
+    "benchmark": {"imaging", "integrations", "torch"},
+    "studies": {"imaging", "integrations", "torch", "tuning"},
+    "report": {"imaging", "integrations", "torch", "tuning"},
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").is_file())
 
 
 def room_of(module: tuple[str, ...]) -> str:
-    """The room of a module, given as the parts of its name after ``convforge``."""
+    """The room of a module, given as the parts of its name after ``convforge``; empty for the package itself."""
     if not module:
-        return "version"
+        return ""
     if module == ("__main__",):
         return "cli"
-    if module[:2] in (("backends", "cpu"), ("backends", "emulator")):
-        return ".".join(module[:2])
-    if module[0] == "algorithms":
-        inside = module[1] if len(module) > 1 else ""
+    first, inside = module[0], module[1] if len(module) > 1 else ""
+    if first == "backends" and inside in ("cpu", "emulator"):
+        return f"backends.{inside}"
+    if first == "algorithms":
         own = dict.fromkeys(("contract", "steps", "traits"), "contract")
-        return {"": "list", "include": "kernel pieces", **own}.get(inside, "algorithms")
-    return module[0]
+        return {"": "list", "host": "host", **own}.get(inside, "algorithms")
+    if first == "imaging":
+        return "imaging" if inside in ("filtering", "pipeline") else "images"
+    return inside if first == "course" and inside else first
 
 
 def imports_of(source: str) -> Iterator[tuple[str, ...]]:
@@ -544,10 +514,14 @@ def imports_of(source: str) -> Iterator[tuple[str, ...]]:
 def breaches(file: tuple[str, ...], source: str) -> list[str]:
     """What a file imports although its room may not know it."""
     own = room_of(file)
-    if own == "cli":
+    if own in ("", "course"):  # the package exports names of several rooms
         return []
     rooms = {room_of(module) for module in imports_of(source)} - {own}
-    return sorted(rooms - LAYERS[own])
+    return sorted(
+        room
+        for room in rooms
+        if own != "cli" and (not room or own in ALONE or RANK[room] > RANK[own] or room in APART.get(own, ()))
+    )
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -564,27 +538,61 @@ def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
     ("file", "source", "found"),
     [
         ("problem/conv2d", "from convforge.backends.facts import DeviceFacts", ["backends"]),
-        ("algorithms/direct/direct", "def f():\n    from convforge.check import truth", ["check"]),
+        ("algorithms/direct/direct", "def f():\n    from convforge.verify import truth", ["verify"]),
         ("algorithms/direct/direct", "from convforge.algorithms import find", ["list"]),
-        ("check/truth", "import convforge.bench.store", ["bench"]),
-        ("check/truth", "from convforge import timing", ["timing"]),
+        ("verify/truth", "import convforge.benchmark.store", ["benchmark"]),
+        ("verify/truth", "from convforge import timing", ["timing"]),
         ("timing/ring", "from convforge.algorithms.contract import Plan", ["contract"]),
         ("algorithms", "def f():\n    from convforge.peers import PEERS", ["peers"]),
         ("api", "from convforge.cli.failure import Failure", ["cli"]),
-        ("bench/runner", "from convforge.report import page", ["report"]),
-        ("bench/runner", "from convforge import check", []),
+        ("benchmark/runner", "from convforge.course.report import page", ["report"]),
+        ("benchmark/runner", "from convforge import verify", []),
         ("peers/torch", "from convforge.algorithms.contract import Plan", []),
+        ("imaging/picture", "from convforge.imaging.filtering import filter", ["imaging"]),
     ],
 )
 def test_a_breach_is_found(file: str, source: str, found: list[str]) -> None:
     assert breaches(tuple(file.split("/")), source) == found
 
 
-def test_imports_go_downward_only() -> None:
-    order = list(graphlib.TopologicalSorter(LAYERS).static_order())  # CycleError where rooms know each other
-    assert set(order) == set(LAYERS)
-    layers = ("backends", "timing", "algorithms", "list", "peers", "tuning", "execution", "bench", "studies", "report")
-    assert sorted(layers, key=order.index) == list(layers)
+def test_every_file_is_in_a_room_of_the_layers() -> None:
+    """And the package's top shows at most 17 names."""
+    rooms = {room_of(tuple(module_of(path).split(".")[1:])) for path in FILES}
+    assert rooms - {"", "course"} == set(RANK)
+    names = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.name in ROOMS}
+    assert len(names - {"__init__", "__main__"}) <= 17
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def at_import(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports that run when a module is imported, those in functions and for types aside."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.Try | ast.With):
+            yield from at_import(node.body)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            yield from at_import([*node.body, *node.orelse])
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = {module_of(path): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found = graph.setdefault(name, set())
+        for node in at_import(ast.parse(path.read_text(encoding="utf-8")).body):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = [name if name in modules else str(node.module) for name in names]
+            found |= {target for target in names if target in modules and target != name}
+    assert graph["convforge.benchmark.store"] >= {"convforge.benchmark.records"}
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError where there is a circle
 
 
 def test_only_kernels_and_their_runtime_import_numba() -> None:

@@ -42,8 +42,8 @@ def test_an_example(library: str, name: str, says: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_swapped_models_are_stored_as_the_docs_show_them(tmp_path: Path) -> None:
-    from convforge.bench.sheet_tables import sheet_markdown
-    from convforge.bench.sheets import load_sheets
+    from convforge.benchmark.sheet_tables import sheet_markdown
+    from convforge.benchmark.sheets import load_sheets
 
     module("torch")
     words = ["--size", "32", "--budget", "0.1", "--out", str(tmp_path)]

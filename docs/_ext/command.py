@@ -126,7 +126,7 @@ def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def _folder(docname: str) -> Path:
     """The folder of a page's commands."""
     if docname not in _folders:
-        from convforge.images.photographs import PHOTOGRAPHS
+        from convforge.imaging.photographs import PHOTOGRAPHS
 
         spec = importlib.util.find_spec("skimage")
         if spec is None or spec.origin is None:

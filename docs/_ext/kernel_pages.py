@@ -78,7 +78,7 @@ def page_names() -> list[str]:
 @cache
 def stored_runs() -> tuple[Any, ...]:
     """All stored runs."""
-    from convforge.bench.store import load_runs
+    from convforge.benchmark.store import load_runs
 
     return tuple(load_runs(ROOT / "benchmarks" / "results"))
 
@@ -129,7 +129,7 @@ def plain(text: str) -> str:
 
 def kernel_files(algorithm: Any) -> list[Path]:
     """The .cu files of a method's own, or where it has none, of the family that computes for it."""
-    from convforge.bench.digests import code_files, stored_problem
+    from convforge.benchmark.digests import code_files, stored_problem
 
     key = (algorithm.operation, algorithm.name)
     measured = (r.problem for run in stored_runs() for r in run.results if (r.operation, r.algorithm) == key and r.time)
@@ -214,8 +214,8 @@ def refusals_of(algorithm: Any, facts: Any) -> str:
 
 def results_of(algorithms: Sequence[Any], backend: str) -> str:
     """Tables of the stored results of methods, each beside the steps around it: a table a suite and device."""
-    from convforge.bench.markers import table_of
-    from convforge.bench.tables import LEGEND
+    from convforge.benchmark.markers import table_of
+    from convforge.benchmark.tables import LEGEND
 
     mine = {a.name for a in algorithms}
     beside = [*(a.since for a in algorithms if a.since), *(a.name for a in on_gpu() if a.since in mine)]
@@ -248,7 +248,7 @@ def newest_runs(backend: str) -> list[Any]:
 
 def suite_exists(name: str) -> bool:
     """Whether a suite is one of the bench's own, not a study's or a list of problems."""
-    from convforge.bench.suites import suite_names
+    from convforge.benchmark.suites import suite_names
 
     return name in suite_names()
 
@@ -312,7 +312,7 @@ def gpu_sections(method: Any, typical: str, up: str, drawn: bool = True) -> list
 def cpu_sections(folder: str, up: str) -> list[tuple[str, str]]:
     """All but the title and the prose of a page of CPU methods: a section each, their results and sources."""
     from convforge.backends.cpu import cpu_facts
-    from convforge.bench.digests import code_files
+    from convforge.benchmark.digests import code_files
 
     methods, parts = on_cpu()[folder], []
     for a in methods:

@@ -1,4 +1,4 @@
-"""Pictures of a kernel's threads and tiles, drawn from a trace of the kernel itself: see convforge.tracing.
+"""Pictures of a kernel's threads and tiles, drawn from a trace of the kernel itself: see convforge.course.traces.
 
 Three panels: which block computes which output, which of its threads does, and what the block reads of the input. Every
 colour and number is what the emulator saw; nothing is drawn from what a kernel says of itself.
@@ -15,8 +15,8 @@ from drawings import _COLOURS
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from convforge.course.traces import Touched, Trace
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem
-from convforge.tracing import Touched, Trace
 
 Grid = NDArray[np.int64]
 

@@ -77,8 +77,8 @@ class Kernel(Generated):
     def _pictures(self, method: Any) -> Iterator[nodes.Node]:
         from kernel_pictures import picture
 
+        from convforge.course.traces import trace
         from convforge.problem import parse_problem
-        from convforge.tracing import trace
 
         for line in filter(None, self.content):
             problem, *rest = line.split()

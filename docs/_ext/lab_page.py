@@ -14,9 +14,9 @@ def write(app: Any, fault: Exception | None) -> None:
     """Write the lab's folder into the built site."""
     if fault is not None or app.builder.name != "html":
         return
-    from convforge.lab import bind, find_runs, render
-    from convforge.language import LANGUAGES
-    from convforge.report import write as write_page
+    from convforge.course.lab import bind, find_runs, render
+    from convforge.course.language import LANGUAGES
+    from convforge.course.report import write as write_page
 
     book = bind(find_runs([RESULTS / DEVICE]))
     names = {code: "lab.html" if code == "en" else f"lab-{code}.html" for code in LANGUAGES}

@@ -20,8 +20,8 @@ RATES = ("D",)
 
 def page_of(name: str, study: str, rules: list[str]) -> str:
     """The Markdown of a table."""
-    from convforge.studies import find_study
-    from convforge.studies.published import TABLES
+    from convforge.course.studies import find_study
+    from convforge.course.studies.published import TABLES
 
     published = TABLES[name]
     theirs = published.findings(find_study(study))
@@ -122,7 +122,7 @@ def fastest(run: Any) -> dict[tuple[str, str], Any]:
 
 def figure(result: Any, rate: bool) -> str:
     """A result as it is shown: ms, or GFLOP/s."""
-    from convforge.bench.cells import three
+    from convforge.benchmark.cells import three
 
     if result is None or result.time is None:
         return ""
@@ -131,7 +131,7 @@ def figure(result: Any, rate: bool) -> str:
 
 def sentences(study: str, rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
     """What some rules of a study say; only what is supported, or is not, where asked."""
-    from convforge.studies import find_study
+    from convforge.course.studies import find_study
 
     found = find_study(study)
     wanted = [f for f in findings if f.rule in rules and (supported is None or f.supported is supported)]

@@ -16,8 +16,8 @@ from convforge.backends.forks import no_fork as _no_fork
 if _TYPE_CHECKING:
     from convforge.api import Filter, algorithms, conv2d, gemm, max_pool2d, relu
     from convforge.errors import UnsupportedProblem
-    from convforge.filtering import filter  # noqa: A004
-    from convforge.pipeline import filter_many
+    from convforge.imaging.filtering import filter  # noqa: A004
+    from convforge.imaging.pipeline import filter_many
     from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, parse_problem
 
 __version__ = "0.1.0.dev0"
@@ -42,8 +42,8 @@ __all__ = [
 _MODULES = {
     "convforge.api": ("Filter", "algorithms", "conv2d", "gemm", "max_pool2d", "relu"),
     "convforge.errors": ("UnsupportedProblem",),
-    "convforge.filtering": ("filter",),
-    "convforge.pipeline": ("filter_many",),
+    "convforge.imaging.filtering": ("filter",),
+    "convforge.imaging.pipeline": ("filter_many",),
     "convforge.problem": ("Conv2dProblem", "Epilogue", "GemmProblem", "Pool2dProblem", "parse_problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,14 +10,14 @@ from typing import Any
 
 from convforge.algorithms import default_ways, refusal
 from convforge.algorithms.contract import Config, PreparedFilter
-from convforge.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
-from convforge.arrays import dtype_name, flat, home_of, lies_transposed
-from convforge.execution import at_home, execute, find_plan, prepared_plan, run, runtime_of
+from convforge.call.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
+from convforge.call.arrays import dtype_name, flat, home_of, lies_transposed
+from convforge.call.cache import Calls, kinds
+from convforge.call.dispatch import at_home, execute, find_plan, prepared_plan, run, runtime_of
 from convforge.peers import every_algorithm
 from convforge.problem import ElementwiseProblem, GemmProblem, Problem
 from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
-from convforge.replay import Calls, kinds
 from convforge.tuning import CHOICES, compile_for, key_of, may_measure
 
 # Of NumPy, PyTorch, CuPy or JAX.
@@ -476,7 +476,7 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
     >>> [a.name for a in algorithms("m64n64k64_f32") if a.ours]
     ['gemm_loops', 'gemm_blocked', 'gemm_blas']
     """
-    from convforge.execution import runtime_of
+    from convforge.call.dispatch import runtime_of
     from convforge.problem import parse_problem
 
     if isinstance(problem, str):

@@ -28,7 +28,7 @@ class Reason:
     >>> reason = Reason("the filter is {own}, not {wanted}", own="5x5", wanted="1x1")
     >>> print(reason)
     the filter is 5x5, not 1x1
-    >>> from convforge.language import gettext, in_language
+    >>> from convforge.course.language import gettext, in_language
     >>> with in_language("zh"):
     ...     print(reason.render(gettext))
     卷积核为 5x5，不是 1x1
@@ -60,7 +60,7 @@ class Reason:
         Parameters
         ----------
         translated : callable
-            Form -> the form in that language, such as :func:`convforge.language.gettext`.
+            Form -> the form in that language, such as :func:`convforge.course.language.gettext`.
         """
         parts = {name: v.render(translated) if isinstance(v, Reason) else v for name, v in self.values}
         return translated(self.form).format(**parts)

@@ -78,7 +78,7 @@ MMA_FAULTS = [
         ("another row's sums taken again", "two_at(strips[0], row), two_at(", "two_at(strips[0], row + 1), two_at(",
          replace(WALK, kind="nan")),
     ),
-    *of_file("include/device/mma.cuh", TILES,
+    *of_file("device/mma.cuh", TILES,
         ("bfloat16 for float16", 'type_name(half_t) { return "f16"; }', 'type_name(half_t) { return "bf16"; }'),
         ("the planes' fragments for the taps'", "type_name(T{}), sums, a, b)", "type_name(T{}), sums, a, a)"),
     ),

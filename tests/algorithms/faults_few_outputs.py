@@ -128,7 +128,7 @@ FEW_OUTPUTS_FAULTS = [
         ("the upper channels twice", "args.packed[i].words[1] = factors.word.bits[1]",
          "args.packed[i].words[1] = factors.word.bits[0]"),
     ),
-    *of_file("include/device/few_outputs.cuh", LAYER,
+    *of_file("device/few_outputs.cuh", LAYER,
         ("filters before columns of taps", "return (r * S + s) * K + k;", "return (k * R + r) * S + s;"),
         ("one product too few", "(TAP_COLUMNS + 7) / 8", "TAP_COLUMNS / 8"),
         ("channels that are left over", "(C + 15) / 16", "C / 16"),

@@ -28,7 +28,7 @@ OUTSIDE = replace(FFT, problem="n2c2h4w6_k4r3s3_p5x4x7x6_g2_f32_nchw", config=Ff
 OUTSIDE_STEPS = replace(OUTSIDE, problem="n1c2h5w7_k4r2s3_p16_st2x3_d6x8_g2_f32_nchw", config=FftConfig(16, 32, 1))
 
 FFT_FAULTS = [
-    *of_file("include/outside.cu", OUTSIDE,
+    *of_file("host/outside.cu", OUTSIDE,
         ("a window too few before the image", "skipped < TAPS &&", "skipped < TAPS - 1 &&"),
         ("a window too few behind the image", "< size;", "< size - 1;"),
         ("height for width", "conv.left, conv.W)", "conv.left, conv.H)"),
@@ -63,7 +63,7 @@ FFT_FAULTS = [
         ("columns repeated in the dilation's holes", "s * DILATION_W == column", "true",
          replace(FUSED, problem="n1c2h21w40_k2r3s4_p2_d2_g2_f32_nchw")),
     ),
-    *of_file("include/device/dft.cuh", FUSED,
+    *of_file("device/dft.cuh", FUSED,
         ("turned the wrong way", "s = BACK ? -cosine", "s = BACK ? cosine"),
         ("a quarter of a turn the wrong way", "{s * z.im, -s * z.re}", "{-s * z.im, s * z.re}"),
         ("halves in each other's place", "v[i + N / 2] = even[i] - other;", "v[i + N / 2] = other - even[i];"),
@@ -118,7 +118,7 @@ FFT_FAULTS = [
         ("no barrier before the box is turned", "__syncthreads();", "", FFT_NEAR),
         ("outputs of channels beyond the last", "if (at < BOX && c < tiles.channels &&", "if (at < BOX &&", FFT_NEAR),
     ),
-    *of_file("include/device/tiles.cuh", FFT,
+    *of_file("device/tiles.cuh", FFT,
         ("rows for columns", "tiles.down) * tiles.tile_p", "tiles.down) * tiles.tile_q"),
         ("every chunk the first", "tile = tiles.first + i", "tile = i", FFT_CHUNKS),
         ("one channel for all", "* tiles.channels + c)", "* tiles.channels)"),

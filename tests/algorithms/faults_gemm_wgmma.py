@@ -55,7 +55,7 @@ GEMM_WGMMA_FAULTS = [
         ("columns of tiles as if every group were whole", "in_group / rows * BLOCK_N", "in_group / GROUP * BLOCK_N",
          replace(MANY, problem="m1152n2560k72_f16")),
     ),
-    *of_file("include/device/wgmma.cuh", RAGGED,
+    *of_file("device/wgmma.cuh", RAGGED,
         ("the next 8 of K too near", "STRIDE = 1024ull >> 4 << 32", "STRIDE = 512ull >> 4 << 32"),
         ("the leading offset left out", "static_cast<unsigned long long>(pitch >> 4) << 16", "0ull"),
     ),

@@ -75,7 +75,7 @@ SPLIT_FAULTS = [
         ("pixels that halves do not hold unnoticed", "plain |= down[j] < 0;", "", first_of("far pixels")),
         ("scales that nobody waits for", "(SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0)", "0", FIRST),
     ),
-    *of_file("include/device/wgmma_tiles.cuh", replace(PATCHES, config=replace(PATCHES.config, pairs="filters")),
+    *of_file("device/wgmma_tiles.cuh", replace(PATCHES, config=replace(PATCHES.config, pairs="filters")),
         ("both blocks of a pair bring the high halves", "HALVES == 1 ? 0 : half", "0"),
     ),
 ]  # fmt: skip
@@ -128,7 +128,7 @@ FILTER_FAULTS = [
         ("neighbours' scales before all are there", f"scale_of(most, 0).up;\n    }}\n    {SYNC}",
          "scale_of(most, 0).up;\n    }"),
     ),
-    *of_file("include/device/split.cuh", PATCHES,
+    *of_file("device/split.cuh", PATCHES,
         ("low halves as they are", "(first - a) * LOW", "(first - a)"),
         ("the largest of signed numbers", "fmaxf(fabsf(a), fabsf(b))", "fmaxf(a, b)"),
         ("a scale too large by 2", "up = TOP - exponent;", "up = TOP + 2 - exponent;"),

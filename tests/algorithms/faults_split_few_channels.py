@@ -42,7 +42,7 @@ SPLIT_FEW_CHANNELS_FAULTS = [
         ("the high halves of filters twice", "args.filter.taps + blockIdx.y * args.lows", "args.filter.taps"),
         ("low halves over high ones", "((blockIdx.y * ACROSS + tile) * STEPS", "((tile) * STEPS"),
     ),
-    *of_file("include/device/split_patch.cuh", LAYER,
+    *of_file("device/split_patch.cuh", LAYER,
         ("no barrier before the scale", f"{SYNC}  // the largest", "// the largest"),
         ("no barrier before the sums are replaced", f"{SYNC}  // the sums", "// the sums", FILTERS),
         ("the scale of a warp's pixels", "for (int i = 0; i < THREADS / 32; i++) largest",

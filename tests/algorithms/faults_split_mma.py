@@ -71,7 +71,7 @@ SPLIT_MMA_FAULTS = [
          FILTER),
         ("another output computed from floats", "bit / 2 % COLUMNS, bit % 2", "bit / 2 % COLUMNS, 0", CHANNEL),
     ),
-    *of_file("include/device/split_plain.cuh", CHANNEL,
+    *of_file("device/split_plain.cuh", CHANNEL,
         ("the first row alone", "tap / S * of_w.h", "0"),
         ("the first column alone", "tap % S * of_w.w", "0"),
         ("the first filter for all", "k * of_w.n", "0"),

@@ -40,7 +40,7 @@ PAIRED = replace(PIXELS, config=replace(PIXELS.config, pairs="pixels"))
 MANY = replace(PATCHES, problem="n40c64h14w13_k72r3s3_p1_f16_nhwc")
 
 WGMMA_FAULTS = [
-    *of_file("include/device/wgmma_tiles.cuh", PATCHES,
+    *of_file("device/wgmma_tiles.cuh", PATCHES,
         ("the next tap's pixels", "+ right / STRIDE_W) * ROW_BYTES", "+ right / STRIDE_W + 1) * ROW_BYTES"),
         ("taps as if not dilated", "right = tap % S * DILATION_W;", "right = tap % S;"),
         ("rows of a patch as if it were narrower", "PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES",
@@ -106,14 +106,14 @@ WGMMA_FAULTS = [
         ("filters of the first 64 of a box for all", "64 * (FILTERS_ON_M ? row : i)", "0",
          replace(PIXELS, config=replace(PIXELS.config, columns=128))),
     ),
-    *of_file("include/device/wgmma.cuh", PATCHES,
+    *of_file("device/wgmma.cuh", PATCHES,
         ("no swizzle", "SWIZZLE = (ROW == 128", "SWIZZLE = 0 * (ROW == 128"),
         ("addresses cut off", "& 0x3fff;\n    return at | LEADING", "& 0x3ff;\n    return at | LEADING"),
     ),
 ]  # fmt: skip
 
 ROWS_FAULTS = [
-    *of_file("include/device/squares.cuh", TURNED,
+    *of_file("device/squares.cuh", TURNED,
         ("the next pixel", "row = pixel / args.width;", "row = (pixel + 1) / args.width;"),
         ("no padding on the left", "row * args.width - args.left", "row * args.width"),
         ("the first group's channels for all", "(group * C_GROUP + in_group) *", "in_group *"),
@@ -142,7 +142,7 @@ SHARES_FAULTS = [
 
 PACKING = Run("implicit_gemm_wgmma", "n1c300h9w9_k3r3s3_f16_nhwc", WgmmaConfig())
 PACKING_FAULTS = [
-    *of_file("include/channels_near.cu", PACKING,
+    *of_file("host/channels_near.cu", PACKING,
         ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
         ("the first filter for all", "k = blockIdx.x / args.parts, c0", "k = 0, c0"),
         ("the last vector left out", "i < whole; i += threads", "i < whole - 1; i += threads"),

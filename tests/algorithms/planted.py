@@ -43,7 +43,7 @@ class Fault:
     run: Run
 
     def __str__(self) -> str:
-        return f"{self.file.removeprefix('include/device/')}: {self.name}"
+        return f"{self.file.removeprefix('device/')}: {self.name}"
 
 
 def of_file(file: str, run: Run, *faults: tuple[Any, ...]) -> Iterator[Fault]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tests.judged import judge_of
 
-from convforge.check import Inputs, Judge, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Inputs, Judge, make_inputs
 
 # Kind -> what is in x and in w. Where they cannot be split, a tile or a filter is computed from its floats.
 KINDS: dict[str, str] = {

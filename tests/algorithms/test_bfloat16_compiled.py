@@ -9,7 +9,7 @@ import pytest
 from tests.algorithms.compiling import H200, Compiling, compiled
 
 from convforge.algorithms import find
-from convforge.bench.machine_code import sections
+from convforge.benchmark.machine_code import sections
 from convforge.problem import parse_problem
 
 # Converted by integer arithmetic, these were 1.2 to 2 times as long.

@@ -13,9 +13,9 @@ import convforge
 from convforge.algorithms import find
 from convforge.algorithms.depthwise import Depthwise, DepthwiseConfig
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import check_plan
 from convforge.problem import parse_problem
 from convforge.tuning import choose
+from convforge.verify import check_plan
 
 WAYS = [
     # Channels that no vector divides, in one item and in several; a multiplier; strides; dilation; a last short strip.

@@ -28,10 +28,10 @@ from convforge.algorithms.depthwise.mma import walks
 from convforge.algorithms.depthwise.planes import modelled_cycles
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import choose
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 CHANNELS, PLANES, ROWS = DepthwiseChannels("emulator"), DepthwisePlanes("emulator"), DepthwiseRows("emulator")
 MMA, BATCH = DepthwiseMma("emulator"), DepthwiseBatch("emulator")

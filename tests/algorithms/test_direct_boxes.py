@@ -17,9 +17,9 @@ from convforge.algorithms.direct.box import Box, box_of
 from convforge.algorithms.direct.boxes import threads_share
 from convforge.algorithms.direct.device import BoxesConfig, DirectBoxes
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import preferred
+from convforge.verify import Judge, check_plan, make_inputs
 
 METHOD = DirectBoxes("emulator")
 # Of several tiles each way, so that a block takes more tiles than it has stages.

@@ -23,8 +23,8 @@ from convforge.algorithms.direct.device import (
     TiledConfig,
 )
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 METHODS = [DirectNaive("emulator"), DirectConstant("emulator"), DirectShared("emulator"), DirectTiled("emulator")]
 ANY = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

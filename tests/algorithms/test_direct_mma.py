@@ -14,9 +14,9 @@ from tests.judged import judge_of
 from convforge.algorithms.direct.device import DirectMma, MmaConfig
 from convforge.algorithms.direct.mma import default_config
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import preferred
+from convforge.verify import Judge, check_plan, make_inputs
 
 METHOD = DirectMma("emulator")
 # Of few warps, rings that go round, and blocks that end in the middle of a strip.

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from convforge.algorithms.contract import Buffers
-from convforge.algorithms.include.ends import Ends, ends
+from convforge.algorithms.host.ends import Ends, ends
 from convforge.problem import Conv2dProblem, parse_problem
 
 

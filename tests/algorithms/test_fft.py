@@ -14,9 +14,9 @@ from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 from convforge.algorithms.fft import Fft
 from convforge.algorithms.fft.fft import FftConfig, modelled_flops
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 
 @first_and_all(FLOAT_SUMS)

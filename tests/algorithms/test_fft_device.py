@@ -17,10 +17,10 @@ from convforge.algorithms import refusal
 from convforge.algorithms.fft.device import Fft, FftConfig
 from convforge.algorithms.fft.tiling import FAST, modelled_seconds, next_fast, sizes, tiling, whole
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import choose
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 METHOD = Fft("emulator")
 BLUR = "n1c3h2048w2048_k3r31s31_st1_p15_g3_f32_nchw"

@@ -12,9 +12,9 @@ from tests.on_device import check_views
 
 from convforge.algorithms.fft.fused import STAGES, FftFused, FusedConfig, numbers
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import choose
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 METHOD = FftFused("emulator")
 BLUR = "n1c3h2048w2048_k3r31s31_st1_p15_g3_f32_nchw"

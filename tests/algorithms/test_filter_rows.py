@@ -17,9 +17,9 @@ from convforge.algorithms.implicit_gemm.wgmma import FilterRows
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import upload_weights
-from convforge.check import make_inputs
 from convforge.problem import parse_problem
 from convforge.problem.conv2d import FILTER_LAYOUTS
+from convforge.verify import make_inputs
 
 pytestmark = needs_emulator
 

@@ -14,8 +14,8 @@ from convforge.algorithms import find
 from convforge.algorithms.gemm.device import LADDER, BlockConfig, GemmNaive, GemmShared, SquareConfig
 from convforge.algorithms.gemm.product import operand
 from convforge.backends.emulator.runtime import emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 pytestmark = needs_emulator
 

@@ -15,8 +15,8 @@ from convforge.algorithms.im2col.device import MOST_CHUNKS, Im2col, Im2colConfig
 from convforge.algorithms.implicit_gemm import device
 from convforge.algorithms.implicit_gemm.device import ImplicitGemm
 from convforge.backends.emulator.runtime import emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 pytestmark = needs_emulator
 

@@ -11,10 +11,10 @@ from tests.backends.emulated import needs_emulator
 from tests.judged import allowed
 
 from convforge.algorithms import algorithms, refusal
-from convforge.algorithms.include.outside import outside
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
-from convforge.execution import runtime_of
+from convforge.algorithms.host.outside import outside
+from convforge.call.dispatch import runtime_of
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 TRANSFORMED = {("cpu", "fft"), ("cpu", "winograd_f2"), ("cpu", "winograd_f4"), ("emulator", "fft"),
                ("emulator", "fft_fused")}  # fmt: skip

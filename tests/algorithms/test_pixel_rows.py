@@ -19,8 +19,8 @@ from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, SplitPixels
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem, whole_groups
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
-from convforge.check import make_inputs
 from convforge.problem import border_indices, parse_problem
+from convforge.verify import make_inputs
 
 pytestmark = needs_emulator
 

@@ -3,8 +3,8 @@
 import pytest
 
 from convforge.algorithms.depthwise.planes import DepthwisePlanes
-from convforge.algorithms.include.divide import LIMIT_BITS
-from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, whole_vectors, window
+from convforge.algorithms.host.divide import LIMIT_BITS
+from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, whole_vectors, window
 from convforge.algorithms.separable.device import Separable
 from convforge.backends.emulator.facts import emulator_facts
 from convforge.problem import parse_problem

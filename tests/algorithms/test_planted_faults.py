@@ -29,8 +29,8 @@ from convforge.algorithms.gemm.by_convolution import ByConvolution
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.emulator.library import EmulatorKernel
 from convforge.backends.kernel import HEADERS, PACKAGE, KernelSource, included
-from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan
 
 ALGORITHMS = PACKAGE / "algorithms"
 ORDERS = ("forward", "backward", "shuffled")
@@ -172,7 +172,7 @@ def test_what_a_fault_replaces_stands_in_its_file_once() -> None:
 
 def test_every_kernel_has_a_fault() -> None:
     files = {str(path.relative_to(ALGORITHMS)) for path in ALGORITHMS.rglob("*.cu")}
-    intrinsics = {f"include/device/{name}.cuh" for name in ("device", "bulk", "clusters", "settled", "tensor_copies")}
+    intrinsics = {f"device/{name}.cuh" for name in ("device", "bulk", "clusters", "settled", "tensor_copies")}
     headers = {str(path.relative_to(ALGORITHMS)) for path in HEADERS.glob("*.cuh")} - intrinsics
     assert len(files) > 10
     planted = [*FAULTS, *HOPPER_FAULTS, *MADE]

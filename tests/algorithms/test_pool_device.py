@@ -14,8 +14,8 @@ import convforge
 from convforge.algorithms.pool import device
 from convforge.algorithms.pool.device import MaxPool, MaxPoolConfig
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import Pool2dProblem, parse_problem, pool2d
+from convforge.verify import Judge, check_plan, make_inputs
 
 POOL = MaxPool("emulator")
 RANDOM = np.random.default_rng(11)

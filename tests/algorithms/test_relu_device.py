@@ -13,9 +13,9 @@ import convforge
 from convforge.algorithms.elementwise import device
 from convforge.algorithms.elementwise.device import Relu, ReluConfig
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import check_plan
 from convforge.problem import ElementwiseProblem, parse_problem
 from convforge.problem.types import numpy_dtype
+from convforge.verify import check_plan
 
 RELU = Relu("emulator")
 TYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "uint16", "int16", "int32"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.algorithms.compiling import H200
 
+from convforge.algorithms.host.resident import DRIVER_BYTES, SHARED_UNIT, evenly
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitMmaConfig
-from convforge.algorithms.include.resident import DRIVER_BYTES, SHARED_UNIT, evenly
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import LaunchInfo

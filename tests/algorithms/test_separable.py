@@ -17,8 +17,8 @@ from convforge.algorithms.separable import Separable
 from convforge.algorithms.separable.factors import factor
 from convforge.algorithms.separable.separable import SeparableConfig
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 LAPLACIAN = [[1, 1, 1], [1, -8, 1], [1, 1, 1]]
 

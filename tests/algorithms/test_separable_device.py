@@ -17,9 +17,9 @@ from convforge.algorithms import refusal
 from convforge.algorithms.direct.device import DirectNaive
 from convforge.algorithms.separable.device import FusedConfig, Separable, modelled_cycles
 from convforge.backends.emulator import emulator_runtime
-from convforge.check import Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
 from convforge.tuning.heuristic import choose
+from convforge.verify import Judge, check_nan_spread, check_plan, make_inputs
 
 METHOD = Separable("emulator")
 SMALL = FusedConfig(4, 2, 16, 8, 2)

@@ -16,8 +16,8 @@ from convforge.algorithms.contract import PreparedFilter
 from convforge.algorithms.separable.device import FusedConfig, Separable
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
-from convforge.check import make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import make_inputs
 
 pytestmark = needs_emulator
 

@@ -17,14 +17,14 @@ from tests.backends.emulated import needs_emulator
 
 import convforge
 from convforge.algorithms import find
+from convforge.algorithms.host.conv import address
 from convforge.algorithms.implicit_gemm.split import SplitFilters
-from convforge.algorithms.include.conv import address
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import upload_weights
-from convforge.check import make_inputs
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.conv2d import FILTER_LAYOUTS
+from convforge.verify import make_inputs
 
 pytestmark = needs_emulator
 

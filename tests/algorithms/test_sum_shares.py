@@ -17,8 +17,8 @@ from tests.backends.emulated import needs_emulator
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
-from convforge.check import make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import make_inputs
 
 pytestmark = needs_emulator
 

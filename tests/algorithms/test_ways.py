@@ -83,7 +83,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
 
 
 def test_the_range_is_that_of_the_kernel() -> None:
-    text = (Path(convforge.__file__).parent / "algorithms/include/device/split.cuh").read_text(encoding="utf-8")
+    text = (Path(convforge.__file__).parent / "algorithms/device/split.cuh").read_text(encoding="utf-8")
     assert float(re.findall(r"IN_FULL = ([\d.]+)f", text)[0]) == 2.0**IN_FULL
     assert re.findall(r"\b(TOP|REACH) = (\d+)", text) == [("TOP", str(TOP)), ("REACH", str(REACH))]
 
@@ -207,7 +207,7 @@ def test_compiled_plans_have_the_same_ways() -> None:
 
 
 def test_algorithms_lists_the_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convforge.execution.runtime_of", lambda device: Recording(H200))
+    monkeypatch.setattr("convforge.call.dispatch.runtime_of", lambda device: Recording(H200))
     found = {a.name: a for a in convforge.algorithms(NHWC, "cuda")}
     ways = dict(found["implicit_gemm_split"].ways)
     assert list(ways) == ["tensor_cores", "plain_tiles", "plain_filters", "pixel_rows"]

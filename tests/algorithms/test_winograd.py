@@ -17,9 +17,9 @@ from convforge.algorithms.winograd import WinogradF2, WinogradF4, transforms
 from convforge.algorithms.winograd.cook_toom import POINTS, cook_toom
 from convforge.algorithms.winograd.winograd import WinogradConfig
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHODS = [WinogradF2(), WinogradF4()]
 both = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)

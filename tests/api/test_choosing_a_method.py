@@ -48,8 +48,8 @@ def test_a_workspace_limit_passes_over_what_needs_more() -> None:
 
 
 def _chosen(x: Array, w: Array, **options: Any) -> str:
-    from convforge.arguments import conv2d_problem
-    from convforge.execution import find_plan
+    from convforge.call.arguments import conv2d_problem
+    from convforge.call.dispatch import find_plan
 
     return find_plan(conv2d_problem(x, w, **options)[0], "auto", None, None, None).algorithm.name
 

@@ -21,9 +21,9 @@ from convforge.backends.cpu.facts import _cores
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo
-from convforge.check import compare, make_inputs, truth
 from convforge.errors import WorkspaceTooSmall
 from convforge.problem import parse_problem
+from convforge.verify import compare, make_inputs, truth
 
 
 def with_cores(cores: int) -> CpuRuntime:

@@ -14,9 +14,9 @@ from convforge.algorithms.direct.naive import PARTITIONS, DirectNaive, NaiveConf
 from convforge.backends.emulator import EmulatorRuntime, emulator_runtime
 from convforge.backends.emulator.compiler import knows_poison
 from convforge.backends.runtime import LaunchInfo
-from convforge.check import Judge, make_inputs
-from convforge.check.plans import check_plan
 from convforge.problem import parse_problem
+from convforge.verify import Judge, make_inputs
+from convforge.verify.plans import check_plan
 
 pytestmark = needs_emulator
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from convforge.algorithms.include.rows import float_to_half, half_to_float
-from convforge.algorithms.include.views import logical, view
+from convforge.algorithms.host.rows import float_to_half, half_to_float
+from convforge.algorithms.host.views import logical, view
 from convforge.backends.cpu.jit import jit
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.bench import fakes
+from tests.benchmark import fakes
 from typer.testing import CliRunner
 
-from convforge.bench import runner
-from convforge.bench.store import load_runs
+from convforge.benchmark import runner
+from convforge.benchmark.store import load_runs
 from convforge.cli.bench import bench
 
 TARGETS = ("m4n4k4_f32", "m8n8k8_f32", "--quick")

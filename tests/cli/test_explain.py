@@ -19,9 +19,9 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import LaunchInfo
+from convforge.call.dispatch import find_plan
 from convforge.cli import explain as shown
 from convforge.cli import survey
-from convforge.execution import find_plan
 from convforge.timing.ceilings import Ceilings
 
 WINOGRAD = "n1c16h64w64_k32r3s3_f32_nchw_math-winograd"
@@ -351,7 +351,7 @@ def test_registers_and_occupancy_of_a_gpus_launches() -> None:
 
 
 def test_the_ways_of_a_call_on_a_gpu(done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convforge.execution.runtime_of", lambda device: Recording(H200))
+    monkeypatch.setattr("convforge.call.dispatch.runtime_of", lambda device: Recording(H200))
     problem = "n2c64h28w28_k64r3s3_st1_p1_f32_nhwc"
     ways: dict[str, list[str]] = {}
     for algorithm in our_algorithms():

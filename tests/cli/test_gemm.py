@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
-from tests.bench import fakes
+from tests.benchmark import fakes
 from tests.cli.commands import Ran
 
 import convforge
 from convforge import algorithms
-from convforge.bench import runner
-from convforge.bench.records import Run
-from convforge.bench.store import load_runs
+from convforge.benchmark import runner
+from convforge.benchmark.records import Run
+from convforge.benchmark.store import load_runs
 
 RUNGS = [found.name for found in algorithms() if found.operation == "gemm" and found.ours and found.backend == "cpu"]
 TIMED = re.compile(r"[~*]*\S+ / \S+")

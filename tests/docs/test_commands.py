@@ -30,7 +30,7 @@ from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms import algorithms
 from convforge.cli import app as application
-from convforge.images.photographs import photograph
+from convforge.imaging.photographs import photograph
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.backends.emulated import needs_emulator
 
+from convforge.course.traces import trace
 from convforge.problem import parse_problem
-from convforge.tracing import trace
 
 DOCS = Path(__file__).parents[2] / "docs"
 KERNELS = DOCS / "kernels"

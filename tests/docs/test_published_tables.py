@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from convforge.bench.store import load_runs
-from convforge.studies import find_study
-from convforge.studies.published import TABLES
+from convforge.benchmark.store import load_runs
+from convforge.course.studies import find_study
+from convforge.course.studies.published import TABLES
 
 ROOT = Path(__file__).parents[2]
 EXTENSIONS = ROOT / "docs" / "_ext"
@@ -55,7 +55,7 @@ def test_theirs_are_as_published(tables: Any, name: str, case: str, column: str,
 
 @pytest.mark.parametrize("name", ["B", "C", "D"])
 def test_ours_are_as_stored(tables: Any, name: str) -> None:
-    from convforge.bench.cells import three
+    from convforge.benchmark.cells import three
 
     runs = [run for run in load_runs(ROOT / "benchmarks" / "results") if run.complete]
     shown = cells(tables, name)

@@ -11,8 +11,8 @@ from tests.algorithms.test_planted_faults import copy_with
 from tests.gpu.present import gpu
 
 from convforge.backends.kernel import KernelSource
-from convforge.check import Judge, check_plan
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan
 
 
 class Faulty:

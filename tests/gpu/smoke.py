@@ -13,10 +13,10 @@ from convforge.algorithms import ON_DEVICE, refusal
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.driver import checked
 from convforge.backends.cuda.runtime import CudaRuntime
-from convforge.check import Judge, make_inputs
-from convforge.check.inputs import output_dtype
-from convforge.check.plans import upload_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, make_inputs
+from convforge.verify.inputs import output_dtype
+from convforge.verify.plans import upload_inputs
 
 # Ragged, so that no tile divides them; with a border that reads elsewhere, an epilogue, groups, both layouts.
 PROBLEMS = {

@@ -18,8 +18,8 @@ from tests.on_device import (
 )
 
 from convforge.algorithms import ON_DEVICE
-from convforge.check import check_nan_spread
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread
 
 need_gpu()
 

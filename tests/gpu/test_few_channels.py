@@ -24,8 +24,8 @@ from convforge.algorithms.implicit_gemm.few_channels import (
 )
 from convforge.algorithms.implicit_gemm.split_few_channels import TILES as SPLIT_TILES
 from convforge.algorithms.implicit_gemm.split_few_channels import SplitFewChannelsConfig
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_few_channels")
 pytestmark = needs_hopper

@@ -19,8 +19,8 @@ from convforge.algorithms.implicit_gemm.few_outputs import (
     grid_of,
     shared_bytes,
 )
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_few_outputs")
 pytestmark = needs_hopper

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.check.arithmetic import BF16, FP32, nearest
-from tests.check.narrow import DATA, inputs_of
 from tests.gpu.present import gpu, need_gpu
+from tests.verify.arithmetic import BF16, FP32, nearest
+from tests.verify.narrow import DATA, inputs_of
 
 from convforge.algorithms import refusal
-from convforge.check import Inputs, Judge, check_plan, truth
-from convforge.check.gate import Gate, Measured
 from convforge.peers import PEERS
 from convforge.problem import parse_problem
+from convforge.verify import Inputs, Judge, check_plan, truth
+from convforge.verify.gate import Gate, Measured
 
 need_gpu()
 

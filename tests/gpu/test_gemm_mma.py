@@ -14,8 +14,8 @@ import convforge
 from convforge.algorithms import algorithms, refusal
 from convforge.algorithms.gemm.mma import TILES, GemmMmaConfig
 from convforge.algorithms.traits import Rank
-from convforge.check import Inputs, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Inputs, check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("gemm", "gemm_mma")
 CONFIGS = [GemmMmaConfig(*tile) for tile in TILES]

@@ -11,8 +11,8 @@ from tests.gpu.hopper import MANY_TILES, hopper, method_of, needs_hopper, on_gpu
 from tests.judged import judge_of
 
 import convforge
-from convforge.check import Inputs, Judge, check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Inputs, Judge, check_nan_spread, check_plan, make_inputs
 
 METHODS: dict[str, Any] = {name: method_of("gemm", name) for name in ("gemm_split", "gemm_tf32")}
 SPLIT = METHODS["gemm_split"]

@@ -15,8 +15,8 @@ from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms.gemm.wgmma import GemmWgmmaConfig
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("gemm", "gemm_wgmma")
 pytestmark = needs_hopper

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.gpu.hopper import hopper, method_of, needs_hopper
 
-from convforge.check import make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import make_inputs
 
 pytestmark = needs_hopper
 

@@ -14,9 +14,9 @@ from tests.judged import judge_of
 from convforge.algorithms import refusal
 from convforge.algorithms.im2col.by_convolution import chunks_of
 from convforge.algorithms.im2col.device import Im2colConfig
-from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
 from convforge.problem.types import WIDE
+from convforge.verify import check_nan_spread, check_plan
 
 METHOD: Any = method_of("conv2d", "im2col")
 pytestmark = needs_hopper

@@ -13,8 +13,8 @@ from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms.implicit_gemm.mma import TILES, ImplicitMmaConfig, steps_of
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import PADDING_MODES, Conv2dProblem, parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_mma")
 pytestmark = needs_hopper

@@ -12,8 +12,8 @@ from tests.judged import allowed, judge_of, named
 from tests.on_device import takes
 
 from convforge.algorithms import ON_DEVICE, refusal
-from convforge.check import check_plan
 from convforge.problem import parse_problem
+from convforge.verify import check_plan
 
 need_gpu()
 

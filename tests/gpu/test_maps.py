@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.gpu.hopper import hopper, needs_hopper
 
-from convforge.algorithms.include.conv import address
+from convforge.algorithms.host.conv import address
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap, TiledMap, im2col_of
 from convforge.backends.runtime import LaunchInfo

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.course.grader.kernels import NAIVE, PLANTED, SHARED, planted
 from tests.gpu.present import need_gpu
-from tests.own.kernels import NAIVE, PLANTED, SHARED, planted
 
-from convforge.own import DEFAULT, TIMED, Limits, Report, check_kernel, check_program
+from convforge.course.grader import DEFAULT, TIMED, Limits, Report, check_kernel, check_program
 
 need_gpu()
 

@@ -10,9 +10,9 @@ import pytest
 from tests.gpu.present import gpu, need_gpu
 
 import convforge
-from convforge.images.files import Picture, read_picture, write_picture
-from convforge.pipeline.clock import Clock
-from convforge.pipeline.lanes import LANES, lanes_of
+from convforge.imaging.files import Picture, read_picture, write_picture
+from convforge.imaging.pipeline.clock import Clock
+from convforge.imaging.pipeline.lanes import LANES, lanes_of
 
 need_gpu()
 
@@ -67,7 +67,7 @@ def test_each_is_what_filter_gives_for_it_alone(kernel: str) -> None:
 
 
 def test_lanes_time_their_copies_by_the_gpus_clock() -> None:
-    from convforge.pipeline.convolver import Convolver
+    from convforge.imaging.pipeline.convolver import Convolver
 
     runtime, clock = gpu(), Clock()
     convolver = Convolver(

@@ -12,8 +12,8 @@ from tests.judged import allowed
 from tests.strategies import conv2d_problems
 
 from convforge.algorithms import refusal
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import GemmProblem
+from convforge.verify import Judge, check_plan, make_inputs
 
 pytestmark = needs_hopper
 

@@ -17,8 +17,8 @@ from tests.gpu.planted import check_that_it_is_noticed
 import convforge
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
 from convforge.algorithms.implicit_gemm.wgmma_tiles import PAIRS
-from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_split")
 pytestmark = needs_hopper

@@ -19,8 +19,8 @@ from tests.judged import judge_of
 import convforge
 from convforge.algorithms.implicit_gemm.few_channels import patch_of, shared_bytes
 from convforge.algorithms.implicit_gemm.split_few_channels import MOST_LOST, TILES, SplitFewChannelsConfig
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
 pytestmark = needs_hopper
@@ -170,5 +170,5 @@ def test_other_problems_are_refused() -> None:
 
 
 def test_the_kernel_allows_as_many_lost_numbers_as_the_plan_says() -> None:
-    text = (Path(convforge.__file__).parent / "algorithms/include/device/split_patch.cuh").read_text(encoding="utf-8")
+    text = (Path(convforge.__file__).parent / "algorithms/device/split_patch.cuh").read_text(encoding="utf-8")
     assert re.findall(r"MOST_LOST = (\d+)", text) == [str(MOST_LOST)]

@@ -13,8 +13,8 @@ from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms.implicit_gemm.split_mma import TILES, SplitMmaConfig, spans_of
-from convforge.check import check_nan_spread, check_plan
 from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import check_nan_spread, check_plan
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_split_mma")
 pytestmark = needs_hopper

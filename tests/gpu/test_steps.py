@@ -6,10 +6,10 @@ import pytest
 from tests.gpu.present import gpu, need_gpu
 
 from convforge.algorithms.im2col.device import Im2col, Im2colConfig
-from convforge.bench.material import Material, checker
-from convforge.bench.row import Rig
-from convforge.bench.steps import measure_steps
-from convforge.bench.suites import Case
+from convforge.benchmark.material import Material, checker
+from convforge.benchmark.row import Rig
+from convforge.benchmark.steps import measure_steps
+from convforge.benchmark.suites import Case
 from convforge.problem import parse_problem
 from convforge.timing.stopping import StoppingRule
 from convforge.timing.timer import measure

@@ -10,8 +10,8 @@ from tests.gpu.present import gpu, gpu_count, need_gpu
 from tests.judged import allowed, judge_of, named
 
 from convforge.algorithms import ON_DEVICE, refusal
-from convforge.check import check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import check_plan, make_inputs
 
 need_gpu()
 

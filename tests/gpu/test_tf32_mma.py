@@ -9,8 +9,8 @@ import pytest
 from tests.gpu.hopper import hopper, method_of, needs_hopper, some
 from tests.judged import judge_of
 
-from convforge.check import check_nan_spread, check_plan
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan
 
 METHOD: Any = method_of("conv2d", "implicit_gemm_tf32_mma")
 pytestmark = needs_hopper

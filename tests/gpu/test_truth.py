@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.check.truths import TEXTS, expect_the_loops_truth
 from tests.gpu.present import gpu, need_gpu
+from tests.verify.truths import TEXTS, expect_the_loops_truth
 
-from convforge.check import make_inputs, truth, truth_device
 from convforge.problem import parse_problem
+from convforge.verify import make_inputs, truth, truth_device
 
 need_gpu()
 

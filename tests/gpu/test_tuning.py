@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from tests.gpu.present import gpu, need_gpu
 
-from convforge import conv2d, execution
-from convforge.check import check_plan
+from convforge import conv2d
+from convforge.call import dispatch
 from convforge.problem import parse_problem, tuning_key
 from convforge.tuning import CHOICES, decide, remembered, tune
 from convforge.tuning.cost import rates_of
+from convforge.verify import check_plan
 
 need_gpu()
 
@@ -84,10 +85,10 @@ def test_a_new_size_in_a_known_bucket_neither_measures_nor_compiles(
     problem: Any = parse_problem(text)
     other = problem.replace(**sizes)
     assert tuning_key(other) == tuning_key(problem) != str(other)
-    assert check_plan(execution.find_plan(problem, "auto", None, "cuda", None)).ok
+    assert check_plan(dispatch.find_plan(problem, "auto", None, "cuda", None)).ok
     monkeypatch.setattr("convforge.backends.cuda.runtime.compile_kernel", never)
     monkeypatch.setattr("convforge.tuning.tuner._searched", never)
-    plan = execution.find_plan(other, "auto", None, "cuda", None)
+    plan = dispatch.find_plan(other, "auto", None, "cuda", None)
     assert plan.problem == other
     verdict = check_plan(plan)
     assert verdict.ok, verdict.message
@@ -100,7 +101,7 @@ def test_a_stream_that_is_captured_is_neither_measured_nor_broken() -> None:
     from convforge.backends.cuda.driver import checked
 
     runtime, problem = gpu(), parse_problem("n1c3h100w100_k3r3s3_p1_f32_nchw")
-    execution.find_plan(problem, "heuristic", None, "cuda", None)  # compiles
+    dispatch.find_plan(problem, "heuristic", None, "cuda", None)  # compiles
     device = Device(runtime.device)
     device.set_current()
     stream = device.create_stream()
@@ -110,12 +111,12 @@ def test_a_stream_that_is_captured_is_neither_measured_nor_broken() -> None:
     try:
         assert runtime.is_capturing(stream)
         assert not runtime.is_capturing()
-        execution.find_plan(problem, "auto", None, "cuda", None, stream=stream)
+        dispatch.find_plan(problem, "auto", None, "cuda", None, stream=stream)
     finally:
         graph = checked(driver.cuStreamEndCapture(handle))
     driver.cuGraphDestroy(graph)
     assert remembered(problem, runtime) is None
-    execution.find_plan(problem, "auto", None, "cuda", None, stream=stream)
+    dispatch.find_plan(problem, "auto", None, "cuda", None, stream=stream)
     assert remembered(problem, runtime) is not None
 
 

@@ -16,8 +16,8 @@ from tests.judged import judge_of
 
 import convforge
 from convforge.algorithms.implicit_gemm.wgmma_tiles import PAIRS, WgmmaConfig
-from convforge.check import check_nan_spread, check_plan, make_inputs
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread, check_plan, make_inputs
 
 METHODS: Any = {name: method_of("conv2d", name) for name in ("implicit_gemm_wgmma", "implicit_gemm_tf32")}
 pytestmark = needs_hopper

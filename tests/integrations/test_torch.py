@@ -15,7 +15,7 @@ from tests.integrations.networks import CONVOLUTIONS, NORMS, residual_network
 from tests.kinds import module
 
 import convforge
-from convforge import libraries
+from convforge.call import libraries
 
 torch = module("torch")
 ops = convforge.torch

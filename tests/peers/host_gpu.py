@@ -18,11 +18,11 @@ import numpy as np
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.peers import PEERS, cudnn_library, libraries
 from convforge.peers import cublas as cublas_peer
 from convforge.peers import npp as npp_peer
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 FACTS = dataclasses.replace(cpu_facts(), backend="cuda", name="a GPU played by the host")
 STREAM = 7

@@ -15,10 +15,10 @@ from tests.peers.host_gpu import FACTS, TEXTS, HostRuntime, asked, checked, open
 
 from convforge.algorithms import refusal
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.check import check_nan_spread
 from convforge.errors import UnsupportedProblem
 from convforge.peers import PEERS, cudnn_filter, cudnn_legacy, cudnn_library
 from convforge.problem import parse_problem
+from convforge.verify import check_nan_spread
 
 CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"]
 

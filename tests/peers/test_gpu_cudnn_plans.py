@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.bench import fakes
+from tests.benchmark import fakes
 from tests.cases import CASES
 from tests.peers import host_gpu
 from tests.peers.host_cudnn import PlayedFrontend, PlayedPlan
 from tests.peers.host_gpu import FACTS, TEXTS, HostRuntime, asked, checked, peer_of
 
 from convforge.algorithms import refusal
-from convforge.bench.records import Result
-from convforge.bench.row import Row, measure_row
-from convforge.bench.suites import Case
-from convforge.bench.tables import tables_of
-from convforge.bench.way_notes import way_notes
+from convforge.benchmark.records import Result
+from convforge.benchmark.row import Row, measure_row
+from convforge.benchmark.suites import Case
+from convforge.benchmark.tables import tables_of
+from convforge.benchmark.way_notes import way_notes
 from convforge.errors import UnsupportedProblem
 from convforge.peers import cudnn as cudnn_peer
 from convforge.peers import short_list
@@ -155,7 +155,7 @@ def test_what_cudnn_has_no_plan_for_is_refused_in_its_words(installed: Any) -> N
 
 
 def test_a_plan_that_is_refused_late_ends_neither_explain_nor_a_bench(installed: Any) -> None:
-    from convforge.bench.runner import Settings, rows_of
+    from convforge.benchmark.runner import Settings, rows_of
 
     runtime: Any = HostRuntime()
     installed(PlayedPlan("eng0", unbuilt="CUDNN_STATUS_NOT_SUPPORTED"))
@@ -182,8 +182,8 @@ def test_convolutions_by_a_played_frontend(text: str, installed: Any) -> None:
 
 
 def test_a_row_of_the_bench_keeps_every_plan(installed: Any) -> None:
-    from convforge.bench.material import Material
-    from convforge.bench.runner import checker
+    from convforge.benchmark.material import Material
+    from convforge.benchmark.runner import checker
 
     installed(*PLANS)
     runtime: Any = ClockRuntime()

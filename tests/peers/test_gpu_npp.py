@@ -12,10 +12,10 @@ from tests.cases import CASES
 from tests.peers.host_gpu import FACTS, STREAM, Npp, PackingRuntime, checked, open_library, peer_of
 
 from convforge.algorithms import refusal
-from convforge.check import Judge, check_plan, make_inputs
 from convforge.errors import UnsupportedProblem
 from convforge.peers import npp
 from convforge.problem import parse_problem
+from convforge.verify import Judge, check_plan, make_inputs
 
 PEER = peer_of("conv2d", "npp_filter")
 CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"]

@@ -28,13 +28,13 @@ from tests.peers.host_gpu import (
 )
 
 from convforge.algorithms import refusal
-from convforge.bench.digests import code_files
-from convforge.check import Judge, make_inputs
-from convforge.check.plans import upload_inputs
+from convforge.benchmark.digests import code_files
 from convforge.peers import PEERS, cublas, libraries, torch_cuda, torch_cuda_parts
 from convforge.peers.cublas import column_major, leading_dimension
 from convforge.peers.cupy import BORDERS
 from convforge.problem import PADDING_MODES, GemmProblem, parse_problem
+from convforge.verify import Judge, make_inputs
+from convforge.verify.plans import upload_inputs
 
 CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"]
 GPU_PEERS = [peer for peer in PEERS if peer.backend == "cuda"]
@@ -343,8 +343,8 @@ def test_every_border_has_cupys_name() -> None:
 def test_arrays_that_run_backwards_are_refused_where_pytorch_would_be_handed_them() -> None:
     """PyTorch has no negative strides, also along axes of size 1; CuPy has."""
     from convforge.backends.cuda.arrays import DeviceArray
+    from convforge.call.dispatch import execute
     from convforge.errors import UnsupportedProblem
-    from convforge.execution import execute
 
     called = []
     problem = parse_problem("n1c1h4w4_k1r1s1_f32_nchw")

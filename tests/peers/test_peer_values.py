@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import convforge
-from convforge.arguments import conv2d_problem
-from convforge.check import Inputs, compare, truth
+from convforge.call.arguments import conv2d_problem
 from convforge.errors import UnsupportedProblem
 from convforge.peers import PEERS
+from convforge.verify import Inputs, compare, truth
 
 CONVOLUTIONS = [peer for peer in PEERS if peer.backend == "cpu" and peer.operation == "conv2d"]
 NAMES = [peer.name for peer in CONVOLUTIONS]

@@ -16,11 +16,11 @@ from tests.cases import CASES, WORKED, worked_inputs
 
 from convforge.algorithms import refusal
 from convforge.backends.cpu import cpu_facts, cpu_runtime
-from convforge.check import Inputs, Judge, check_nan_spread, check_plan, compare, make_inputs, truth
 from convforge.errors import UnsupportedProblem, WorkspaceTooSmall
 from convforge.peers import PEERS as EVERY_PEER
 from convforge.peers import PeerPlan
 from convforge.problem import Problem, parse_problem
+from convforge.verify import Inputs, Judge, check_nan_spread, check_plan, compare, make_inputs, truth
 
 PEERS = [peer for peer in EVERY_PEER if peer.backend == "cpu"]
 BY_NAME = {peer.name: peer for peer in PEERS}

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from convforge.check import make_inputs, truth
 from convforge.problem import PADDING_MODES, Conv2dProblem, border_indices, padding_mode_of
+from convforge.verify import make_inputs, truth
 
 SCIPY = {
     "zeros": "constant",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import conv2d_problems
 
-from convforge.check import Inputs, make_inputs, truth
 from convforge.problem import Conv2dProblem, border_indices, parse_problem
+from convforge.verify import Inputs, make_inputs, truth
 
 FLOAT = [("float32", "float32", "float32", "float32")]
 INTEGER = [("uint8", "int8", "int32", "int32")]

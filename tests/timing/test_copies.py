@@ -60,7 +60,7 @@ def test_half_is_read_and_half_is_written(nbytes: int, moved: int) -> None:
      "n1c3h101w67_k3r5s5_p2_g3_u8-f32-u8-f32_nhwc"],
 )  # fmt: skip
 def test_the_ring_is_as_cold_as_the_problems_own(text: str) -> None:
-    from convforge.check import make_inputs
+    from convforge.verify import make_inputs
 
     problem: Any = parse_problem(text)
     runtime = Counting()

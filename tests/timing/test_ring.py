@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convforge.backends.cpu import CpuRuntime, cpu_facts, cpu_runtime
-from convforge.check import Inputs
 from convforge.problem import parse_problem
 from convforge.timing.ring import MOST_SLOTS, Cycle, Ring, poison_of, ring_size
+from convforge.verify import Inputs
 
 FACTS = dataclasses.replace(cpu_facts(), l1_bytes=1 << 10, l2_bytes=1 << 12, l3_bytes=1 << 20)
 
@@ -35,7 +35,7 @@ def test_a_ring_that_may_not_grow_is_hot() -> None:
              "max_n1c2h8w9_r2s2_st2_p0_f32_nchw", "relu64_f16"]
 )  # fmt: skip
 def test_slots_are_copies_that_take_turns_and_outputs_can_be_poisoned(text: str) -> None:
-    from convforge.check import make_inputs, truth
+    from convforge.verify import make_inputs, truth
 
     problem = parse_problem(text)
     sets = [make_inputs(problem, seed=seed) for seed in range(2)]
@@ -63,7 +63,7 @@ def test_poison_overwrites_what_was_there() -> None:
 
 def test_a_librarys_own_array_is_a_result_and_no_output_of_the_next_plans_call() -> None:
     """In a final two plans take turns on one ring, and PyTorch's array may lie as no other library takes it."""
-    from convforge.check import make_inputs
+    from convforge.verify import make_inputs
 
     ring = Ring(problem := parse_problem("n1c2h8w9_k3r3s3_st1_p1_f32_nhwc"), [make_inputs(problem)], CpuRuntime(FACTS))
     lent = np.zeros(problem.out_shape, np.float32)

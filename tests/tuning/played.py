@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from tests.algorithms.compiling import H200, Compiling
-from tests.bench.fakes import Honest
+from tests.benchmark.fakes import Honest
 
 from convforge.algorithms import AnyAlgorithm
 from convforge.algorithms.contract import Config

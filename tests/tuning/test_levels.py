@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from tests.algorithms.compiling import H200
 from tests.backends.emulated import needs_emulator
-from tests.bench.fakes import Silent
+from tests.benchmark.fakes import Silent
 from tests.tuning.played import PlayedGpu, Table, entry, fastest
 
 import convforge
-from convforge import UnsupportedProblem, conv2d, execution
+from convforge import UnsupportedProblem, conv2d
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.backends.kernel import KernelSource
+from convforge.call import dispatch
 from convforge.problem import parse_problem
 from convforge.tuning import CHOICES, compile_for, decide, may_measure, remembered, tune
 from convforge.tuning.choices import Tried, bucket_of, environment_of
@@ -36,8 +37,8 @@ W = np.arange(8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3) % 7
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     """A GPU under every device's name, measured by :func:`table`."""
     runtime = PlayedGpu()
-    monkeypatch.setattr(execution, "runtime_of", lambda device: runtime)
-    execution._find_plan.cache_clear()
+    monkeypatch.setattr(dispatch, "runtime_of", lambda device: runtime)
+    dispatch._find_plan.cache_clear()
     return runtime
 
 
@@ -52,7 +53,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
 def taken(problem: Any = PROBLEM, algorithm: str = "auto", **more: Any) -> str:
     """The method of the plan that a call gets."""
     limit = more.pop("workspace_limit", None)
-    return execution.find_plan(problem, algorithm, None, None, limit, **more).algorithm.name
+    return dispatch.find_plan(problem, algorithm, None, None, limit, **more).algorithm.name
 
 
 BY_RULE = "direct_tiled"
@@ -120,7 +121,7 @@ def test_the_choice_by_rule_is_measured_first(gpu: PlayedGpu, table: Table) -> N
 
 
 def test_a_new_size_in_a_known_bucket_compiles_nothing(gpu: PlayedGpu, table: Table) -> None:
-    plan = execution.find_plan(PROBLEM, "auto", None, None, None)
+    plan = dispatch.find_plan(PROBLEM, "auto", None, None, None)
     sources: list[str] = []
     honest = gpu.compile
 
@@ -129,11 +130,11 @@ def test_a_new_size_in_a_known_bucket_compiles_nothing(gpu: PlayedGpu, table: Ta
         return honest(kernel)
 
     gpu.compile = compile_  # type: ignore[method-assign]
-    execution._find_plan.cache_clear()
-    again = execution.find_plan(PROBLEM, "auto", None, None, None)
+    dispatch._find_plan.cache_clear()
+    again = dispatch.find_plan(PROBLEM, "auto", None, None, None)
     known = set(sources)
     sources.clear()
-    other = execution.find_plan(ALIKE, "auto", None, None, None)
+    other = dispatch.find_plan(ALIKE, "auto", None, None, None)
     assert other.problem == ALIKE
     assert plan.config == again.config == other.config
     assert set(sources) <= known, "every kernel is one that the first size has"
@@ -206,9 +207,9 @@ def test_on_the_cpu_max_is_asking(table: Table) -> None:
 
 def test_a_choice_that_was_made_without_a_limit_keeps_to_a_smaller_one(table: Table) -> None:
     assert taken(tune=True) == "im2col"
-    needed = execution.find_plan(PROBLEM, "auto", None, None, None).workspace_bytes
+    needed = dispatch.find_plan(PROBLEM, "auto", None, None, None).workspace_bytes
     assert needed > 0, "or this test shows nothing"
-    assert execution.find_plan(PROBLEM, "auto", None, None, needed - 1).workspace_bytes <= needed - 1
+    assert dispatch.find_plan(PROBLEM, "auto", None, None, needed - 1).workspace_bytes <= needed - 1
     assert taken(workspace_limit=0) != "im2col"
     assert taken(workspace_limit=needed) == "im2col"
 
@@ -219,7 +220,7 @@ def test_a_search_under_a_limit_says_nothing_about_none(table: Table) -> None:
     assert remembered(PROBLEM, cpu_runtime(), "auto", 9) is None
     assert remembered(PROBLEM, cpu_runtime(), "auto", 10) is not None
     for limit in (0, 9, 10):
-        assert execution.find_plan(PROBLEM, "auto", None, None, limit).workspace_bytes <= limit
+        assert dispatch.find_plan(PROBLEM, "auto", None, None, limit).workspace_bytes <= limit
 
 
 def test_a_wrong_method_is_not_even_the_choice_by_rule() -> None:
@@ -298,7 +299,7 @@ def test_the_emulator_is_never_measured(table: Table) -> None:
     from convforge.backends.emulator import emulator_runtime
 
     assert tune(PROBLEM, emulator_runtime()) is None
-    plan = execution.find_plan(PROBLEM, "max", None, "emulator", None, tune=True)
+    plan = dispatch.find_plan(PROBLEM, "max", None, "emulator", None, tune=True)
     assert plan.algorithm.name == choose(PROBLEM, emulator_runtime()).algorithm.name
     assert table.timed == []
 

@@ -6,17 +6,17 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.bench import fakes
+from tests.benchmark import fakes
 from tests.cases import CASES
 from tests.tuning.played import RESULTS, PlayedGpu
 
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.facts import DeviceFacts
-from convforge.bench.cells import select
-from convforge.bench.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
-from convforge.bench.records import Run
-from convforge.bench.store import load_runs
+from convforge.benchmark.cells import select
+from convforge.benchmark.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
+from convforge.benchmark.records import Run
+from convforge.benchmark.store import load_runs
 from convforge.problem import parse_problem
 from convforge.tuning import choose, decide, tune
 from convforge.tuning.cost import predicted_s, rates_of

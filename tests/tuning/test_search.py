@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.compiling import H200
-from tests.bench.fakes import Broken, Honest, Hungry, Rival, Silent
+from tests.benchmark.fakes import Broken, Honest, Hungry, Rival, Silent
 from tests.tuning.played import Seamed, Table, Wrong, candidates, single
 
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.backends.cuda.driver import CudaError
 from convforge.backends.emulator import why_absent
-from convforge.check import Sample
 from convforge.problem import parse_problem
 from convforge.tuning.search import EFFORTS, Effort, candidates_for, methods_for, search
 from convforge.tuning.trial import DeviceTrial
+from convforge.verify import Sample
 
 EFFORT = Effort(budget_s=10.0, methods=4, configs=8, promising=1.5, finalists=3)
 PRODUCT: Any = parse_problem("m48n32k16_f32")

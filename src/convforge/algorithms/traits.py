@@ -67,9 +67,9 @@ class Mark(NamedTuple):
     Attributes
     ----------
     hue : str
-        A name of :data:`convforge.report.palette.HUES`.
+        A name of :data:`convforge.course.report.palette.HUES`.
     shape : str
-        One of :data:`convforge.report.palette.SHAPES`.
+        One of :data:`convforge.course.report.palette.SHAPES`.
     dash : tuple of int
         Lengths of dashes and gaps in pixels: of peers. Lines of ours are solid.
     """

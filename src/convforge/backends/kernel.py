@@ -16,7 +16,7 @@ from typing import Any
 
 from convforge.backends.sources import PACKAGE, read_file
 
-HEADERS = PACKAGE / "algorithms/include/device"
+HEADERS = PACKAGE / "algorithms/device"
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 # A string, which may hold what looks like a comment; or a comment.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)

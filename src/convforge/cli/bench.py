@@ -14,9 +14,9 @@ import typer
 
 if TYPE_CHECKING:
     from convforge.backends.runtime import Runtime
-    from convforge.bench.records import Run
-    from convforge.bench.runner import Settings, Watch
-    from convforge.bench.store import Store
+    from convforge.benchmark.records import Run
+    from convforge.benchmark.runner import Settings, Watch
+    from convforge.benchmark.store import Store
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -55,7 +55,7 @@ def bench(
         raise ValueError("--csv and --markdown exclude each other")
     if all_configs and search:
         raise ValueError("--all-configs and --search exclude each other")
-    from convforge.bench import suites
+    from convforge.benchmark import suites
     from convforge.cli.values import parse_bytes
 
     wanted_sizes, wanted_strides = _numbers(sizes, "--sizes"), _numbers(strides, "--strides")
@@ -63,9 +63,9 @@ def bench(
     limit = parse_bytes(workspace_limit) if workspace_limit else None
     suite, cases = suites.load(targets)
     cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
-    from convforge.bench.compiling import compile_rows
-    from convforge.bench.runner import Runner, Settings, choose
-    from convforge.execution import runtime_of
+    from convforge.benchmark.compiling import compile_rows
+    from convforge.benchmark.runner import Runner, Settings, choose
+    from convforge.call.dispatch import runtime_of
     from convforge.peers import every_algorithm
 
     runtime = runtime_of(device)
@@ -97,7 +97,7 @@ def bench(
             runner.run()
         except KeyboardInterrupt:
             interrupted = True
-    from convforge.bench.store import load_run
+    from convforge.benchmark.store import load_run
 
     run = load_run(store.path)
     show(run, csv=csv, markdown=markdown)
@@ -109,8 +109,8 @@ def bench(
 
 def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, resume: bool) -> Store:
     """A new run's file, or that of the run to go on with."""
-    from convforge.bench.runner import begin
-    from convforge.bench.store import Store, unfinished
+    from convforge.benchmark.runner import begin
+    from convforge.benchmark.store import Store, unfinished
     from convforge.timing.machine import device_slug
 
     if not resume:
@@ -144,7 +144,7 @@ def progress() -> Iterator[Watch]:
 
 def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
     """The table of a run on standard output."""
-    from convforge.bench import tables
+    from convforge.benchmark import tables
 
     if csv:
         typer.echo(tables.csv_table(run), nl=False)

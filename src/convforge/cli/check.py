@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from convforge.own import Report
+    from convforge.course.grader import Report
 
 
 def check(
@@ -34,7 +34,7 @@ def check(
     """
     from convforge.cli.bench import seconds
     from convforge.cli.values import parse_bytes
-    from convforge.own import TIMED, Limits, Report, cases_of, check_kernel, check_program
+    from convforge.course.grader import TIMED, Limits, Report, cases_of, check_kernel, check_program
 
     cases, timed = cases_of(problem), (problem or TIMED) if time else ""
     limits = Limits(seconds(timeout, "--timeout"), parse_bytes(memory))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from convforge.algorithms import AnyAlgorithm
     from convforge.backends.facts import DeviceFacts
-    from convforge.bench.records import Result, Run
+    from convforge.benchmark.records import Result, Run
     from convforge.cli.survey import Entry, Limit
     from convforge.tuning import Choice, Remembered
 
@@ -32,10 +32,10 @@ def explain(
     """Say which method a problem gets and why, and what every method takes."""
     from rich.console import Console
 
+    from convforge.call.dispatch import runtime_of
     from convforge.cli.bench import progress, seconds
     from convforge.cli.survey import CEILING_REPEATS, check_size, measure, roofline, survey
     from convforge.cli.values import parse_bytes
-    from convforge.execution import runtime_of
     from convforge.problem import parse_problem
     from convforge.tuning import decide, remembered, with_peers
 
@@ -73,7 +73,7 @@ def explain(
 
 def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[list[AnyAlgorithm], list[str]]:
     """The methods that are listed, and the names of the peers that are left out."""
-    from convforge.bench.runner import choose
+    from convforge.benchmark.runner import choose
     from convforge.peers import every_algorithm
 
     words = [word.strip() for word in patterns.split(",") if word.strip()]
@@ -129,7 +129,7 @@ def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, ru
         spent = f"in {_seconds(tuned.spent_s)} " if tuned.spent_s else ""
         console.print(f"  {len(tuned.tried)} candidates were tried {spent}at level {tuned.level} on {tuned.problem}")
     if run is not None:
-        from convforge.bench.verdicts import judge
+        from convforge.benchmark.verdicts import judge
 
         console.print(f"fastest now: {judge(run, str(problem)).words()}")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from convforge.images.picture import MAX_PIXELS
+from convforge.imaging.picture import MAX_PIXELS
 
 SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
@@ -72,9 +72,9 @@ def filter_command(
     """
     from convforge.cli.filter_file import filter_file
     from convforge.cli.filter_folder import filter_folder
-    from convforge.images.axes import Axes
-    from convforge.images.kernels import load_kernel
-    from convforge.pipeline.recipe import Reading, Recipe
+    from convforge.imaging.axes import Axes
+    from convforge.imaging.kernels import load_kernel
+    from convforge.imaging.pipeline.recipe import Reading, Recipe
 
     chosen, border = load_kernel(kernel), _border(border)
     recipe = Recipe(
@@ -128,7 +128,7 @@ def _border(word: str) -> str:
 
 def _known_method(method: str, device: str) -> str:
     from convforge.algorithms import find
-    from convforge.execution import runtime_of
+    from convforge.call.dispatch import runtime_of
     from convforge.peers import every_algorithm
 
     backend = runtime_of(device).facts.backend
@@ -158,7 +158,7 @@ def _finite(value: float, option: str) -> float:
 
 
 def _suffix(word: str | None) -> str | None:
-    from convforge.images.files import WRITABLE_SUFFIXES
+    from convforge.imaging.files import WRITABLE_SUFFIXES
 
     if word is None:
         return None

@@ -15,18 +15,18 @@ from convforge.cli.failure import Failure
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
     from convforge.errors import Reason
-    from convforge.images.kernels import Kernel
-    from convforge.images.picture import Picture
-    from convforge.pipeline.clock import Clock
-    from convforge.pipeline.recipe import Reading, Recipe
+    from convforge.imaging.kernels import Kernel
+    from convforge.imaging.picture import Picture
+    from convforge.imaging.pipeline.clock import Clock
+    from convforge.imaging.pipeline.recipe import Reading, Recipe
 
 
 def filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe, reading: Reading) -> None:
     """Filter one picture and say what was done."""
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
-    from convforge.images.files import not_kept
-    from convforge.pipeline.clock import Clock
+    from convforge.imaging.files import not_kept
+    from convforge.imaging.pipeline.clock import Clock
 
     clock = Clock()
     load_decoders(source, target)
@@ -66,11 +66,11 @@ class _Done:
 
 def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
     """Filter the bands of every page; the sums are rounded once, to the type of the result."""
+    from convforge.call.dispatch import runtime_of
     from convforge.cli.filter_words import refusal_text
     from convforge.errors import UnsupportedProblem
-    from convforge.execution import runtime_of
-    from convforge.images.picture import PictureError
-    from convforge.pipeline.lanes import lanes_of
+    from convforge.imaging.picture import PictureError
+    from convforge.imaging.pipeline.lanes import lanes_of
     from convforge.tuning import decide, with_peers
 
     try:
@@ -92,7 +92,7 @@ def _filtered(picture: Picture, recipe: Recipe, clock: Clock) -> _Done:
 
 
 def _check_place(target: Path) -> None:
-    from convforge.images.files import WRITABLE_SUFFIXES, PictureError, check_writable
+    from convforge.imaging.files import WRITABLE_SUFFIXES, PictureError, check_writable
 
     try:
         check_writable(target, np.uint8)
@@ -103,14 +103,14 @@ def _check_place(target: Path) -> None:
 
 
 def _check_holds(target: Path, picture: Picture, recipe: Recipe) -> None:
-    from convforge.images.files import check_writable
+    from convforge.imaging.files import check_writable
 
     dtype, bands = recipe.dtype(picture), recipe.bands(picture)
     check_writable(target, dtype, bands=bands, pages=picture.pages, alpha=picture.alpha is not None)
 
 
 def _read(source: Path, reading: Reading) -> Picture:
-    from convforge.images.files import AxesError, PictureError
+    from convforge.imaging.files import AxesError, PictureError
 
     try:
         return reading(source)
@@ -121,7 +121,7 @@ def _read(source: Path, reading: Reading) -> Picture:
 
 
 def _write(target: Path, picture: Picture) -> None:
-    from convforge.images.files import PictureError, write_picture
+    from convforge.imaging.files import PictureError, write_picture
 
     try:
         write_picture(target, picture)

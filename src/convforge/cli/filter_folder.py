@@ -17,10 +17,10 @@ import typer
 from convforge.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from convforge.images.kernels import Kernel
-    from convforge.pipeline.clock import Clock
-    from convforge.pipeline.folder import Listing, Written
-    from convforge.pipeline.recipe import Reading, Recipe
+    from convforge.imaging.kernels import Kernel
+    from convforge.imaging.pipeline.clock import Clock
+    from convforge.imaging.pipeline.folder import Listing, Written
+    from convforge.imaging.pipeline.recipe import Reading, Recipe
 
 # The stages that a picture goes through in turn, by whose threads: those for files, or the device's lanes.
 FILES, LANES = "files", "lanes"
@@ -47,9 +47,9 @@ def filter_folder(
     jobs: int,
 ) -> None:
     """Filter every picture of a folder; those that fail are named at the end, and the exit code is then 1."""
-    from convforge.images.files import WRITABLE_SUFFIXES
-    from convforge.pipeline.clock import Clock
-    from convforge.pipeline.folder import list_folder
+    from convforge.imaging.files import WRITABLE_SUFFIXES
+    from convforge.imaging.pipeline.clock import Clock
+    from convforge.imaging.pipeline.folder import list_folder
 
     if out.suffix.lower() in WRITABLE_SUFFIXES and not out.exists():
         raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names a picture")
@@ -112,7 +112,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, reading:
     """Take every picture through the pipeline; what is no picture's fault ends it all."""
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
-    from convforge.pipeline.folder import filter_files
+    from convforge.imaging.pipeline.folder import filter_files
 
     load_decoders(*{Path(f"_{path.suffix}") for job in listing.jobs for path in (job.source, job.target)})
     begin = perf_counter()
@@ -202,8 +202,8 @@ def _print_report(
 
 
 def _threads(recipe: Recipe, jobs: int) -> dict[str, int]:
-    from convforge.execution import runtime_of
-    from convforge.pipeline import lanes
+    from convforge.call.dispatch import runtime_of
+    from convforge.imaging.pipeline import lanes
 
     return {FILES: jobs, LANES: lanes.LANES[runtime_of(recipe.device).facts.backend]}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from convforge.errors import UnsupportedProblem
-    from convforge.images.kernels import Kernel
-    from convforge.pipeline.recipe import Recipe
+    from convforge.imaging.kernels import Kernel
+    from convforge.imaging.pipeline.recipe import Recipe
 
 # Decoders of the file types, so that loading them is not taken for reading. imagecodecs loads each when it is named.
 _DECODERS = {

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
-    from convforge.bench.row import Row
+    from convforge.benchmark.row import Row
     from convforge.errors import Reason
 
 
@@ -30,11 +30,11 @@ def gemm(
     save: Annotated[Path | None, typer.Option(help="Folder to write A.npy, B.npy and C.npy to.")] = None,
 ) -> None:
     """Check and time every rung of the GEMM ladder on one M, N, K."""
-    from convforge.bench.runner import Runner, Settings, begin, choose, rows_of
-    from convforge.bench.store import load_run
-    from convforge.bench.suites import Case
+    from convforge.benchmark.runner import Runner, Settings, begin, choose, rows_of
+    from convforge.benchmark.store import load_run
+    from convforge.benchmark.suites import Case
+    from convforge.call.dispatch import runtime_of
     from convforge.cli.bench import progress, seconds, show
-    from convforge.execution import runtime_of
     from convforge.peers import every_algorithm
     from convforge.problem import GemmProblem
 
@@ -120,7 +120,7 @@ def _save(problem: Any, device: str, folder: Path) -> None:
     import numpy as np
 
     from convforge import gemm as product
-    from convforge.check import make_inputs
+    from convforge.verify import make_inputs
 
     inputs: Any = make_inputs(problem)
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from convforge.bench.records import Run
-    from convforge.bench.runner import Watch as WatchRows
-    from convforge.lab import Watch
-    from convforge.studies import Study
+    from convforge.benchmark.records import Run
+    from convforge.benchmark.runner import Watch as WatchRows
+    from convforge.course.lab import Watch
+    from convforge.course.studies import Study
 
 
 def lab(
@@ -38,9 +38,9 @@ def lab(
 ) -> None:
     """Measure every study and write one report: page, Markdown, charts, data."""
     from convforge.cli.bench import seconds
-    from convforge.lab import bind, find_runs, write_lab
-    from convforge.language import LANGUAGES
-    from convforge.report.numbers import byte_count
+    from convforge.course.lab import bind, find_runs, write_lab
+    from convforge.course.language import LANGUAGES
+    from convforge.course.report.numbers import byte_count
 
     codes = tuple(dict.fromkeys(language.split(",")))
     for code in codes:
@@ -67,9 +67,9 @@ def lab(
 
 
 def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> Mapping[str, Run]:
-    from convforge.execution import runtime_of
-    from convforge.lab import conduct_all
-    from convforge.studies import find_study
+    from convforge.call.dispatch import runtime_of
+    from convforge.course.lab import conduct_all
+    from convforge.course.studies import find_study
 
     chosen = [find_study(name).name for name in names]
     runtime = runtime_of(device)

@@ -23,8 +23,8 @@ def report(
     """Make one HTML page of stored results: tables, charts, errors, machine; it needs no network."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out {out}: the page is HTML; give a name that ends in .html")
-    from convforge.report import find_pictures, load, render, write
-    from convforge.report.numbers import byte_count
+    from convforge.course.report import find_pictures, load, render, write
+    from convforge.course.report.numbers import byte_count
 
     runs, left_out = load(results)
     found = find_pictures(pictures) if pictures is not None else []

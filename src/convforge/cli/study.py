@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from convforge.bench.records import Run
-    from convforge.studies import Finding, Study
+    from convforge.benchmark.records import Run
+    from convforge.course.studies import Finding, Study
 
 
 def study(
@@ -35,8 +35,8 @@ def study(
 ) -> None:
     """Measure what a question asks, and say what follows from it."""
     from convforge.cli.bench import progress, seconds
-    from convforge.language import in_language
-    from convforge.studies import STUDIES, find_study
+    from convforge.course.language import in_language
+    from convforge.course.studies import STUDIES, find_study
 
     with in_language(language):  # Refused before anything is measured.
         if list_:
@@ -46,14 +46,14 @@ def study(
         raise ValueError(f"name a study: {', '.join(STUDIES)}; --list says what each asks")
     chosen = find_study(name)
     if from_ is not None:
-        from convforge.bench.store import load_run
+        from convforge.benchmark.store import load_run
 
         if budget or quick:
             raise ValueError("--from measures nothing; leave out --budget and --quick")
         run = load_run(from_)
     else:
-        from convforge.execution import runtime_of
-        from convforge.studies.conduct import conduct
+        from convforge.call.dispatch import runtime_of
+        from convforge.course.studies.conduct import conduct
 
         budget_s = seconds(budget) if budget else None
         runtime = runtime_of(device)
@@ -74,7 +74,7 @@ def study(
 
 def _list(studies: Iterable[Study]) -> None:
     """Every study, and what it asks."""
-    from convforge.language import gettext
+    from convforge.course.language import gettext
 
     for known in studies:
         typer.echo(f"{known.name:12} {gettext(known.asks)}")
@@ -84,12 +84,12 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
     """The table, and the findings: those that the data supports first."""
     from rich.console import Console
 
-    from convforge.bench.block_tables import block_tables
-    from convforge.bench.cells import caption
-    from convforge.bench.step_tables import step_table
-    from convforge.bench.tables import rich_table
+    from convforge.benchmark.block_tables import block_tables
+    from convforge.benchmark.cells import caption
+    from convforge.benchmark.step_tables import step_table
+    from convforge.benchmark.tables import rich_table
     from convforge.cli.bench import show
-    from convforge.language import gettext
+    from convforge.course.language import gettext
 
     stepped = [r for r in run.results if r.steps]
     tables = block_tables(run, run.results) if chosen.view == "blocks" else []

@@ -16,8 +16,8 @@ from convforge.errors import Reason
 from convforge.timing.ceilings import Ceilings
 
 if TYPE_CHECKING:
-    from convforge.bench.records import Run
-    from convforge.bench.runner import Watch
+    from convforge.benchmark.records import Run
+    from convforge.benchmark.runner import Watch
 
 # Of each ceiling: fewer than the bench takes, for a figure to set a quick time against.
 CEILING_REPEATS = 2
@@ -115,9 +115,9 @@ def measure(
     budget_s : float
         Seconds for all; the dearest methods are skipped where they do not fit.
     """
-    from convforge.bench.row import Row
-    from convforge.bench.runner import Runner, Settings, begin
-    from convforge.bench.suites import Case
+    from convforge.benchmark.row import Row
+    from convforge.benchmark.runner import Runner, Settings, begin
+    from convforge.benchmark.suites import Case
 
     able = [entry for entry in entries if entry.plan is not None]
     settings = Settings(budget_s=budget_s, quick=True, workspace_limit=limit)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from convforge.bench.suites import Case
+    from convforge.benchmark.suites import Case
     from convforge.tuning import Remembered
 
 
@@ -29,10 +29,10 @@ def tune(
     """Measure what is fastest for suites or problems, remember it, and write it to a file."""
     from dataclasses import replace
 
-    from convforge.bench import suites
+    from convforge.benchmark import suites
+    from convforge.call.dispatch import runtime_of
     from convforge.cli.bench import progress, seconds
     from convforge.cli.values import parse_bytes
-    from convforge.execution import runtime_of
     from convforge.tuning import choices
     from convforge.tuning import tune as measure
     from convforge.tuning.search import EFFORTS

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from convforge.call.cache import kinds
 from convforge.integrations.torch_operator import (
     ACTIVATIONS,
     CALLS,
@@ -21,7 +22,6 @@ from convforge.integrations.torch_operator import (
     is_watched,
     operate,
 )
-from convforge.replay import kinds
 
 _HALVES = (torch.float16, torch.bfloat16)
 # Biases of 16 bits in float32, of a stream each, with the state of the tensor that they were made of.

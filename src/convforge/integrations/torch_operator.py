@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from convforge.api import conv2d as compute
 from convforge.api import convolved
-from convforge.replay import Calls
+from convforge.call.cache import Calls
 from convforge.tuning import CHOICES
 
 _NAME = "convforge::conv2d"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
-from convforge.algorithms.include.conv import address
+from convforge.algorithms.host.conv import address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

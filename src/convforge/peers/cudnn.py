@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan
-from convforge.algorithms.include.conv import address
+from convforge.algorithms.host.conv import address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

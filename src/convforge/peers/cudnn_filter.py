@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convforge.algorithms.contract import PreparedFilter
-from convforge.algorithms.include.channels_near import ChannelsNear
+from convforge.algorithms.host.channels_near import ChannelsNear
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem

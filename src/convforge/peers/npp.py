@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
-from convforge.algorithms.include.conv import WeightPacker, address
+from convforge.algorithms.host.conv import WeightPacker, address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Config, PreparedFilter
-from convforge.algorithms.include.weights import correlation_filter
+from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
-from convforge.algorithms.include.views import logical
-from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.host.views import logical
+from convforge.algorithms.host.weights import correlation_filter
+from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem

@@ -10,7 +10,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config
 from convforge.algorithms.gemm.gemm import operand_b
-from convforge.algorithms.include.views import logical
+from convforge.algorithms.host.views import logical
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -13,11 +13,11 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
-from convforge.check import Sample, make_inputs
 from convforge.problem import Problem
 from convforge.timing import Cycle, Ring, StoppingRule, Timing, interleave, measure
 from convforge.tuning.choices import Tried
 from convforge.tuning.search import Candidate, Trial
+from convforge.verify import Sample, make_inputs
 
 # A candidate's samples, and a finalist's.
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)

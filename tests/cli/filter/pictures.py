@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from convforge.images.files import Picture, write_picture
+from convforge.imaging.files import Picture, write_picture
 
 RANDOM = np.random.default_rng(11)
 LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]])

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.commands import Ran
 from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, SOBEL_X, correlated, kept, saturated
 
-from convforge.images.files import Metadata, read_picture
+from convforge.imaging.files import Metadata, read_picture
 
 
 @pytest.mark.parametrize(

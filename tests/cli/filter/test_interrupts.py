@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.cli.filter.pictures import RANDOM, hear_signals, kept
 
-from convforge.images.files import read_picture
+from convforge.imaging.files import read_picture
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
 

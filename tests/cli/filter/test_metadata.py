@@ -11,7 +11,7 @@ import tifffile
 from PIL import Image
 from tests.cli.commands import Ran
 from tests.cli.filter.pictures import SMALL, kept
-from tests.images.blocks import block
+from tests.imaging.blocks import block
 
 KERNEL = ("--kernel", "sharpen")
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.commands import Ran
 from tests.cli.filter.pictures import LAPLACIAN, SMALL, correlated, kept, saturated
 
-from convforge.images.files import read_picture
+from convforge.imaging.files import read_picture
 
 
 @pytest.mark.parametrize(

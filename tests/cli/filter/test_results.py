@@ -12,8 +12,8 @@ from scipy import ndimage
 from tests.cli.commands import Ran
 from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, SOBEL_X, correlated, kept, saturated
 
-from convforge.images.files import read_picture
-from convforge.images.photographs import photograph
+from convforge.imaging.files import read_picture
+from convforge.imaging.photographs import photograph
 
 
 def test_edges_of_a_photograph_summed_over_its_bands(tmp_path: Path, done: Callable[..., Ran]) -> None:

@@ -13,7 +13,7 @@ from tests.cli.commands import Ran
 from tests.cli.filter.pictures import RANDOM, SMALL, correlated, kept
 
 import convforge
-from convforge.images.files import read_picture
+from convforge.imaging.files import read_picture
 
 
 @pytest.mark.parametrize("name", [a.name for a in convforge.algorithms() if a.operation == "conv2d"])

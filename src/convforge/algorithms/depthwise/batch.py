@@ -19,10 +19,10 @@ from convforge.algorithms.depthwise.family import (
     whole_planes_refusal,
 )
 from convforge.algorithms.depthwise.mma import BANKS, COLUMNS, DEPTH, FIRST_ARCHITECTURE, ROWS, VECTOR, halves_refusal
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.plane_tiles import window
-from convforge.algorithms.include.resident import compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.plane_tiles import window
+from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts

@@ -11,9 +11,9 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.resident import compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

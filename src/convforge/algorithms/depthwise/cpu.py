@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import copy_run, gather_strip, half_to_float, store_pixels, store_row
+from convforge.algorithms.host.rows import copy_run, gather_strip, half_to_float, store_pixels, store_row
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import alias, borrow, fma, get, lanes_of, load, load_as, put, splat, store, zeros
 

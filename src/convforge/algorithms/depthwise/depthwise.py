@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.strip import Strip, strip, tap_offsets
-from convforge.algorithms.include.views import View, view
-from convforge.algorithms.include.weights import filter_to_pack, float_sums
-from convforge.algorithms.include.widened import takes_bfloat16
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.views import View, view
+from convforge.algorithms.host.weights import filter_to_pack, float_sums
+from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.box import MOST_TAPS
-from convforge.algorithms.include.divide import LIMIT_BITS
-from convforge.algorithms.include.on_device import DeviceConvolution
+from convforge.algorithms.host.divide import LIMIT_BITS
+from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem

@@ -18,11 +18,11 @@ from convforge.algorithms.depthwise.family import (
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.divide import Divisor, divisor
-from convforge.algorithms.include.plane_tiles import whole_vectors, window
-from convforge.algorithms.include.resident import blocks_held, compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.divide import Divisor, divisor
+from convforge.algorithms.host.plane_tiles import whole_vectors, window
+from convforge.algorithms.host.resident import blocks_held, compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts

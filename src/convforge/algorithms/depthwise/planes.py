@@ -13,9 +13,9 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.element_types import TYPES
-from convforge.algorithms.include.plane_tiles import (
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.element_types import TYPES
+from convforge.algorithms.host.plane_tiles import (
     PlaneTiles,
     odd_vectors,
     tile_height,
@@ -23,8 +23,8 @@ from convforge.algorithms.include.plane_tiles import (
     whole_vectors,
     window,
 )
-from convforge.algorithms.include.resident import blocks_held, compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.host.resident import blocks_held, compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

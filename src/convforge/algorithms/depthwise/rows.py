@@ -18,10 +18,10 @@ from convforge.algorithms.depthwise.family import (
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.plane_tiles import odd_vectors, tile_height, whole_vectors, window
-from convforge.algorithms.include.resident import compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.plane_tiles import odd_vectors, tile_height, whole_vectors, window
+from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

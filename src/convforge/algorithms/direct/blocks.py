@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convforge.algorithms.include.conv import MOST_BLOCKS
+from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Work
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem

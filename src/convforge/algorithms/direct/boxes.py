@@ -26,12 +26,12 @@ from convforge.algorithms.direct.box import (
 )
 from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
 from convforge.algorithms.direct.tiled import MOST_REGISTERS
-from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill, is_aligned
-from convforge.algorithms.include.divide import Divisor, divisor
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights, staged_bytes, staging_refusal
+from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill, is_aligned
+from convforge.algorithms.host.divide import Divisor, divisor
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights, staged_bytes, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts

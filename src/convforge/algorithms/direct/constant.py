@@ -10,10 +10,10 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
-from convforge.algorithms.include.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
-from convforge.algorithms.include.conv import conv_constants, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.host.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
+from convforge.algorithms.host.conv import conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import compiled
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import accumulate, gather_strip, half_to_float, store_row
+from convforge.algorithms.host.rows import accumulate, gather_strip, half_to_float, store_row
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import borrow
 

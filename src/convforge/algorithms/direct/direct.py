@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.strip import strip, tap_offsets, tile_dtype
-from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.include.widened import takes_bfloat16
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.strip import strip, tap_offsets, tile_dtype
+from convforge.algorithms.host.views import view
+from convforge.algorithms.host.weights import correlation_filter
+from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

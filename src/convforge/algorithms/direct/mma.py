@@ -10,11 +10,11 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.box import chunk_of, is_filled
 from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.divide import LIMIT_BITS, Divisor, divisor
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts

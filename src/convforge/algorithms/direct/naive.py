@@ -10,9 +10,9 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
-from convforge.algorithms.include.conv import WeightPacker, conv_constants, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled
+from convforge.algorithms.host.conv import WeightPacker, conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import compiled
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource

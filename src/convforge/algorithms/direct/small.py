@@ -9,10 +9,10 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share
-from convforge.algorithms.include.conv import MOST_BLOCKS, conv_constants, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled, evenly
-from convforge.algorithms.include.staged import Filter, StagedWeights, staging_refusal
+from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

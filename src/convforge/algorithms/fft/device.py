@@ -10,10 +10,10 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
-from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.outside import outside_steps
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.outside import outside_steps
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform

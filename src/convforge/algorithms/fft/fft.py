@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
 from convforge.algorithms.fft.tiling import TRANSFORM, transform_work
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.include.views import view
-from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.include.widened import takes_bfloat16
-from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.outside import outside_steps
+from convforge.algorithms.host.views import view
+from convforge.algorithms.host.weights import correlation_filter
+from convforge.algorithms.host.widened import takes_bfloat16
+from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

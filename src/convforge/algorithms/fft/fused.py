@@ -12,9 +12,9 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.fft.tiling import Tiling, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
-from convforge.algorithms.include.conv import WeightPacker, address, conv_constants, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.outside import outside_steps
+from convforge.algorithms.host.conv import WeightPacker, address, conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.outside import outside_steps
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter, Step
 from convforge.algorithms.gemm import mma
+from convforge.algorithms.host.conv import MOST_BLOCKS, address
+from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
@@ -20,8 +22,6 @@ from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma, S
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
 from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig, row_pitch
-from convforge.algorithms.include.conv import MOST_BLOCKS, address
-from convforge.algorithms.include.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import accumulate
+from convforge.algorithms.host.rows import accumulate
 from convforge.backends.cpu.jit import jit
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
-from convforge.algorithms.include.conv import address
-from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.host.conv import address
+from convforge.algorithms.host.on_device import OnDevice
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.include.widened import takes_16_bits
+from convforge.algorithms.host.widened import takes_16_bits
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

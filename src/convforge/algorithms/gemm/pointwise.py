@@ -7,9 +7,9 @@ from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Config, Plan, PreparedFilter
 from convforge.algorithms.gemm.gemm import GemmBlas, operand_b
-from convforge.algorithms.include.views import logical
-from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.include.widened import takes_bfloat16
+from convforge.algorithms.host.views import logical
+from convforge.algorithms.host.weights import correlation_filter
+from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import INLINE_FLOPS
 from convforge.backends.facts import DeviceFacts

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Buffers
-from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.resident import evenly
+from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.resident import evenly
 from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime

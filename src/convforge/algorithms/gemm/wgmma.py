@@ -12,6 +12,10 @@ from typing import Any, cast
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.mma import GemmMma
+from convforge.algorithms.host.conv import address
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.on_device import OnDevice
+from convforge.algorithms.host.resident import evenly, persistent
 from convforge.algorithms.implicit_gemm.on_wgmma import (
     MAPS_KEPT,
     TENSOR_PRODUCTS,
@@ -20,10 +24,6 @@ from convforge.algorithms.implicit_gemm.on_wgmma import (
     wgmma_lines,
 )
 from convforge.algorithms.implicit_gemm.wgmma_configs import TRIED_IN_PAIRS
-from convforge.algorithms.include.conv import address
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.on_device import OnDevice
-from convforge.algorithms.include.resident import evenly, persistent
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

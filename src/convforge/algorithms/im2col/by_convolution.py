@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, View, seeing
+from convforge.algorithms.host.conv import WeightPacker, address
 from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
 from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, is_worth_turning
 from convforge.algorithms.implicit_gemm.split_mma import SplitMmaConfig
-from convforge.algorithms.include.conv import WeightPacker, address
 from convforge.algorithms.traits import Way
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

@@ -11,6 +11,8 @@ from convforge.algorithms.gemm.by_convolution import GemmSplitMma, GemmTf32Mma
 from convforge.algorithms.gemm.device import LADDER, GemmStep
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refusal
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
+from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.im2col.by_convolution import (
     ConvolvedProduct,
     chosen,
@@ -18,8 +20,6 @@ from convforge.algorithms.im2col.by_convolution import (
     why_not_convolved,
 )  # fmt: skip
 from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
-from convforge.algorithms.include.conv import WeightPacker, address
-from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime

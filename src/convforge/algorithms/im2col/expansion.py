@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch
-from convforge.algorithms.include.conv import MOST_BLOCKS, address, conv_constants, fill, with_conv
+from convforge.algorithms.host.conv import MOST_BLOCKS, address, conv_constants, fill, with_conv
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem

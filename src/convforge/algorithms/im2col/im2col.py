@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Child, Chunks, Config, Plan, PreparedFilter
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.strip import Strip, strip, tap_offsets
-from convforge.algorithms.include.views import logical, view
-from convforge.algorithms.include.weights import correlation_filter, float_sums
-from convforge.algorithms.include.widened import takes_bfloat16
-from convforge.algorithms.include.workspace import carve, nbytes
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.views import logical, view
+from convforge.algorithms.host.weights import correlation_filter, float_sums
+from convforge.algorithms.host.widened import takes_bfloat16
+from convforge.algorithms.host.workspace import carve, nbytes
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

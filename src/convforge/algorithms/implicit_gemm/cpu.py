@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from convforge.algorithms.host.rows import gather_strip, store_row
 from convforge.algorithms.implicit_gemm.cpu_outputs import put_two
-from convforge.algorithms.include.rows import gather_strip, store_row
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import borrow, fma, lanes_of, load, splat, store, zeros
 

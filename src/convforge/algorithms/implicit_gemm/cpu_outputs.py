@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import gather_strip, store_row
+from convforge.algorithms.host.rows import gather_strip, store_row
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import borrow, fma, lanes_of, load, splat, store, transpose, zeros
 

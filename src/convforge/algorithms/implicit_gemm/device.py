@@ -12,9 +12,9 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
+from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
-from convforge.algorithms.include.conv import WeightPacker, address
-from convforge.algorithms.include.on_device import DeviceConvolution
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants

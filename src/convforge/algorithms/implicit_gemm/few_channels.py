@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
+from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
+from convforge.algorithms.host.staged import Filter, filter_from
 from convforge.algorithms.implicit_gemm.refusals import types_refusal
-from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
-from convforge.algorithms.include.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

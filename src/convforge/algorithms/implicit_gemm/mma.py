@@ -13,15 +13,15 @@ from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
+from convforge.algorithms.host.channels_near import ChannelsNear
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import as_many_as_run, evenly, is_shared_well
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
-from convforge.algorithms.include.channels_near import ChannelsNear
-from convforge.algorithms.include.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import as_many_as_run, evenly, is_shared_well
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

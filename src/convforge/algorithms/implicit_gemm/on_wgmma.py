@@ -9,14 +9,14 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
+from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill
+from convforge.algorithms.host.divide import Divisor, divisor
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import evenly, persistent
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, Squares
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, seen_by, tiling
-from convforge.algorithms.include.conv import address, conv_constants, conv_struct, fill
-from convforge.algorithms.include.divide import Divisor, divisor
-from convforge.algorithms.include.element_types import ElementTypes
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly, persistent
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from convforge.algorithms.contract import Buffers, Launch
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.implicit_gemm.wgmma_tiles import row_pitch
-from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.host.conv import Strides, address
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.pixel_rows import Rows, SplitPixels, Squares
 from convforge.algorithms.implicit_gemm.split_tiles import (
@@ -41,7 +42,6 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     rows_map,
     rows_problem,
 )  # fmt: skip
-from convforge.algorithms.include.conv import Strides, address
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

@@ -9,6 +9,10 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
 from convforge.algorithms.gemm.mma import device_refusal
+from convforge.algorithms.host.conv import Strides, address, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import compiled
+from convforge.algorithms.host.staged import Filter
 from convforge.algorithms.implicit_gemm.few_channels import (
     DEPTH,
     PRODUCTS,
@@ -34,10 +38,6 @@ from convforge.algorithms.implicit_gemm.split import (
 )
 from convforge.algorithms.implicit_gemm.split_tiles import IN_FULL, REACH, TOP, padded_channels
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
-from convforge.algorithms.include.conv import Strides, address, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import compiled
-from convforge.algorithms.include.staged import Filter
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.host.conv import Strides, address, conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.resident import evenly
 from convforge.algorithms.implicit_gemm.mma import together
 from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
 from convforge.algorithms.implicit_gemm.split import FEWEST, SplitFilters, problem_refusal, ways_of_split
@@ -18,9 +21,6 @@ from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
 from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
-from convforge.algorithms.include.conv import Strides, address, conv_constants, fill, with_conv
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.resident import evenly
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from convforge.algorithms.contract import Buffers, Config, Launch
 from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.implicit_gemm.pixel_rows import BEGINS, Rows
-from convforge.algorithms.include.conv import address, conv_constants, fill, with_conv
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, PreparedFilter
+from convforge.algorithms.host.channels_near import ChannelsNear, WhereTheyLie
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
@@ -27,7 +28,6 @@ from convforge.algorithms.implicit_gemm.wgmma_tiles import (
     smallest,
     whole_groups,
 )
-from convforge.algorithms.include.channels_near import ChannelsNear, WhereTheyLie
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import AnyMap

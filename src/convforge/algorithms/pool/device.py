@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.include.conv import Strides, address, strides
-from convforge.algorithms.include.element_types import NUMBERS, ElementTypes
-from convforge.algorithms.include.on_device import OnDevice
+from convforge.algorithms.host.conv import Strides, address, strides
+from convforge.algorithms.host.element_types import NUMBERS, ElementTypes
+from convforge.algorithms.host.on_device import OnDevice
 from convforge.algorithms.traits import Mark, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
-from convforge.algorithms.include.ends import ends
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.views import view
-from convforge.algorithms.include.widened import takes_bfloat16
+from convforge.algorithms.host.ends import ends
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.views import view
+from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

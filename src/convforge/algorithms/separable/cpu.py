@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.rows import gather_row, store_row
+from convforge.algorithms.host.rows import gather_row, store_row
 from convforge.backends.cpu.jit import jit
 from convforge.backends.cpu.simd import alias, borrow, fma, load, splat, store, zeros
 

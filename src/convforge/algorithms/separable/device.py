@@ -10,11 +10,11 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.include.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.include.element_types import TYPES
-from convforge.algorithms.include.on_device import DeviceConvolution
-from convforge.algorithms.include.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
-from convforge.algorithms.include.resident import as_many_as_run, blocks_held, compiled, evenly
+from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.element_types import TYPES
+from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
+from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.algorithms.separable.factors import two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.include.conv import address
-from convforge.algorithms.include.element_types import ElementTypes
+from convforge.algorithms.host.conv import address
+from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.separable.factors import ROUNDINGS
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime

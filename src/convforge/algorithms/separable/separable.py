@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import Geometry, geometry
-from convforge.algorithms.include.views import View, view
-from convforge.algorithms.include.weights import correlation_filter
-from convforge.algorithms.include.widened import takes_bfloat16
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import Geometry, geometry
+from convforge.algorithms.host.views import View, view
+from convforge.algorithms.host.weights import correlation_filter
+from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.separable.factors import factor, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items

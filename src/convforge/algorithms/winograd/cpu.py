@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.include.ends import Ends
-from convforge.algorithms.include.rows import half_to_float, store_row
+from convforge.algorithms.host.ends import Ends
+from convforge.algorithms.host.rows import half_to_float, store_row
 from convforge.algorithms.winograd.transforms import filter_2, filter_4, input_2, input_4, output_2, output_4
 from convforge.backends.cpu.jit import jit
 from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, store, zeros

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
-from convforge.algorithms.include.ends import ends, values_dtype
-from convforge.algorithms.include.geometry import geometry
-from convforge.algorithms.include.outside import outside_steps
-from convforge.algorithms.include.views import view
-from convforge.algorithms.include.widened import takes_bfloat16
-from convforge.algorithms.include.workspace import Part, carve, nbytes
+from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.geometry import geometry
+from convforge.algorithms.host.outside import outside_steps
+from convforge.algorithms.host.views import view
+from convforge.algorithms.host.widened import takes_bfloat16
+from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts

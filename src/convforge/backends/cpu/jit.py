@@ -23,7 +23,7 @@ FASTMATH = {"contract"}
 # Files beside the methods that hold kernels, or parts of them.
 CALLED = (
     *("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py"),
-    *("check/loops.py", "check/scans.py"),
+    *("verify/loops.py", "verify/scans.py"),
 )
 
 

@@ -1,0 +1,103 @@
+"""Host side of channels_near.cu: filters with the channels of a tap side by side."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.host.conv import address
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# Bytes of a block's part; its threads, and the channels beyond which it takes several parts.
+PART_BYTES, THREADS, MOST_CHANNELS, VECTOR = 36864, 256, 256, 16
+
+
+class _Packing(ctypes.Structure):
+    """struct Packing of channels_near.cu."""
+
+    _fields_ = (
+        ("w", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("strides", ctypes.c_longlong * 4),
+        ("pitch", ctypes.c_longlong),
+        *((name, ctypes.c_int) for name in ("C", "R", "S", "channels", "parts", "flip", "dense", "vectors")),
+    )  # fmt: skip
+
+
+class ChannelsNear(Preparation):
+    """Packs the weights in the order K, R, S, C, in cross-correlation order, of the type that they have.
+
+    Its tensor "w" has the shape (K, R, S, channels).
+
+    Parameters
+    ----------
+    whole : int
+        A tap's channels begin at multiples of so many elements, 8 at most; zeros follow the channels.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        Takes weights that lie so already where they lie: those of models in channels_last.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
+        (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
+        taps, pitch = r * s, -(-c // whole) * whole
+        # A part begins at a multiple of 16 bytes, as does the next filter where its length is one.
+        channels = max(8, min(MOST_CHANNELS, PART_BYTES // (taps * size) // 8 * 8))
+        parts = -(-c // channels)
+        fits = min(channels, c) * taps * size <= PART_BYTES
+        across = min(MOST_CHANNELS, -(-min(channels, c) // 32) * 32)
+        source = KernelSource(
+            "algorithms/host/channels_near.cu", "pack_channels", constants(NUMBER_BYTES=size), _Packing, "Packing"
+        )
+        info = LaunchInfo("pack_channels", (k * parts,), (across, THREADS // across), early=True)
+        flip = int(problem.mode == "convolution")
+
+        def arguments(buffers: Buffers) -> Any:
+            w = buffers["given"]
+            steps = [step // w.itemsize for step in w.strides]
+            dense = fits and steps[1:] == [taps, s, 1]
+            vectors = dense and address(w) % VECTOR == 0 and w.strides[0] % VECTOR == 0
+            return _Packing(
+                address(w), address(buffers["w"]), (ctypes.c_longlong * 4)(*steps), pitch, c, r, s, channels, parts,
+                flip, dense, vectors,
+            )  # fmt: skip
+
+        def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
+
+        pieces = {"w": ((k, r, s, pitch), problem.w_dtype)}
+        super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], packed)
+        steps = tuple(size * step for step in (r * s * c, 1, s * c, c))
+
+        def lies(w: Any) -> bool:
+            axes = zip((k, c, r, s), w.strides, steps, strict=True)
+            return pitch == c and all(length == 1 or own == step for length, own, step in axes)
+
+        self.borrow: Preparation = WhereTheyLie(self, problem, runtime, lies)
+
+
+class WhereTheyLie(Preparation):
+    """Nothing is prepared where a kernel can take the weights as they lie; else they are packed.
+
+    Parameters
+    ----------
+    packed : Preparation
+    lies : callable
+        Tells whether the kernel can take an array whose address is a multiple of 16 bytes.
+    """
+
+    def __init__(
+        self, packed: Preparation, problem: Conv2dProblem, runtime: Runtime, lies: Callable[[Any], bool]
+    ) -> None:
+        super().__init__(runtime, {}, (), lambda buffers, stream: PreparedFilter({"w": buffers["given"]}, 0))
+        self._packed, self._lies = packed, lies
+        self._flipped = problem.mode == "convolution" and problem.r * problem.s > 1
+
+    def of(self, given: Any) -> Preparation:
+        """See :class:`Preparation`."""
+        return self if not self._flipped and address(given) % VECTOR == 0 and self._lies(given) else self._packed

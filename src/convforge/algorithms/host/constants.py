@@ -1,0 +1,141 @@
+"""Filters in constant memory: every prepared filter has a module of its own, so that two streams never race for one.
+
+Constant memory belongs to a loaded module: all launches of its kernel read the same. So a prepared filter holds one
+module alone. When nothing refers to the filter any more, its module waits for the next filter of the same plan on the
+same stream, where the copy of new weights comes after the launches that read the old ones. No value of a weight is
+needed on the host, so weights that lie on the device are not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from convforge.algorithms.contract import Buffers, Call, Launch, PreparedFilter
+from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+# What a module's constant memory holds.
+CONSTANT_BYTES = 64 << 10
+
+
+class _WithModules(Runtime, Protocol):
+    """A runtime whose kernels have constant memory."""
+
+    def instance(self, kernel: Any) -> Any:
+        """The same kernel in a module of its own."""
+        ...
+
+    def constant(self, kernel: Any, symbol: str) -> tuple[int, int]:
+        """Address and bytes of a ``__constant__`` array of the kernel's module."""
+        ...
+
+    def stream_handle(self, stream: Any) -> int:
+        """A number that tells streams apart; None is the runtime's own."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
+        """Copy bytes between two device addresses."""
+        ...
+
+
+class _Module:
+    """A kernel with constant memory of its own, and the streams that it has been used on."""
+
+    __slots__ = ("__weakref__", "kernel", "streams")
+
+    def __init__(self, kernel: Any, streams: set[int]) -> None:
+        self.kernel, self.streams = kernel, streams
+
+
+def weight_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of the packed filter."""
+    return problem.k * problem.taps * itemsize(problem.acc_dtype)
+
+
+def fits_constant_memory(problem: Conv2dProblem) -> bool:
+    """Whether the packed filter does."""
+    return weight_bytes(problem) <= CONSTANT_BYTES
+
+
+class GlobalWeights(WeightPacker):
+    """Prepares filters in global memory."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        super().__init__(problem, runtime)
+        self._kernel = kernel
+
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
+        """The step that launches the kernel, with what `arguments` fills."""
+        return Launch(info, self._kernel, arguments, self._runtime)
+
+
+class ConstantWeights:
+    """Prepares filters in the constant memory of a kernel's modules.
+
+    Parameters
+    ----------
+    kernel : compiled kernel
+        Its source has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched: others may hold it too.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        self._problem, self._runtime = problem, cast(_WithModules, runtime)
+        self._kernel = kernel
+        self._pack = WeightPacker(problem, runtime)
+        self._free: dict[int, list[Any]] = {}
+        self._captured: list[Any] = []
+        self._lock = threading.RLock()  # a filter may be collected while one is made
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The filter of these weights; packed first (:class:`WeightPacker`) unless they lie as kernels want."""
+        packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
+        module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
+        target, nbytes = self._runtime.constant(module.kernel, "weights")
+        self._runtime.copy(target, address(packed.tensors.get("w", w)), nbytes, stream)
+        return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
+
+    def _is_packed(self, w: Any) -> bool:
+        problem = self._problem
+        sizes = problem.w_shape
+        steps = [math.prod(sizes[i + 1 :]) * w.itemsize for i in range(4)]
+        dense = all(size == 1 or step == own for size, step, own in zip(sizes, steps, w.strides, strict=True))
+        return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
+
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Call:
+        """The step that launches the kernel of the prepared filter's module, with what `arguments` fills."""
+
+        def run(buffers: Buffers, stream: Any) -> None:
+            module: _Module = buffers["w"].tensors["module"]
+            module.streams.add(self._runtime.stream_handle(stream))
+            self._runtime.launch(module.kernel, info, arguments(buffers), stream)
+
+        return Call(info, run)
+
+    def _take(self, stream: int, capturing: bool) -> _Module:
+        """A module for work on a stream; one that a graph is to run again later belongs to that graph for good."""
+        with self._lock:
+            free = self._free.get(stream)
+            kernel = free.pop() if free else None
+        module = _Module(self._runtime.instance(self._kernel) if kernel is None else kernel, {stream})
+        if capturing:
+            self._captured.append(module.kernel)
+            return module
+        weakref.finalize(module, self._give_back, module.kernel, module.streams).atexit = False
+        return module
+
+    def _give_back(self, kernel: Any, streams: set[int]) -> None:
+        """Keep a module for its stream; one that was used on several is let go, as no stream orders its next use."""
+        if len(streams) == 1:
+            with self._lock:
+                self._free.setdefault(next(iter(streams)), []).append(kernel)
+
+
+def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
+    """Constant memory where the filter fits there: what weights.cuh does under CONSTANT_WEIGHTS."""
+    return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)

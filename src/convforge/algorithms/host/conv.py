@@ -1,0 +1,218 @@
+"""The host's side of conv.cuh: the struct that convolution kernels are handed, and their compile-time constants."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.host.element_types import NUMBERS, ElementTypes
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import PADDING_MODES, Conv2dProblem
+from convforge.problem.epilogue import ACTIVATIONS
+from convforge.problem.types import WIDE, is_integer
+
+# A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
+MOST_BLOCKS = 65535
+
+
+class Strides(ctypes.Structure):
+    """Strides of an array in elements, in the order N, C, H, W."""
+
+    _fields_ = [(axis, ctypes.c_longlong) for axis in "nchw"]
+
+
+@cache
+def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
+    """struct Conv of conv.cuh for these types."""
+    pointers = [(name, ctypes.c_void_p) for name in ("x", "w", "out", "scale", "bias", "residual")]
+    strides = [(f"{name}_strides", Strides) for name in ("x", "out", "residual")]
+    sizes = [(name, ctypes.c_int) for name in ("N", "H", "W", "P", "Q", "top", "left")]
+    acc, epilogue = NUMBERS[types.acc], NUMBERS[types.epilogue]
+    numbers = [("outside", acc), ("zero", acc), ("alpha", epilogue)]
+    fields = [*pointers, *strides, *sizes, *numbers, ("scale_channels", ctypes.c_int)]
+    return type("Conv", (ctypes.Structure,), {"_fields_": fields})
+
+
+def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
+    """The prelude of a convolution's kernels. What they add for themselves is of the compile key, or of the config.
+
+    Parameters
+    ----------
+    math : str
+        The type of factors, where it is not that of the sums.
+    """
+    ends = problem.epilogue
+    numbers = {
+        "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
+        "C_GROUP": problem.c_per_group, "K_GROUP": problem.k_per_group, "R": problem.r, "S": problem.s,
+        "STRIDE_H": problem.stride[0], "STRIDE_W": problem.stride[1],
+        "DILATION_H": problem.dilation[0], "DILATION_W": problem.dilation[1],
+        "BORDER": list(PADDING_MODES).index(problem.padding_mode),
+        "ACTIVATION": list(ACTIVATIONS).index(ends.activation), "DIVISOR": ends.divisor,
+    }  # fmt: skip
+    flags = {"SCALE": ends.scale != "none", "BIAS": ends.bias, "RESIDUAL": ends.residual}
+    index = "long long" if problem.needs_wide_index else "int"
+    return (*ElementTypes.of(problem, math).prelude(), *constants(**numbers, **flags), f"using index_t = {index};")
+
+
+def address(array: Any) -> int:
+    """Where an array lies in the memory of its device."""
+    found = getattr(array, "address", None)
+    return int(array.__array_interface__["data"][0]) if found is None else int(found)
+
+
+def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
+    """A kernel's struct: the convolution, then fields of its own."""
+    return type(
+        name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(ElementTypes.of(problem))), *fields.items()]}
+    )
+
+
+def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
+    """Fill struct Conv for one call.
+
+    Raises
+    ------
+    ValueError
+        An array has gaps so large that 32-bit places do not reach its end; scale or bias is of another type.
+    """
+    epilogue = problem.epilogue
+    conv.x, conv.out = address(buffers["x"]), address(buffers["out"])
+    if (w := buffers["w"].tensors.get("w")) is not None:  # else it lies in constant memory
+        conv.w = address(w)
+    wide = problem.needs_wide_index
+    conv.x_strides = strides(buffers["x"], problem.x_layout, wide)
+    conv.out_strides = strides(buffers["out"], problem.out_layout, wide)
+    if epilogue.scale != "none":
+        conv.scale, conv.scale_channels = _operand(buffers["scale"], problem), int(epilogue.scale == "channel")
+    if epilogue.bias:
+        conv.bias = _operand(buffers["bias"], problem)
+    if epilogue.residual:
+        conv.residual = address(buffers["residual"])
+        conv.residual_strides = strides(buffers["residual"], problem.out_layout, wide)
+    conv.N, conv.H, conv.W, conv.P, conv.Q = problem.n, problem.h, problem.w, problem.p, problem.q
+    conv.top, conv.left = problem.padding[0], problem.padding[2]
+    number = float if not is_integer(problem.acc_dtype) else int
+    conv.outside, conv.zero = number(problem.outside), number(epilogue.x_zero_point)
+    conv.alpha = float(epilogue.alpha or 0.0)
+
+
+def _operand(array: Any, problem: Conv2dProblem) -> int:
+    """Address of scale or bias: contiguous, in the problem's `operand_dtype`."""
+    if np.dtype(array.dtype) != problem.operand_dtype:
+        raise ValueError(f"scale and bias must be {problem.operand_dtype}; got {array.dtype}: cast it first")
+    return address(array)
+
+
+def strides(array: Any, layout: str, wide: bool) -> Strides:
+    """Strides of a picture or an output whose axes are in this order.
+
+    Parameters
+    ----------
+    wide : bool
+        Whether the kernel's places have 64 bits.
+
+    Raises
+    ------
+    ValueError
+        They have 32, and the array has gaps so large that these do not reach its end.
+    """
+    return _strides(tuple(array.shape), tuple(array.strides), array.itemsize, layout, wide)
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, layout: str, wide: bool) -> Strides:
+    """Strides from those in bytes; the same struct each time, which others copy from."""
+    steps = [step // itemsize for step in nbytes]
+    if not wide:
+        reach = sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True))
+        if reach > WIDE:
+            raise ValueError(f"an array of shape {shape} spans {reach + 1} elements; make it contiguous first")
+    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
+    return Strides(*(steps[axis] for axis in order))
+
+
+def is_aligned(
+    address: int | None, strides: Strides, sizes: Mapping[str, int], run: Mapping[str, int], vector: int, nbytes: int
+) -> bool:
+    """Whether vectors of an array's elements begin at multiples of their size, each in a run of elements side by side.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Of the axes outside a run, by name: where there is but one, its stride does not matter.
+    run : mapping of str to int
+        Of the axes within a run, the strides that they must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
+        three channels. Empty where elements are read one by one.
+    vector, nbytes : int
+        Elements of a vector; bytes of an element.
+
+    Examples
+    --------
+    >>> is_aligned(4096, Strides(48, 24, 8, 1), {"n": 1, "c": 2, "h": 3}, {"w": 1}, 4, 4)
+    True
+    >>> is_aligned(4096, Strides(42, 21, 7, 1), {"n": 1, "c": 2, "h": 3}, {"w": 1}, 4, 4)
+    False
+    """
+    for axis, step in run.items():
+        if getattr(strides, axis) != step:
+            return False
+    for axis, size in sizes.items():
+        if size > 1 and getattr(strides, axis) % vector:
+            return False
+    return (address or 0) % (vector * nbytes) == 0
+
+
+class _Weights(ctypes.Structure):
+    """struct Weights of weights.cu."""
+
+    _fields_ = (
+        ("w", ctypes.c_void_p), ("packed", ctypes.c_void_p),
+        ("strides", ctypes.c_longlong * 4), ("packed_strides", ctypes.c_longlong * 4),
+        *((name, ctypes.c_int) for name in ("K", "C_GROUP", "R", "S", "flip")),
+    )  # fmt: skip
+
+
+class WeightPacker(Preparation):
+    """Casts, flips and reorders the weights on the device: what most methods do to prepare them.
+
+    Parameters
+    ----------
+    order : str
+        The axes K, C, R, S of the packed filter, slowest first.
+    dtype : str
+        Its element type; by default the type of the sums.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:
+        sizes = dict(zip("KCRS", problem.w_shape, strict=True))
+        shape = tuple(sizes[axis] for axis in order)
+        steps = {axis: int(np.prod(shape[i + 1 :], dtype=np.int64)) for i, axis in enumerate(order)}
+        packed_strides = (ctypes.c_longlong * 4)(*(steps[axis] for axis in "KCRS"))
+        dtype = dtype or problem.acc_dtype
+        types = ElementTypes(w=problem.w_dtype, acc=dtype).prelude()
+        source = KernelSource(
+            "algorithms/host/weights.cu", "pack_weights", (*types, *constants(NEAR_K=order[-1] == "K")),
+            _Weights, "Weights",
+        )  # fmt: skip
+        squares = -(-problem.k // 32) * -(-problem.taps // 32)
+        info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
+        flip = int(problem.mode == "convolution")
+
+        def arguments(buffers: Buffers) -> Any:
+            w = buffers["given"]
+            strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
+            return _Weights(address(w), address(buffers["w"]), strides, packed_strides, *problem.w_shape, flip)
+
+        def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
+
+        super().__init__(
+            runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)], packed
+        )

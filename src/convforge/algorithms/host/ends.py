@@ -1,0 +1,105 @@
+"""The epilogue as CPU kernels see it: plain numbers and arrays, made from the problem and the call's operands."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Buffers
+from convforge.algorithms.host.views import not_read_only, view
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
+
+Place = tuple[int, int, int, int, int]
+
+
+class Ends(NamedTuple):
+    """See :func:`convforge.algorithms.host.rows.store_row`.
+
+    Attributes
+    ----------
+    plain : bool
+        Sums are stored as they are, but for the cast.
+    divisor : number
+        What sums are divided by; 1 where they are not.
+    scale, bias : 1-D array
+        Of size 0 where there is none; in the type that the epilogue works in.
+    residual : 1-D array
+        Flat, in the output's type; of size 0 where there is none.
+    place : five int
+        The residual's offset and strides.
+    code, alpha
+        Activation and its parameter.
+    half, integer, whole : bool
+        The output is float16; an integer type; an integer type of integer sums.
+    low, high : number
+        Limits of an integer output.
+    """
+
+    plain: bool
+    divisor: Any
+    scale: NDArray[np.generic]
+    bias: NDArray[np.generic]
+    residual: NDArray[np.generic]
+    place: Place
+    code: int
+    alpha: Any
+    half: bool
+    integer: bool
+    whole: bool
+    low: Any
+    high: Any
+
+
+def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
+    """The type that the epilogue works in: float64 over int32 sums, which it holds exactly; else the sums' own."""
+    return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
+
+
+def ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
+    """The epilogue of `problem` with the tensors of one call."""
+    return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, buffers)
+
+
+@lru_cache(maxsize=256)
+def _plain_ends(problem: Conv2dProblem) -> Ends:
+    """Without operands it is the same for every call."""
+    return _ends(problem, {})
+
+
+def _ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
+    epilogue = problem.epilogue
+    values = values_dtype(problem)
+    out = np.dtype(problem.out_dtype)
+    integer = is_integer(problem.out_dtype)
+    plain = epilogue.is_plain
+    whole = integer and plain and is_integer(problem.acc_dtype)
+    limits = (np.iinfo(out).min, np.iinfo(out).max) if integer else (0, 0)
+    # int32's limits are no float32 numbers.
+    limit = np.dtype("int32") if whole else np.dtype("float64") if out == np.int32 else values
+    residual, place = np.empty(0, np.uint16 if out == np.float16 else out), (0, 0, 0, 0, 0)
+    if epilogue.residual:
+        seen = view(buffers["residual"], problem.out_layout)
+        residual, place = seen.flat, seen.place
+    return Ends(
+        plain=plain,
+        divisor=values.type(epilogue.divisor),
+        scale=_vector(buffers["scale"] if epilogue.scale != "none" else None, values),
+        bias=_vector(buffers["bias"] if epilogue.bias else None, values),
+        residual=residual,
+        place=place,
+        code=epilogue.activation_code,
+        alpha=values.type(epilogue.alpha or 0.0),
+        half=out == np.float16,
+        integer=integer,
+        whole=whole,
+        low=limit.type(limits[0]),
+        high=limit.type(limits[1]),
+    )
+
+
+def _vector(operand: Any, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    return np.empty(0, dtype) if operand is None else not_read_only(np.ascontiguousarray(operand, dtype).reshape(-1))

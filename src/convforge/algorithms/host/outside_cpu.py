@@ -1,0 +1,42 @@
+"""Kernel of :mod:`convforge.algorithms.host.outside` on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms.host.rows import store_row
+from convforge.backends.cpu.jit import jit
+from convforge.backends.cpu.simd import borrow
+
+
+@jit
+def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, ends: Any, values: Any, K: Any, begin: Any,
+                  end: Any) -> None:  # fmt: skip
+    """Work item = a row of an output channel: all of it, or the runs of columns, as sums of zero through the epilogue.
+
+    Parameters
+    ----------
+    zeros : (Q,) array
+        In the accumulation type.
+    rows : (P,) bool array
+    runs : (any, 2) int array
+        First column of each run, and the one behind its last.
+    out : View
+    values : 1-D array
+        Of the epilogue's type; only the type is used.
+    K : int
+        Output channels.
+    """
+    zeros, rows, runs, out, ends = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(ends)
+    P, Q = rows.size, zeros.size
+    value = np.empty(Q, values.dtype)
+    for item in range(begin, end):
+        p, k, n = item % P, item // P % K, item // P // K
+        whole = rows[p]
+        for i in range(1 if whole else runs.shape[0]):
+            q0, q1 = (0, Q) if whole else (runs[i, 0], runs[i, 1])
+            start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3] + q0 * out.place[4]
+            other = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3] + q0 * ends.place[4]
+            store_row(zeros, 0, q1 - q0, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])

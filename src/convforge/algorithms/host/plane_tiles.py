@@ -1,0 +1,79 @@
+"""The host's side of plane_tiles.cuh: tiles of neighbouring planes, and how they lie in shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import VECTOR_BYTES
+
+
+class _PlaneTiles(ctypes.Structure):
+    _fields_ = (("across", Divisor), ("down", Divisor))
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneTiles:
+    """Tiles of p x q outputs on some neighbouring planes, of all pictures of a problem.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> tiles = PlaneTiles.of(parse_problem("n2c3h100w100_k3r3s3_st1_p1_g3_f32_nchw"), 32, 64, planes=4)
+    >>> tiles.across, tiles.down, tiles.count
+    (2, 4, 16)
+    """
+
+    across: int
+    down: int
+    count: int
+    planes: int
+
+    struct = _PlaneTiles
+
+    @classmethod
+    def of(cls, problem: Conv2dProblem, p: int, q: int, planes: int) -> PlaneTiles:
+        """Those of a problem."""
+        across, down = max(1, -(-problem.q // q)), max(1, -(-problem.p // p))
+        return cls(across, down, max(1, across * down * -(-problem.n * problem.k // planes)), planes)
+
+    @property
+    def refusal(self) -> Reason | None:
+        """Why there are too many; None if there are not."""
+        if self.count < 2**LIMIT_BITS:
+            return None
+        return Reason(
+            "{count} tiles of {planes} planes are more than a launch counts", count=self.count, planes=self.planes
+        )
+
+    def divisors(self) -> _PlaneTiles:
+        """struct PlaneTiles of plane_tiles.cuh."""
+        return _PlaneTiles(divisor(self.across), divisor(self.down))
+
+
+def window(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Pixels under so many outputs beside each other."""
+    return (outputs - 1) * stride + dilation * (taps - 1) + 1
+
+
+def tile_height(problem: Conv2dProblem, outputs: int) -> int:
+    """Rows of pixels under so many rows of outputs."""
+    return window(outputs, problem.r, problem.stride[0], problem.dilation[0])
+
+
+def tile_width(problem: Conv2dProblem, outputs: int) -> int:
+    """Columns of pixels under so many columns of outputs."""
+    return window(outputs, problem.s, problem.stride[1], problem.dilation[1])
+
+
+def whole_vectors(elements: int, nbytes: int) -> int:
+    """The least number of elements, at least `elements`, that whole vectors hold."""
+    return -(-elements * nbytes // VECTOR_BYTES) * VECTOR_BYTES // nbytes
+
+
+def odd_vectors(elements: int, nbytes: int) -> int:
+    """The least number of elements, at least `elements`, that an odd number of vectors holds."""
+    return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes

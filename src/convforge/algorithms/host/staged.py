@@ -1,0 +1,105 @@
+"""The host's side of staged.cuh: filters that blocks read as their users gave them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.host.conv import Strides, WeightPacker, address
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import WIDE, itemsize
+
+# Of shared memory that a block may spend on the filter: with more, fewer blocks share a multiprocessor.
+STAGED_BYTES = 8 << 10
+
+
+class Filter(ctypes.Structure):
+    """struct Filter of staged.cuh."""
+
+    _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
+
+
+def staged_bytes(problem: Conv2dProblem) -> int:
+    """Bytes of shared memory that the filter takes: rows of taps begin at multiples of 16 bytes."""
+    lanes = 16 // itemsize(problem.acc_dtype)
+    pitch = -(-problem.s // lanes) * lanes
+    return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
+
+
+def staging_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Why blocks cannot stage the filter; None if they can."""
+    if (nbytes := staged_bytes(problem)) <= STAGED_BYTES:
+        return None
+    return Reason(
+        "the filter takes {need} bytes of shared memory; a block may spend {most} on it", need=nbytes, most=STAGED_BYTES
+    )
+
+
+class StagedWeights:
+    """Prepares filters for kernels that stage them: a copy, so that the user's array may change.
+
+    Parameters
+    ----------
+    kernel : compiled kernel
+        Its struct has a :class:`Filter`.
+
+    Attributes
+    ----------
+    borrow : Preparation
+        Takes the weights where they lie.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
+        self._problem, self._runtime, self._kernel = problem, runtime, kernel
+        self.borrow = Preparation(runtime, {}, (), self._borrowed)
+
+    @cached_property
+    def _copy(self) -> WeightPacker:
+        """Compiled when a filter is kept, not before: most calls read it where it lies."""
+        return WeightPacker(self._problem, self._runtime, dtype=self._problem.w_dtype)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """A copy of these weights, in cross-correlation order."""
+        return self._copy(w, stream)
+
+    def _borrowed(self, buffers: Buffers, stream: Any) -> PreparedFilter:
+        """The weights where they lie."""
+        flipped = {"flipped": True} if self._problem.mode == "convolution" else {}
+        return PreparedFilter({"w": buffers["given"], **flipped}, 0)
+
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
+        """The step that launches the kernel, with what `arguments` fills."""
+        return Launch(info, self._kernel, arguments, self._runtime)
+
+    def filter(self, prepared: PreparedFilter) -> Filter:
+        """What the kernel is handed.
+
+        Raises
+        ------
+        ValueError
+            The array has gaps so large that 32-bit places do not reach its end.
+        """
+        return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)
+
+
+def filter_from(w: Any, flipped: bool) -> Filter:
+    """Give weights to a kernel where they lie, in cross-correlation order.
+
+    Raises
+    ------
+    ValueError
+        The array has gaps so large that 32-bit places do not reach its end.
+    """
+    steps = [step // w.itemsize for step in w.strides]
+    if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:
+        raise ValueError(f"weights of shape {w.shape} have strides of {steps} elements; make them contiguous first")
+    start = address(w)
+    if flipped:
+        start += ((w.shape[2] - 1) * steps[2] + (w.shape[3] - 1) * steps[3]) * w.itemsize
+        steps[2], steps[3] = -steps[2], -steps[3]
+    return Filter(start, Strides(*steps))

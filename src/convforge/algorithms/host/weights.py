@@ -1,0 +1,40 @@
+"""Weights as every CPU method first takes them: cross-correlation order, accumulation type, a copy of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.host.views import not_read_only
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
+
+
+def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str = "") -> NDArray[np.generic]:
+    """The filter, flipped where the problem's mode is "convolution", cast to `dtype` (the accumulation type).
+
+    Parameters
+    ----------
+    w : (K, C / groups, R, S) array
+
+    Returns
+    -------
+    contiguous (K, C / groups, R, S) array that shares no memory with `w`
+    """
+    if problem.mode == "convolution":
+        w = w[:, :, ::-1, ::-1]
+    return np.array(w, dtype or problem.acc_dtype, order="C", copy=True)
+
+
+def filter_to_pack(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Like :func:`correlation_filter`, for one who copies it anyway: it may be the caller's own memory."""
+    if problem.mode == "convolution":
+        w = w[:, :, ::-1, ::-1]
+    return not_read_only(np.ascontiguousarray(w, dtype))
+
+
+def float_sums(problem: Conv2dProblem) -> np.dtype[np.generic]:
+    """The float type that sums are taken in: for integers, one that holds every possible sum exactly."""
+    if is_integer(problem.acc_dtype):
+        return np.dtype("float32" if problem.largest_sum < 2**24 else "float64")
+    return np.dtype(problem.acc_dtype)

@@ -1,0 +1,119 @@
+"""What a tree of the repository would compute for stored results: a script that runs with that tree's package.
+
+    python carry_probe.py REQUEST.json ANSWER.json        # with PYTHONPATH=TREE/src
+
+It may run with an older tree, so it takes from the package only what every tree has, and reads kernels and Python code
+by the files of today's tree that the request names. See :mod:`convforge.benchmark.carry`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+import sys
+from dataclasses import astuple, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# A module of ours, where something is imported from it.
+_OURS = re.compile(r"(?<=from )convforge[\w.]*(?= import )")
+
+
+def main(request: Path, answer: Path) -> None:
+    """Answer a request: a digest, the parts of the code and why not, for every row."""
+    asked = json.loads(request.read_text(encoding="utf-8"))
+    files = {name: _module(f"today_{name}", Path(path)) for name, path in asked["files"].items()}
+    answers = [_answer(row, asked["facts"], files, asked["compile"]) for row in asked["rows"]]
+    answer.write_text(json.dumps(answers), encoding="utf-8")
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    """A file of today's tree as a module; what it imports comes from the tree that is asked."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool) -> dict[str, Any]:
+    try:
+        method = _method(row)
+        if method.ours and method.backend != "cpu":
+            code = _of_kernels(method, row, facts, files, compile_)
+        else:
+            code = {"kernels": {}, "rest": _of_python(method, files["closure"])}
+        return {"digest": _digest(method, row, facts), **code}
+    except Exception as fault:  # an older tree may fail in any way; the row is then not carried, and says why
+        return {"fault": f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}"}
+
+
+def _method(row: dict[str, str]) -> Any:
+    from convforge.algorithms import find
+    from convforge.peers import PEERS
+
+    key = (row["operation"], row["backend"], row["name"])
+    return next((peer for peer in PEERS if peer.key == key), None) or find(*key)
+
+
+def _digest(method: Any, row: dict[str, str], facts: dict[str, Any]) -> str | None:
+    """The digest that this tree gives such a result, by the scheme that it has."""
+    try:
+        from convforge.benchmark.digests import current_digest
+    except ImportError:  # a tree in which benchmark/ was named bench/
+        from convforge.bench.digests import current_digest  # type: ignore[import-not-found, no-redef]
+    key = (row["operation"], row["backend"], row["name"], row["problem"], row["config"])
+    return current_digest(*key, facts)
+
+
+def _of_kernels(
+    method: Any, row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool
+) -> dict[str, Any]:
+    """Kernels of the plan by a digest of their code, each with one of its machine code, and the shapes of launches."""
+    from convforge.algorithms import make_config
+    from convforge.backends.cuda.compiler import compile_kernel
+    from convforge.backends.facts import DeviceFacts
+    from convforge.backends.kernel import included
+    from convforge.problem import parse_problem
+
+    part = files["kernel"].compiled_part
+    problem: Any = parse_problem(row["problem"])
+    if method.precision not in ("strict", problem.precision):
+        problem = replace(problem, precision=method.precision)
+    known = DeviceFacts.from_table(facts)
+    recording = files["recording"].Recording(known)
+    plan = method.plan(problem, make_config(method, problem, known, row["config"]), recording)
+    kernels: dict[str, str] = {}
+    for kernel in recording.kernels:
+        texts = [kernel.name, *kernel.constants, part(kernel.file.read_text(encoding="utf-8"))]
+        for header in sorted(included(kernel.file)):
+            texts += [header.name, part(header.read_text(encoding="utf-8"))]
+        code = compile_kernel(kernel, known.architecture).code if compile_ else b""
+        kernels[_sha("\n".join(texts).encode())] = _sha(files["machine_code"].running(code)) if compile_ else ""
+    launches = [f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" for info in plan.launches]
+    transforms = sorted({repr(astuple(fft)) for fft in recording.transforms})
+    return {"kernels": kernels, "rest": _sha("\n".join([*transforms, *launches]).encode())}
+
+
+def _of_python(method: Any, closure: ModuleType) -> str:
+    """A digest of the code that a method in Python computes with."""
+    package = importlib.util.find_spec("convforge")
+    assert package is not None
+    kind = type(method)
+    file = Path(str(sys.modules[kind.__module__].__file__))
+    parts = closure.closure(Path(str(package.origin)).parent, file, kind.__module__, kind.__qualname__)
+    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # a module may have another name
+    return _sha("\n\n".join(sorted(texts)).encode())
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,232 @@
+"""Tables in documents, made from stored results: what stands between two markers is never written by hand.
+
+<!-- table:images sizes=512,2048 strides=1 methods=direct*,opencv* device=amd-epyc-2c -->
+...
+<!-- end -->
+
+A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
+and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
+``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=fields`` by
+the values of a config's fields, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best peer all
+cases are together, ``view=sentence`` the same in one sentence, ``view=choices`` how near to the best the choices by
+rule and by search come. It is of the newest complete run; ``run=ID`` names another one, complete or not.
+
+<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
+takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
+was reached (see `goal_tables`); <!-- table:headline --> the rows of headline.toml there (see `headline_tables`).
+
+python -m convforge.benchmark.markers README.md docs/*.md [--check]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from convforge.benchmark.ahead_tables import ahead_markdown, ahead_sentence
+from convforge.benchmark.block_tables import block_markdown
+from convforge.benchmark.cells import select
+from convforge.benchmark.choice_tables import choice_markdown
+from convforge.benchmark.config_tables import config_markdown, field_markdown
+from convforge.benchmark.goal_tables import Goal, goals_markdown, load_goals
+from convforge.benchmark.headline_tables import Headline, headline_markdown, load_headlines
+from convforge.benchmark.records import Result, Run
+from convforge.benchmark.sheet_tables import sheet_markdown
+from convforge.benchmark.sheets import KINDS, Sheet, load_sheets
+from convforge.benchmark.step_tables import step_markdown
+from convforge.benchmark.store import load_runs
+from convforge.benchmark.tables import markdown_table
+
+_BLOCK = re.compile(
+    r"^(?P<open><!-- table:(?P<spec>[^\n]+?) -->[ \t]*\n)(?P<body>.*?)^(?P<close><!-- end -->)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
+_WORDS = ("methods", "cases", "device", "run")
+_NUMBERS = ("sizes", "strides")
+# What chooses among the results of a run.
+_SELECTED = ("methods", "cases", *_NUMBERS)
+_SWITCHES = ("best", "prepared", "transfer", "copy")
+# Views that hold our best method of a case against the best peer.
+_JUDGED = ("ahead", "sentence")
+_VIEWS: dict[str, Callable[..., str]] = {
+    "cases": markdown_table,
+    "blocks": block_markdown,
+    "configs": config_markdown,
+    "fields": field_markdown,
+    "steps": step_markdown,
+    "ahead": ahead_markdown,
+    "sentence": ahead_sentence,
+    "choices": choice_markdown,
+}
+
+
+def marker_specs(text: str) -> list[str]:
+    """What stands after ``table:`` in every marker of a text, in order.
+
+    Raises
+    ------
+    ValueError
+        A marker is not closed.
+
+    Examples
+    --------
+    >>> marker_specs("a\\n<!-- table:images strides=1 -->\\nold\\n<!-- end -->\\nb\\n")
+    ['images strides=1']
+    """
+    found = [match["spec"] for match in _BLOCK.finditer(text)]
+    if len(found) != len(_OPEN.findall(text)) or any(_OPEN.search(match["body"]) for match in _BLOCK.finditer(text)):
+        raise ValueError("a table's marker is not closed: each needs a line <!-- end --> before the next begins")
+    return found
+
+
+def update_markers(text: str, tables: Mapping[str, str]) -> str:
+    """A text with what stands between its markers replaced.
+
+    Parameters
+    ----------
+    tables : mapping
+        What stands after ``table:`` -> Markdown.
+
+    Raises
+    ------
+    ValueError
+        A marker is not closed, or names a table that is not there.
+
+    Examples
+    --------
+    >>> update_markers("<!-- table:a -->\\nold\\n<!-- end -->\\n", {"a": "new\\n"})
+    '<!-- table:a -->\\n\\nnew\\n\\n<!-- end -->\\n'
+    """
+    for spec in marker_specs(text):
+        if spec not in tables:
+            raise ValueError(f"a marker asks for table {spec!r}; there are: {', '.join(tables) or 'none'}")
+    return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
+
+
+def table_of(
+    spec: str,
+    runs: Sequence[Run],
+    sheets: Iterable[Sheet] = (),
+    goals: Iterable[Goal] = (),
+    headlines: Iterable[Headline] = (),
+) -> str:
+    """The Markdown that a marker asks for: of the newest complete run of its suite, or the best sheets of its kind.
+
+    Raises
+    ------
+    ValueError
+        The marker has an unknown option or one that its view does not know, or no complete run fits it.
+    """
+    if spec == "goals":
+        return goals_markdown(goals, lambda of: _found(of, runs))
+    if spec == "headline":
+        return headline_markdown(headlines, lambda of: _found(of, runs))
+    suite, view, chosen = _read(spec)
+    if suite in KINDS:
+        devices = chosen.pop("device", ())
+        if chosen or view != "cases":
+            raise ValueError(f"table {spec!r}: a sheet takes device= alone")
+        return sheet_markdown(suite, sheets, devices)
+    run, results = _found(spec, runs)
+    return _VIEWS[view](run, results, **{name: chosen[name] for name in _SWITCHES if name in chosen})
+
+
+def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
+    """The suite or sheet of a marker, its view, and its other options."""
+    suite, *options = spec.split()
+    chosen: dict[str, Any] = {}
+    view = "cases"
+    for option in options:
+        name, _, value = option.partition("=")
+        if name in _SWITCHES and value in ("yes", "no"):
+            chosen[name] = value == "yes"
+        elif name in _NUMBERS and re.fullmatch(r"\d+(,\d+)*", value):
+            chosen[name] = [int(number) for number in value.split(",")]
+        elif name in _WORDS and value:
+            chosen[name] = value.split(",")
+        elif name == "view" and value in _VIEWS:
+            view = value
+        else:
+            raise ValueError(
+                f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
+                f"{', '.join(f'{switch}=yes' for switch in _SWITCHES)}, view={'|'.join(_VIEWS)}"
+            )
+    if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
+        raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
+    if view in _JUDGED and "methods" in chosen:
+        raise ValueError(f"table {spec!r}: view={view} judges cases by all methods of the run; leave out methods=")
+    return suite, view, chosen
+
+
+def _found(spec: str, runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
+    """The run that a marker's options name, and its results that they choose."""
+    suite, _, chosen = _read(spec)
+    devices, named = chosen.get("device"), chosen.get("run")
+    able = [run for run in runs if run.suite == suite and (not devices or run.device in devices)]
+    able = [run for run in able if (run.run in named if named else run.complete)]
+    if not able:
+        raise ValueError(f"no complete run is stored for table {spec!r}: run `convforge bench {suite}` first")
+    run = max(able, key=lambda run: run.started)
+    return run, select(run, **{name: chosen[name] for name in _SELECTED if name in chosen})
+
+
+def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:
+    """Bring the tables of documents up to date.
+
+    Parameters
+    ----------
+    results : Path
+        Folder of stored runs.
+    check : bool
+        Write nothing.
+
+    Returns
+    -------
+    list of Path
+        The files that changed, or would.
+    """
+    changed: list[Path] = []
+    runs: list[Run] | None = None
+    sheets: list[Sheet] = []
+    goals: list[Goal] = []
+    headlines: list[Headline] = []
+    for file in files:
+        before = file.read_text(encoding="utf-8")
+        if not (specs := marker_specs(before)):
+            continue
+        if runs is None:
+            runs, sheets, goals = load_runs(results), load_sheets(results), load_goals(results.parent / "goals.toml")
+            headlines = load_headlines(results.parent / "headline.toml")
+        after = update_markers(before, {spec: table_of(spec, runs, sheets, goals, headlines) for spec in specs})
+        if after != before:
+            changed.append(file)
+            if not check:
+                file.write_text(after, encoding="utf-8")
+    return changed
+
+
+def main(
+    files: Annotated[list[Path], typer.Argument(help="Documents with markers.")],
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a table is out of date.")] = False,
+    results: Annotated[Path, typer.Option(help="Folder of stored runs.")] = Path("benchmarks/results"),
+) -> None:
+    """Bring the tables between markers up to date with the stored results."""
+    try:
+        changed = update_files(files, results, check=check)
+    except (ValueError, OSError) as fault:
+        typer.echo(f"markers: {fault}", err=True)
+        raise typer.Exit(2) from None
+    for file in changed:
+        typer.echo(f"{file}: {'out of date' if check else 'updated'}", err=check)
+    if check and changed:
+        typer.echo("run: python -m convforge.benchmark.markers " + " ".join(str(file) for file in changed), err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

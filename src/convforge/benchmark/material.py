@@ -1,0 +1,195 @@
+"""What the methods of one case share: inputs, their truths, and the ring of buffers that calls cycle through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.benchmark.suites import Case
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem, Problem
+from convforge.problem.types import is_integer
+from convforge.timing.ring import Ring, last_level_cache
+from convforge.verify.bits import same
+from convforge.verify.rooms import Rooms
+
+# Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
+TWO_SETS_FLOPS = 2 * 10**9
+# Of the device's memory, for all that a case holds.
+MEMORY_SHARE = 0.6
+
+
+class Checker(Protocol):
+    """What the bench asks of :mod:`convforge.verify`."""
+
+    def make_inputs(self, problem: Problem, kind: str = "normal", seed: int = 0) -> Any:
+        """Inputs of a problem."""
+        ...
+
+    @property
+    def Judge(self) -> Callable[..., Any]:  # noqa: N802 - a class
+        """Problem, inputs and ``runtime=`` -> what results are held against, by ``judge.verdict(precision, got)``."""
+        ...
+
+    def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
+        """Whether a judge that is given this runtime has its device compute the truth."""
+        ...
+
+    def warm_up(self, problem: Problem) -> None:
+        """Compile what comparing results of a problem takes."""
+        ...
+
+    def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
+        """The verdict on a plan, run with poisons and guard bands."""
+        ...
+
+
+def checker() -> Checker:
+    """The package `verify` itself."""
+
+    from convforge import verify
+
+    return verify  # a module whose functions are the protocol's
+
+
+class Material:
+    """Inputs, judges and ring of one case.
+
+    Parameters
+    ----------
+    case : Case
+    runtime : Runtime
+        Of the device that the ring lies on.
+    check : Checker
+    """
+
+    def __init__(self, case: Case, runtime: Runtime, check: Checker) -> None:
+        self.case = case
+        self.problem = case.problem
+        self.check = check
+        sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
+        self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
+        self.runtime = runtime
+        self._rooms = Rooms()
+        self.ring = Ring(case.problem, sets, runtime)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is anything to prepare."""
+        return self.ring.slots[0].w is not None
+
+    def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
+        """Compare the results of the first `count` slots with the truth.
+
+        An output that equals an accepted one of the same inputs to the last bit is right as well; any other is compared
+        number by number.
+
+        Parameters
+        ----------
+        accepted : dict
+            Set of inputs -> an output of this method that was found right; added to here.
+
+        Returns
+        -------
+        verify.Verdict or None
+            The first fault, else the verdict with the largest error; None where nothing new was seen.
+        """
+        worst = None
+        for slot in self.ring.slots[:count]:
+            out = self._rooms.bring(self.runtime, slot.result, "out")
+            if slot.kind in accepted and same(out, accepted[slot.kind]):
+                continue
+            verdict = self.judges[slot.kind].verdict(precision, out)
+            if not verdict.ok:
+                return verdict
+            if slot.kind not in accepted:  # of one method at a time
+                accepted[slot.kind] = self._rooms.copy(out, f"accepted {slot.kind}")
+            if worst is None or verdict.rms > worst.rms:
+                worst = verdict
+        return worst
+
+
+def truth_runtime(runtime: Runtime) -> Runtime | None:
+    """The runtime that judges are given: a GPU's own, as the emulator is slower than the host's loops."""
+    return runtime if runtime.facts.backend == "cuda" else None
+
+
+def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
+    """Why a case cannot be measured in the device's memory; None if it can."""
+    x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
+    sets = _sets(problem)
+    item = np.dtype(problem.input.dtype).itemsize
+    slot = (x + w) * item + out * 4
+    # Inputs, once more in float64 for the truth; the truth, its magnitudes and the limits of two classes; the ring; a
+    # poisoned copy for the check.
+    needed = sets * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
+    if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
+        return Reason(
+            "inputs, truth and ring take about {needed}; of {there} of memory {share} % are for them",
+            needed=f"{needed / 2**30:.1f} GiB",
+            there=f"{facts.memory_bytes / 2**30:.1f} GiB",
+            share=f"{100 * MEMORY_SHARE:.0f}",
+        )
+    return None
+
+
+def _sets(problem: Problem) -> int:
+    return 2 if problem.flops <= TWO_SETS_FLOPS else 1
+
+
+def _inputs(case: Case, check: Checker, seed: int) -> Any:
+    inputs = check.make_inputs(case.problem, kind="normal", seed=seed)
+    if case.weights != "normal":
+        assert isinstance(case.problem, Conv2dProblem)
+        make = gaussian_weights if case.weights == "gaussian" else shared_weights
+        w = make(case.problem, seed).astype(inputs.w.dtype)
+        inputs = dataclasses.replace(inputs, w=w, own_weights=True)
+    return inputs
+
+
+def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
+    """Filters (K, C / groups, R, S) of rank one: a Gaussian of sigma = size / 6, scaled differently for every channel.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> import numpy as np
+    >>> w = gaussian_weights(parse_problem("n1c3h9w9_k3r5s7_st1_p0_g3_f32_nchw"))
+    >>> w.shape, int(np.linalg.matrix_rank(w[0, 0]))
+    ((3, 1, 5, 7), 1)
+    """
+
+    def bell(size: int) -> Any:
+        at = (np.arange(size) - (size - 1) / 2) / (size / 6)
+        return np.exp(-at * at / 2)
+
+    one = np.outer(bell(problem.r), bell(problem.s))
+    scale = np.random.default_rng(seed).uniform(0.5, 1.5, (problem.k, problem.c_per_group, 1, 1))
+    return scale * (one / one.sum())
+
+
+def shared_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
+    """One filter of full rank and sum one for every channel, so that results keep to the range of the pixels.
+
+    Where the problem's weights are integers these are small ones: -2 to 2, and what the sum lacks in the middle.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> w = shared_weights(parse_problem("n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"))
+    >>> w.shape, float(w[0].sum()), bool((w == w[:1]).all())
+    ((3, 1, 3, 3), 1.0, True)
+    """
+    rng, (r, s) = np.random.default_rng(seed), (problem.r, problem.s)
+    if is_integer(problem.w_dtype):
+        one = rng.integers(-2, 2, (r, s), endpoint=True).astype(np.float64)
+        one[r // 2, s // 2] += 1 - one.sum()
+    else:
+        one = rng.uniform(0.0, 1.0, (r, s))
+        one /= one.sum() * problem.c_per_group
+    return np.broadcast_to(one, problem.w_shape).copy("C")

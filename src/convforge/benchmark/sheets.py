@@ -1,0 +1,131 @@
+"""Sheets: what is measured beside the suites, such as what a call costs the host. One JSON file each.
+
+A sheet is a header (machine, versions, commit, settings) and rows, which are plain tables; `sheet_tables` knows what
+they hold. The file is written whole after every row, so that an interrupt loses no row that was done, and a sheet that
+was interrupted can be gone on with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from convforge.backends.cache import write_whole
+from convforge.backends.facts import DeviceFacts
+from convforge.benchmark.records import Run
+from convforge.timing import device_slug, machine_table, repository, versions
+
+SCHEMA = 1
+KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples")
+_HEADER = ("started", "device", "machine", "versions", "commit", "dirty", "settings")
+
+
+@dataclass(slots=True)
+class Sheet:
+    """One sheet, as it is stored.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    path : Path
+    started, device, machine, versions, commit, dirty, settings
+        As of a :class:`convforge.benchmark.records.Run`.
+    rows : list of dict
+    complete : bool
+        Every row was reached.
+    """
+
+    kind: str
+    path: Path
+    started: str
+    device: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str | None
+    dirty: bool
+    settings: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False
+
+    @classmethod
+    def begin(
+        cls, folder: Path, kind: str, facts: DeviceFacts, settings: Mapping[str, Any], *, resume: bool = False,
+        more_versions: Mapping[str, str] | None = None,
+    ) -> Sheet:  # fmt: skip
+        """A new sheet in ``FOLDER/DEVICE/``; with `resume` the newest unfinished one of the same settings.
+
+        Parameters
+        ----------
+        more_versions : mapping, optional
+            Of libraries that take part.
+        """
+        device = device_slug(facts)
+        if resume:
+            for sheet in reversed(load_sheets(folder / device)):
+                if (sheet.kind, sheet.settings, sheet.complete) == (kind, dict(settings), False):
+                    return sheet
+        now, (commit, dirty) = datetime.now(UTC), repository()
+        stem = f"{kind}-{now:%Y%m%dT%H%M%SZ}"
+        names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+        path = next(path for name in names if not (path := folder / device / f"{name}.json").exists())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sheet = cls(
+            kind, path, now.isoformat(timespec="seconds"), device, machine_table(facts),
+            {**versions(), **(more_versions or {})}, commit, dirty, dict(settings),
+        )  # fmt: skip
+        sheet._write()
+        return sheet
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One more row, on the disk when this returns."""
+        self.rows.append(dict(row))
+        self._write()
+
+    def has(self, **fields: Any) -> bool:
+        """Whether a row with these fields is there."""
+        return any(all(row.get(name) == value for name, value in fields.items()) for row in self.rows)
+
+    def finish(self) -> None:
+        """Say that every row was reached."""
+        self.complete = True
+        self._write()
+
+    def as_run(self) -> Run:
+        """The header as tables take it."""
+        header = {name: getattr(self, name) for name in _HEADER}
+        return Run.from_header({"run": self.path.stem, "suite": self.kind, **header}, self.path, complete=self.complete)
+
+    def _write(self) -> None:
+        table = {"kind": self.kind, "schema": SCHEMA, **{name: getattr(self, name) for name in _HEADER}}
+        table |= {"complete": self.complete, "rows": self.rows}
+        write_whole(self.path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
+
+
+def load_sheet(path: Path) -> Sheet:
+    """A sheet's file.
+
+    Raises
+    ------
+    ValueError
+        It is none, or is damaged; the text names it.
+    """
+    try:
+        table = json.loads(path.read_bytes())
+        if table["kind"] not in KINDS or table["schema"] != SCHEMA:
+            raise ValueError(f"kind={table['kind']!r} of schema {table['schema']!r} is not known here")
+        header = {name: table[name] for name in _HEADER}
+        return Sheet(table["kind"], path, **header, rows=list(table["rows"]), complete=bool(table["complete"]))
+    except (KeyError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is no sheet of results: {type(fault).__name__}: {fault}") from None
+
+
+def load_sheets(folder: Path) -> list[Sheet]:
+    """All sheets of a folder and its folders, the oldest first; other JSON files are passed over."""
+    paths = (path for kind in KINDS for path in folder.rglob(f"{kind}-*.json"))
+    return sorted(map(load_sheet, paths), key=lambda sheet: (sheet.started, sheet.path.name))

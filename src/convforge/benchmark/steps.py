@@ -1,0 +1,98 @@
+"""The steps of a plan, each timed by itself: where the time of a call goes.
+
+Steps of one name, such as the expansions of all chunks of im2col, are one timing: they run one after the other, in the
+plan's order and its way of sharing them out, without the steps that stand between them in a call. Their sum may differ
+from a call's time, as a step may find in the cache what the step before it left there, and on a CPU chunks overlap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from convforge.algorithms.contract import Call, Chunks, Launch, Single, Step
+from convforge.benchmark.records import StepTime
+from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache
+from convforge.timing.stopping import StoppingRule
+from convforge.timing.timer import measure
+
+if TYPE_CHECKING:
+    from convforge.benchmark.row import Rig
+
+
+def step_names(steps: Iterable[Step]) -> list[str]:
+    """The names of steps, each once, in the order of a call."""
+    return list(dict.fromkeys(step.name for step in _flat(steps)))
+
+
+def only(steps: Iterable[Step], name: str) -> tuple[Step, ...]:
+    """The steps of one name; those in chunks stay in their chunks."""
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Chunks):
+            groups = tuple(kept for group in step.groups if (kept := tuple(s for s in group if s.name == name)))
+            found += [replace(step, groups=groups)] if groups else []
+        elif step.name == name:
+            found.append(step)
+    return tuple(found)
+
+
+def least_bytes(steps: Iterable[Step]) -> int | None:
+    """What steps must move at least, together; None where one of them does not say."""
+    each = [step.least_bytes if isinstance(step, Launch | Call) else None for step in _flat(steps)]
+    known = [nbytes for nbytes in each if nbytes is not None]
+    return sum(known) if known and len(known) == len(each) else None
+
+
+def measure_steps(
+    rig: Rig, rule: StoppingRule, clock: Callable[[], float] = time.monotonic
+) -> tuple[StepTime, ...]:  # fmt: skip
+    """Time each step of a plan of several on the slots of the ring; its weights are prepared already.
+
+    The plan was called before, so that every step finds in the workspace what a step before it wrote; which call's it
+    is makes no difference to its time. The outputs of the ring are of no use afterwards.
+
+    Parameters
+    ----------
+    rule : StoppingRule
+        Its budget is that of all steps together.
+    """
+    plan, ring = rig.plan, rig.material.ring
+    names = step_names(plan.steps)
+    if len(names) < 2:
+        return ()
+    share = replace(rule, budget_s=rule.budget_s / len(names))
+    cache = COLD_FACTOR * last_level_cache(plan.runtime.facts)
+    cold = ring.size.cold and (not plan.workspace_bytes or plan.workspace_bytes >= cache)
+    found = []
+    for name in names:
+        steps = only(plan.steps, name)
+        timing = measure(Cycle(len(ring.slots), _caller(rig, steps)), plan.runtime, share, clock=clock)
+        timing = replace(timing, ring=ring.size.slots, cold=cold)
+        found.append(StepTime(name, timing, len(list(_flat(steps))), least_bytes(steps)))
+    return tuple(found)
+
+
+def _caller(rig: Rig, steps: tuple[Step, ...]) -> Callable[[int], None]:
+    """Runs steps alone on the buffers of a slot."""
+    runtime, slots, prepared = rig.plan.runtime, rig.material.ring.slots, rig.prepared
+
+    def call(i: int) -> None:
+        slot = slots[i]
+        out = runtime.writable(slot.out)
+        buffers = rig.plan.buffers(slot.x, prepared[i % len(prepared)], slot.operands, out, rig.workspace)
+        for step in steps:
+            step.run(buffers, None)
+
+    return call
+
+
+def _flat(steps: Iterable[Step]) -> Iterator[Single]:
+    for step in steps:
+        if isinstance(step, Chunks):
+            for group in step.groups:
+                yield from group
+        else:
+            yield step

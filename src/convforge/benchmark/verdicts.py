@@ -1,0 +1,100 @@
+"""The verdict on a case, by the stored timings: the fastest, a tie, or what is too noisy to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from convforge.benchmark.records import Result, Run
+from convforge.problem import parse_problem
+from convforge.timing.ranking import LEVEL, Order, order, rank
+from convforge.timing.timer import Timing
+
+TERMS = (
+    f"Tie: medians within {100 * LEVEL:.0f} % of each other and closer than their spreads. Too noisy to rank: spreads "
+    "so wide that the order cannot be told."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one case.
+
+    Attributes
+    ----------
+    fastest : tuple of Result
+        Several where they tie; none where nothing was timed, or nothing can be told.
+    unsure : tuple of Result
+        Those too noisy to rank: among all, among ours, or among the peers; none of the fastest.
+    best_ours, best_peer : Result or None
+        The fastest of those that can be ranked; of those that were timed where none can.
+    ratio : float or None
+        Time of the best peer over that of our best: above 1, ours is ahead.
+    order : {"faster", "slower", "level", "unsure"} or None
+        That of our best against the best peer.
+    """
+
+    fastest: tuple[Result, ...] = ()
+    unsure: tuple[Result, ...] = ()
+    best_ours: Result | None = None
+    best_peer: Result | None = None
+    ratio: float | None = None
+    order: Order | None = None
+
+    def words(self, label: Callable[[Result], str] = lambda result: result.algorithm) -> str:
+        """The verdict in a few words; `label` names a result.
+
+        Examples
+        --------
+        >>> Verdict().words()
+        '-'
+        """
+        doubtful = f"too noisy to rank: {_names(self.unsure, label)}" if self.unsure else ""
+        if not self.fastest:
+            return doubtful or "-"
+        return "; ".join(filter(None, (self._leader(label), doubtful)))
+
+    def _leader(self, label: Callable[[Result], str]) -> str:
+        names = _names(self.fastest, label)
+        if len({label(result) for result in self.fastest}) > 1:
+            return f"tie: {names}"
+        rival = self.best_peer if self.fastest[0].ours else self.best_ours
+        decided = self.order == ("faster" if self.fastest[0].ours else "slower")
+        if rival is None or self.ratio is None or not decided:
+            return names
+        ahead = self.ratio if self.fastest[0].ours else 1 / self.ratio
+        return f"{names}, {ahead:.3g}x ahead of {label(rival)}"
+
+
+def judge(run: Run, case: str) -> Verdict:
+    """The verdict on one case of a run.
+
+    Only methods compete whose arithmetic the problem allows: a narrower one, timed beside them, is never the winner.
+    The timings of the final count where one was held.
+    """
+    able: list[tuple[Timing, Result]] = []
+    for result in run.results:
+        timing = run.timing(result)
+        if result.case == case and timing is not None and _allowed(result):
+            able.append((timing, result))
+    every = rank(able, lambda pair: pair[0])
+    sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
+    ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)
+    leading = {id(result) for _, result in every.leaders}  # of all; one may still be too noisy for its own side's order
+    unsure = {id(r): r for found in (every, *sides) for _, r in found.unsure if id(r) not in leading}
+    return Verdict(
+        fastest=tuple(result for _, result in every.leaders),
+        unsure=tuple(unsure.values()),
+        best_ours=ours[1] if ours else None,
+        best_peer=peer[1] if peer else None,
+        ratio=peer[0].median_s / ours[0].median_s if ours and peer else None,
+        order=order(ours[0], peer[0]) if ours and peer else None,
+    )
+
+
+def _names(results: Sequence[Result], label: Callable[[Result], str]) -> str:
+    return ", ".join(dict.fromkeys(label(result) for result in results))
+
+
+def _allowed(result: Result) -> bool:
+    return result.precision in ("strict", parse_problem(result.problem).precision)

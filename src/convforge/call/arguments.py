@@ -1,0 +1,266 @@
+"""From the arguments that users write to a problem: shapes read, shorthands spelled out, mistakes named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convforge.call.arrays import Seen, dtype_name
+from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem, padding_mode_of
+from convforge.problem.types import is_integer
+
+IntPair = int | Sequence[int]
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+Activation = str | tuple[str, float] | None
+
+_LAYOUTS = {"NCHW": "NCHW", "NHWC": "NHWC", "CHW": "NCHW", "HWC": "NHWC"}
+
+
+def conv2d_problem(
+    x: Seen,
+    w: Seen,
+    bias: Seen | None = None,
+    stride: IntPair = 1,
+    padding: Padding = 0,
+    dilation: IntPair = 1,
+    groups: int = 1,
+    *,
+    layout: str = "NCHW",
+    padding_mode: str = "zeros",
+    padding_value: float = 0.0,
+    mode: str = "cross-correlation",
+    activation: Activation = None,
+    precision: str = "strict",
+    out_dtype: str = "",
+) -> tuple[Conv2dProblem, Seen | None]:
+    """The problem that conv2d's arguments mean, and the bias that it takes; arrays as a :class:`Home` reads them.
+
+    A problem has at least one channel and one pixel. Sums over no channels are zeros, so they are posed as sums over
+    one channel of zeros a group; where windows see padding alone, a pixel of zeros takes the place of one of padding.
+    :meth:`Home.filled` gives the arrays of such a problem.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.conv2d`.
+    """
+    plain = type(stride) is type(padding) is type(dilation) is type(groups) is int
+    words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
+    known = plain and words and (activation is None or type(activation) is str)  # as most are: found without a look
+    problem = (_known_problem if known else _problem)(
+        x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
+        padding_mode, padding_value, mode, activation, precision, out_dtype,
+    )  # fmt: skip
+    return problem, None if bias is None else _bias(bias, problem)
+
+
+def _problem(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
+    padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
+    activation: Activation, precision: str, out_dtype: str,
+) -> Conv2dProblem:  # fmt: skip
+    """The problem of arrays of these shapes and types."""
+    for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
+        check_word(word, name)
+    n, c, h, width, layout = _sizes(x_shape, layout)
+    k, c_per_group, r, s = w_shape
+    groups = whole_number(groups, "groups")
+    if groups < 1 or c % groups:
+        raise ValueError(f"groups={groups} must divide the {c} channels of x (shape {x_shape}, layout {layout})")
+    if c_per_group * groups != c:
+        raise ValueError(
+            f"w has {c_per_group} channels (shape {w_shape}, read as K, C / groups, R, S); x has {c} channels (shape "
+            f"{x_shape}, layout {layout}) and groups={groups}, so w must have {c // groups}"
+        )
+    if not is_integer(x_dtype) and w_dtype != x_dtype:
+        raise ValueError(f"w is {w_dtype} and x is {x_dtype}; cast one of them")
+    strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
+    extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
+    sides = four_sides(padding, (h, width), extent, strides)
+    mode_of_padding = padding_mode_of(padding_mode, "padding_mode")
+    if not k:
+        raise ValueError(f"w has shape {w_shape}, so k=0: a convolution needs at least 1 output channel")
+    if not (h and width):
+        if (n and c) or mode_of_padding != "zeros":
+            raise ValueError(
+                f"x has shape {x_shape}, layout {layout}, so h={h} and w={width}: an image has at least 1 pixel on "
+                "each axis, unless N or C is 0 and the padding is zeros"
+            )
+        (h, *rows), (width, *columns) = _one_pixel(h, *sides[:2]), _one_pixel(width, *sides[2:])
+        sides = rows[0], rows[1], columns[0], columns[1]
+    return _conv2d_problem(
+        n=n,
+        c=c or groups,
+        h=h,
+        w=width,
+        k=k,
+        r=r,
+        s=s,
+        stride=strides,
+        padding=sides,
+        dilation=dilations,
+        groups=groups,
+        padding_mode=mode_of_padding,
+        padding_value=padding_value,
+        mode=mode,
+        x_dtype=x_dtype,
+        w_dtype=w_dtype,
+        out_dtype=out_dtype,
+        x_layout=layout,
+        precision=precision,
+        epilogue=_epilogue(has_bias, activation),
+    )
+
+
+# Of numbers and words alone: in a tuple, True and 1.0 would pass for a 1 that was seen before.
+_known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
+
+
+def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
+    """An axis and its padding; one without pixels has one more in the place of one of padding."""
+    if size:
+        return size, before, after
+    if before + after == 0:
+        raise ValueError("an axis of x has neither pixels nor padding, so that no filter fits; add padding")
+    return (1, before - 1, after) if before else (1, before, after - 1)
+
+
+@lru_cache(maxsize=1024)
+def _conv2d_problem(**fields: Any) -> Conv2dProblem:
+    """The problem with these fields, validated once."""
+    return Conv2dProblem(**fields)
+
+
+def pool2d_problem(
+    x: Seen,
+    kernel_size: IntPair,
+    stride: IntPair | None,
+    padding: Padding,
+    dilation: IntPair,
+    ceil_mode: bool,
+    layout: str,
+) -> Pool2dProblem:
+    """The problem that max_pool2d's arguments mean."""
+    check_word(layout, "layout")
+    if not isinstance(ceil_mode, bool | np.bool_):
+        raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
+    n, c, h, w, layout = _sizes(x.shape, layout)
+    window = pair(kernel_size, "kernel_size")
+    strides = window if stride is None else pair(stride, "stride")
+    dilations = pair(dilation, "dilation")
+    extent = (dilations[0] * (window[0] - 1) + 1, dilations[1] * (window[1] - 1) + 1)
+    if min(strides) < 1:
+        raise ValueError(f"stride={strides} must be at least 1 on both axes")
+    return Pool2dProblem(
+        n=n,
+        c=c,
+        h=h,
+        w=w,
+        r=window[0],
+        s=window[1],
+        stride=strides,
+        padding=four_sides(padding, (h, w), extent, strides),
+        dilation=dilations,
+        ceil_mode=bool(ceil_mode),
+        dtype=dtype_name(x),
+        layout=layout,
+    )
+
+
+def check_word(value: Any, name: str) -> None:
+    """Raise ``TypeError`` unless the argument is a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be a string")
+
+
+def refuse_others(function: str, others: Mapping[str, object], elsewhere: Mapping[str, str]) -> None:
+    """Raise ``TypeError`` for a keyword argument that the function does not have, and say what does the same."""
+    for name in others:
+        hint = elsewhere.get(name, f"help(convforge.{function}) lists them")
+        raise TypeError(f"{function} has no argument {name!r}: {hint}")
+
+
+def whole_number(value: Any, name: str) -> int:
+    """`value` as a Python int; numbers with a fraction, bools and anything else are refused."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    return int(value)
+
+
+def pair(value: Any, name: str) -> tuple[int, int]:
+    """One number for both axes, or (vertical, horizontal)."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value), int(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
+    return whole_number(value[0], name), whole_number(value[1], name)
+
+
+def four_sides(
+    padding: Any, size: tuple[int, int], extent: tuple[int, int], stride: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right from any form of padding.
+
+    Examples
+    --------
+    >>> four_sides("same", (224, 224), (7, 7), (2, 2))
+    (2, 3, 2, 3)
+    """
+    if isinstance(padding, str):
+        if padding == "valid":
+            return 0, 0, 0, 0
+        if padding != "same":
+            raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
+        sides = []
+        for n, window, step in zip(size, extent, stride, strict=True):
+            total = max((-(-n // max(step, 1)) - 1) * step + window - n, 0)
+            sides += [total // 2, total - total // 2]
+        return sides[0], sides[1], sides[2], sides[3]
+    if isinstance(padding, Sequence) and len(padding) == 2 and all(isinstance(side, Sequence) for side in padding):
+        (top, bottom), (left, right) = (pair(side, "padding") for side in padding)
+        return top, bottom, left, right
+    vertical, horizontal = pair(padding, "padding")
+    return vertical, vertical, horizontal, horizontal
+
+
+def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str]:
+    """N, C, H, W and the four-letter layout."""
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
+    if len(layout) == 3 and len(shape) == 4:
+        raise ValueError(f"layout={layout!r} has 3 axes and x has 4, shape {shape}; say layout='N{layout}'")
+    n, *rest = shape if len(shape) == 4 else (1, *shape)
+    layout = _LAYOUTS[layout]
+    c, h, w = rest if layout == "NCHW" else (rest[2], rest[0], rest[1])
+    return n, c, h, w, layout
+
+
+def _epilogue(bias: bool, activation: Activation) -> Epilogue:
+    """Raises ``TypeError`` unless the activation is a name, or a name and a number."""
+    if activation is None or isinstance(activation, str):
+        return _known_epilogue(bias, activation or "identity", None)
+    if isinstance(activation, Sequence) and len(activation) == 2:
+        name, alpha = tuple(activation)
+        if isinstance(name, str) and isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool):
+            return _known_epilogue(bias, name, float(alpha))
+    raise TypeError(f"activation={activation!r} must be a name, or a pair of a name and a number: ('leaky_relu', 0.2)")
+
+
+@lru_cache(maxsize=64)
+def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogue:
+    return Epilogue(bias=bias, activation=activation, alpha=alpha)
+
+
+def _bias(bias: Seen, problem: Conv2dProblem) -> Seen:
+    if bias.shape != (problem.k,):
+        raise ValueError(
+            f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
+        )
+    if is_integer(problem.out_dtype) and not is_integer(dtype_name(bias)):
+        raise ValueError(f"bias is {dtype_name(bias)} and the result is {problem.out_dtype}; cast the bias to int32")
+    return bias

@@ -1,0 +1,288 @@
+"""From a problem to its result: find a plan, prepare the weights, run it. Shared by everything that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convforge.algorithms import find, import_libraries, make_config, refusal
+from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
+from convforge.backends.forks import no_fork
+from convforge.backends.runtime import Runtime
+from convforge.backends.streams import CallerStream
+from convforge.call.arguments import check_word, whole_number
+from convforge.call.arrays import Home, address
+from convforge.call.cache import ALIGNMENT, HostReady, Ready, ready_for
+from convforge.errors import Reason, UnsupportedProblem
+from convforge.peers import every_algorithm
+from convforge.problem import Problem
+from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measure, with_peers
+from convforge.tuning import tune as measure_bucket
+from convforge.tuning.heuristic import fit
+
+# Plans are small; weights are not in them. This many shapes stay planned.
+PLANS_KEPT = 512
+# Prepared weights of one Filter: this many kinds of picture stay prepared.
+PREPARED_KEPT = 16
+
+
+def runtime_of(device: str | None) -> Runtime:
+    """The runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
+
+    Raises
+    ------
+    ValueError
+        There is no such device.
+    RuntimeError
+        The device cannot be used here; the text says why, and what would mend it.
+    """
+    if device in (None, "cpu"):
+        from convforge.backends.cpu import cpu_runtime
+
+        return cpu_runtime()
+    if device == "emulator":
+        from convforge.backends.emulator.runtime import emulator_runtime
+
+        return emulator_runtime()
+    kind, _, number = str(device).partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise ValueError(f"device={device!r} is unknown; choose 'cpu', 'cuda', 'cuda:1', ... or 'emulator'")
+    from convforge.backends.cuda.runtime import cuda_runtime
+
+    return cuda_runtime(int(number or 0))
+
+
+def find_plan(
+    problem: Problem,
+    algorithm: str,
+    config: Config | Mapping[str, Any] | str | None,
+    device: str | None,
+    workspace_limit: int | None,
+    *,
+    tune: bool | None = None,
+    deterministic: bool = False,
+    stream: Any = None,
+) -> Plan:
+    """The plan of the algorithm that was asked for, or of the one that is chosen by measurement or by rule.
+
+    Parameters
+    ----------
+    tune : bool, optional
+        Whether the call may measure; see :func:`convforge.tuning.may_measure`.
+    deterministic : bool
+        Choose by rule, whatever was measured.
+    stream : optional
+        The caller's, on which nothing is measured while it is captured.
+
+    Raises
+    ------
+    ValueError
+        Unknown algorithm (with the nearest name), unknown config field, or a config without an algorithm.
+    UnsupportedProblem
+        The algorithm refuses, or nothing fits the workspace limit.
+    """
+    if type(algorithm) is not str:
+        check_word(algorithm, "algorithm")
+    if device is not None and type(device) is not str:
+        check_word(device, "device")
+    if config is not None and not isinstance(config, Config | Mapping | str):
+        raise TypeError(f"config={config!r} must be a Config, a mapping, or text such as 'tile_p=8'")
+    if workspace_limit is not None and whole_number(workspace_limit, "workspace_limit") < 0:
+        raise ValueError(f"workspace_limit={workspace_limit} bytes must not be negative")
+    if tune is not None and not isinstance(tune, bool):
+        raise TypeError(f"tune={tune!r} must be True, False or None")
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic={deterministic!r} must be True or False")
+    if isinstance(config, Mapping):
+        config = ",".join(f"{name}={value}" for name, value in config.items())
+    if deterministic and algorithm in LEVELS:
+        algorithm = "heuristic"
+    wanted = (problem, algorithm, config, device, workspace_limit)
+    choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
+    if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
+        choice.plan.runtime.synchronize(stream)  # what the caller has under way would take its time
+        with np.errstate(all="ignore"):
+            measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
+        choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
+    return choice.plan
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _find_plan(
+    problem: Problem,
+    algorithm: str,
+    config: Config | str | None,
+    device: str | None,
+    workspace_limit: int | None,
+    generation: int,
+) -> Choice:
+    """What is chosen as long as nothing more is measured of problems like this one: `generation` goes up when it is."""
+    with no_fork(), np.errstate(all="ignore"):  # what a plan needs is imported here
+        return _planned(problem, algorithm, config, device, workspace_limit)
+
+
+def _planned(
+    problem: Problem, algorithm: str, config: Config | str | None, device: str | None, workspace_limit: int | None
+) -> Choice:
+    runtime = runtime_of(device)
+    if algorithm in LEVELS:
+        if config is not None:
+            raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is {algorithm!r}")
+        return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
+    method = find(problem.operation, runtime.facts.backend, algorithm, every_algorithm())
+    if method.precision != "strict":
+        problem = problem.allowing(method.precision)  # asked for by name, so its arithmetic is too
+    reason = refusal(method, problem, runtime.facts)
+    if reason is not None:
+        raise UnsupportedProblem(str(problem), {method.name: reason})
+    import_libraries(method)
+    if config is None:
+        fitting = fit(method, problem, runtime, workspace_limit)
+        if isinstance(fitting, Reason):
+            raise UnsupportedProblem(str(problem), {method.name: fitting})
+        return Choice(method, fitting.config, fitting, "asked for by name")
+    plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
+    if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
+        reason = Reason(
+            "with {config} it needs a workspace of {need} bytes; the limit is {limit}",
+            config=str(plan.config),
+            need=plan.workspace_bytes,
+            limit=workspace_limit,
+        )
+        raise UnsupportedProblem(str(problem), {method.name: reason})
+    return Choice(method, plan.config, plan, "asked for by name")
+
+
+def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: Any = None) -> PreparedFilter:
+    """The weights prepared for a plan and a stream, taken from `kept` where they are, in which at most a few stay.
+
+    What is prepared while a graph is captured is there when the graph runs, and at no other time: it is not kept.
+    """
+    key = (plan.algorithm.key, plan.problem, plan.config, plan.runtime, None if stream is None else stream.handle)
+    prepared = kept.get(key)
+    if prepared is None:
+        upload = stream is None and plan.runtime.facts.backend != "cpu"
+        prepared = plan.prepare(plan.runtime.upload(w) if upload else w, stream)
+        if stream is not None and stream.capturing:
+            return prepared
+        while len(kept) >= PREPARED_KEPT:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = prepared
+    return prepared
+
+
+def at_home(device: str | None) -> AbstractContextManager[None]:
+    """The GPU that a call runs on as the thread's own, for as long as plans are made and run on it; else nothing."""
+    return runtime_of(device).current() if isinstance(device, str) and device.startswith("cuda") else nullcontext()
+
+
+def run(
+    plan: Plan, home: Home, x: Any, w: Any, operands: Buffers, out: Any = None, prepared: PreparedFilter | None = None,
+    stream: CallerStream | None = None, keep: Callable[[Ready | HostReady], None] | None = None,
+) -> Any:  # fmt: skip
+    """Run a plan on arrays of the caller's, and give back what the caller gets.
+
+    Parameters
+    ----------
+    x, w : array or None
+        As :class:`Home` reads them; x may lack the batch axis, and the result then does.
+    out : array or None
+        The caller's.
+    stream : CallerStream or None
+        The caller's, where the arrays are a GPU's.
+    keep : callable or None
+        What keeps the call, where it can be made again on other arrays.
+    """
+    shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
+    lacks_batch = len(shape) - x.ndim
+    inputs = tuple([array for array in (x, w, operands.get("bias")) if array is not None])
+    output = home.output(out, shape[lacks_batch:], dtype, inputs)
+    first = (None,) * lacks_batch
+    x_whole, out_whole = (x[first], output.seen[first]) if first else (x, output.seen)
+
+    if keep is not None and output.wanted is None and stream is not None:
+        moving = {plan.input: x_whole}
+        if prepared is None:
+            moving |= {plan.weights: w, **operands} if plan.weights else {}
+        ready = ready_for(plan, home, moving, out_whole, prepared, operands, stream,
+                          shape=output.seen.shape, given=out is not None)  # fmt: skip
+        places = [address(array) for array in (*moving.values(), output.seen)]
+        lies_well = out is not None or not places[-1] % ALIGNMENT
+        if ready is not None and lies_well and ready.run(places, output.written) is not None:
+            keep(ready)
+            return output.finish(stream)
+    execute(plan, x_whole, w, operands, out_whole, prepared, stream)
+    if keep is not None and output.wanted is None and stream is None and plan.runtime.facts.backend == "cpu":
+        compute = _weighted(plan, first) if prepared is None else _prepared(plan, first, prepared, operands)
+        keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
+    return output.finish(stream)
+
+
+def _weighted(plan: Plan, first: tuple[None, ...]) -> Callable[[tuple[Any, ...], Any], None]:
+    """A call of a plan on x, w where there are weights, and a bias where there is one; `first` adds a batch axis."""
+
+    def compute(inputs: tuple[Any, ...], out: Any) -> None:
+        x, w, bias = (*inputs, None, None)[:3]
+        x, out = (x[first], out[first]) if first else (x, out)
+        plan(plan.buffers(x, plan.borrow(w), {} if bias is None else {"bias": bias}, out))
+
+    return compute
+
+
+def _prepared(
+    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter, operands: Buffers
+) -> Callable[[tuple[Any, ...], Any], None]:
+    """A call of a plan on x, with weights that are prepared."""
+
+    def compute(inputs: tuple[Any, ...], out: Any) -> None:
+        (x,) = inputs
+        x, out = (x[first], out[first]) if first else (x, out)
+        plan(plan.buffers(x, prepared, operands, out))
+
+    return compute
+
+
+def execute(
+    plan: Plan,
+    x: Any,
+    w: Any,
+    operands: Buffers,
+    out: Any,
+    prepared: PreparedFilter | None = None,
+    stream: CallerStream | None = None,
+) -> None:
+    """Run a plan: on a caller's stream with arrays where they are; without one arrays of the host go there and back."""
+    runtime = plan.runtime
+    if stream is None and runtime.facts.backend != "cpu":
+        x, w = runtime.upload(x), None if w is None else runtime.upload(w)
+        there = runtime.empty(out.shape, out.dtype)
+        plan(plan.buffers(x, prepared or plan.borrow(w), _cast(operands, plan.problem, runtime), there))
+        out[...] = runtime.download(there)
+        return
+    if plan.algorithm.reads == "forward":
+        _check_strides(plan, x=x, w=w, **operands, out=out)
+    plan(plan.buffers(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out), stream)
+
+
+def _check_strides(plan: Plan, **arrays: Any) -> None:
+    """Raise ``UnsupportedProblem`` for an array that runs backwards, or in parts of elements."""
+    for name, array in arrays.items():
+        if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
+            reason = Reason(
+                "it reads strides of whole elements that are not negative; {name} has strides of {strides} "
+                "bytes: copy {name} first, or use a method of convforge's",
+                name=name,
+                strides=str(array.strides),
+            )
+            raise UnsupportedProblem(str(plan.problem), {plan.algorithm.name: reason})
+
+
+@np.errstate(all="ignore")  # a bias beyond float32 is Inf there
+def _cast(operands: Buffers, problem: Any, runtime: Runtime) -> Buffers:
+    """Copies on a device, whose kernels take a scale and a bias that are contiguous and of one type."""
+    types = {"scale": problem.operand_dtype, "bias": problem.operand_dtype} if operands else {}
+    return {name: runtime.upload(np.ascontiguousarray(array, types.get(name))) for name, array in operands.items()}

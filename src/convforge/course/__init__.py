@@ -1,0 +1,1 @@
+"""For the learner and the teacher: studies, reports, the grader of own kernels, traces, languages (extra ``lab``)."""

@@ -1,0 +1,275 @@
+"""From the outputs of a case to what is said of it: right, or wrong and which known faults give just this."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.runtime import LaunchInfo
+from convforge.course.grader.cases import Case
+from convforge.problem import Conv2dProblem
+from convforge.verify import Inputs, Verdict
+from convforge.verify.faults import agrees, matching_faults
+from convforge.verify.plans import POISONS
+from convforge.verify.rows import border_of, rows_of
+from convforge.verify.truth import conv2d_truth
+
+Floats = NDArray[np.float32]
+
+# What an emulated variable of a thread holds before it is set: 0xFE in every byte.
+UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
+
+
+@dataclass(frozen=True)
+class WrongOutput:
+    """One wrong output: its index [n, k, p, q], the truth there, and what came instead.
+
+    It is the first of those that break the bound. Where each by itself is near enough, and only their RMS error is too
+    large, it is the worst of the channel and the band that show it.
+    """
+
+    index: tuple[int, ...]
+    expected: float
+    got: float
+
+    def __str__(self) -> str:
+        # Nine digits tell any two float32 numbers apart.
+        return f"at [n, k, p, q] = {list(self.index)}: expected {self.expected:.9g}, got {self.got:.9g}"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What is said of one case.
+
+    Attributes
+    ----------
+    case : Case
+    status : str
+        "right"; "wrong"; "fault": stopped by what it did; "compile error"; "crash"; "time"; "memory"; "no output";
+        "not run".
+    faults : tuple of str
+        Every known fault that gives just this result; empty where none does.
+    message : str
+        Sentences: what is wrong, and what to do.
+    rms, bound_ratio : float or None
+        Relative RMS error, and largest error over what honest arithmetic may err; None where nothing was compared.
+    first : WrongOutput or None
+        Of outputs that are wrong, the first; None where there are none, or where the whole output has a wrong shape.
+    """
+
+    case: Case
+    status: str
+    faults: tuple[str, ...] = ()
+    message: str = ""
+    rms: float | None = None
+    bound_ratio: float | None = None
+    first: WrongOutput | None = None
+
+
+def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
+    """Judge the outputs of a kernel's runs; the array held :data:`~convforge.course.grader.calls.BEFORE` at first."""
+    verdicts = [case.judge.verdict("strict", out) for out in runs]
+    if all(verdict.ok for verdict in verdicts):
+        return CaseResult(case, "right", rms=verdicts[0].rms, bound_ratio=verdicts[0].bound_ratio)
+    wrong = next(out for out, verdict in zip(runs, verdicts, strict=True) if not verdict.ok)
+    faults = _of_runs(case, runs) or _of_output(case, wrong, launch)
+    return _wrong(case, wrong, faults, next(verdict for verdict in verdicts if not verdict.ok))
+
+
+def judge_output(case: Case, out: Any) -> CaseResult:
+    """Judge what a program wrote."""
+    shape = case.problem.out_shape
+    if out.shape != shape or out.dtype != np.float32:
+        return CaseResult(case, "wrong", _of_shape(out, case.problem),
+                          f"the output is {out.dtype} of shape {out.shape}; it must be float32 of shape {shape} = "
+                          "(N, K, P, Q), with P = (H + top + bottom - R) // stride + 1 and Q alike")  # fmt: skip
+    verdict = case.judge.verdict("strict", out)
+    if verdict.ok:
+        return CaseResult(case, "right", rms=verdict.rms, bound_ratio=verdict.bound_ratio)
+    return _wrong(case, out, _of_output(case, out, None), verdict)
+
+
+def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
+    n, k, p, q = problem.out_shape
+    if out.shape == (n, p, q, k) != (n, k, p, q):
+        return ("NHWC instead of NCHW",)
+    if out.shape == (n, k, q, p) != (n, k, p, q):
+        return ("swapped H and W of the output",)
+    if problem.stride != (1, 1) and out.shape == problem.replace(stride=(1, 1)).out_shape:
+        return ("stride ignored",)
+    if out.shape[2:] == tuple((size - taps) // stride + 1 for size, taps, stride in _axes(problem)):
+        return ("padding ignored",)
+    return ()
+
+
+def _axes(problem: Conv2dProblem) -> tuple[tuple[int, int, int], ...]:
+    """Size, taps and stride of each axis."""
+    return (problem.h, problem.r, problem.stride[0]), (problem.w, problem.s, problem.stride[1])
+
+
+def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
+    """Faults that several runs show: what is not written, what is added to, what hangs on the order of threads."""
+    first, second, third = runs
+    bits = [out.view(np.uint32) for out in runs]
+    left = _holds(first, POISONS[0]) & _holds(second, POISONS[1])
+    if left.any() and third[left].any():
+        return ["the output is added to instead of set"]
+    if left.any():
+        return [_unwritten(case.problem, left)]
+    if (np.abs(first - np.float32(UNSET)) < 1e-3 * abs(UNSET)).any():
+        return ["the sum is not set to 0 before it is added to"]
+    if any((bits[0] != other).any() for other in bits[1:]):
+        return ["the result depends on the order in which threads run"]
+    return []
+
+
+def _holds(out: Floats, byte: int) -> NDArray[np.bool_]:
+    """Where an output holds a poison, or what adding to it gives: a GPU makes one NaN of all."""
+    poison = np.frombuffer(bytes([byte] * 4), np.float32)[0]
+    return np.isnan(out) if np.isnan(poison) else out == poison
+
+
+def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
+    """A name for what is not written, the same in problems of other sizes."""
+    if left.all():
+        return "nothing is written"
+    rows, columns = border_of(problem)
+    if np.array_equal(left, np.broadcast_to(np.logical_or.outer(rows, columns), left.shape)):
+        return "border skipped: outputs there are not written"
+    for axis, name in ((0, "pictures"), (1, "filters"), (2, "rows"), (3, "columns")):
+        places: NDArray[np.bool_] = np.asarray(left.any(axis=tuple(other for other in range(4) if other != axis)))
+        alone = left.sum() * left.shape[axis] == places.sum() * left.size
+        if alone and places[-1] and np.diff(places.astype(int)).sum() == 1 and np.abs(np.diff(places)).sum() == 1:
+            return f"not written: the last {name}"
+    return "not written: some outputs"
+
+
+def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
+    """Faults whose result is this output."""
+    judge, problem = case.judge, case.problem
+    faults = [_general(name, problem) for name in matching_faults(problem, got, judge.truth, judge.inputs)]
+    if problem.c == 1 and not got.any():
+        faults.append("the last channel is ignored")
+    values = got.astype(np.float64)
+    for name, suspected in _more(problem, judge.inputs, launch):
+        if agrees(values, suspected, judge.truth.value):
+            faults.append(name)
+    if not faults and np.allclose(values, judge.truth.value, rtol=0, atol=1e-5 * np.abs(judge.truth.value).max()):
+        faults.append("errors larger than those of float32")
+    if not faults and not np.isfinite(got).all():
+        faults.append("NaN or infinite outputs")
+    return list(dict.fromkeys(faults))
+
+
+def _general(name: str, problem: Conv2dProblem) -> str:
+    """A fault's name that is the same in problems of other sizes."""
+    if name == f"ignored channel {problem.c - 1}":
+        return "the last channel is ignored"
+    if name == f"one filter for all outputs: that of channel {problem.k - 1}":
+        return "one filter for all outputs: the last"
+    return name.replace("that of channel", "that of filter")
+
+
+def _more(
+    problem: Conv2dProblem, inputs: Inputs, launch: LaunchInfo | None
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Faults that are a learner's, beside those of :mod:`convforge.verify.faults`."""
+    truth = conv2d_truth(problem, inputs).value
+    for name, seen in _misread(inputs.x):
+        yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(seen))).value
+    if problem.k > 1:
+        yield "NHWC instead of NCHW", truth.transpose(0, 2, 3, 1).reshape(truth.shape)
+    for axis, name in ((2, "row"), (3, "column")):
+        for place, words in ((0, "first"), (truth.shape[axis] - 1, "last")):
+            cut = truth.copy()
+            cut[(slice(None),) * axis + (place,)] = 0
+            yield f"not written: {words} {name} of the outputs, which is 0", cut
+    if launch is not None and problem.stride == (1, 1):
+        block_x, block_y = (*launch.block, 1)[:2]
+        yield (
+            "halo missing: pixels outside of the block's own count as 0",
+            _without_halo(problem, inputs, block_y, block_x),
+        )
+
+
+def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The pictures as they are seen with a wrong index."""
+    n, c, h, w = x.shape
+    if h != w:
+        yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
+        memory = np.append(x.reshape(-1), np.zeros(n * c * max(h, w) ** 2, x.dtype))
+        place = np.arange(n * c)[:, None, None] * (h * w) + np.arange(h)[:, None] * h + np.arange(w)
+        yield "swapped H and W of the picture: a row taken to have H pixels", memory[place].reshape(x.shape)
+
+
+def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
+    """The result where a block of outputs sees no pixel outside of the block of pixels in its own place."""
+    assert inputs.w is not None
+    x, w = inputs.x.astype(np.float64), inputs.w.astype(np.float64)
+    total = np.zeros(problem.out_shape)
+    p, q = np.arange(problem.p), np.arange(problem.q)
+    for r in range(problem.r):
+        rows = p - problem.padding[0] + r
+        rows_seen = (rows >= 0) & (rows < problem.h) & (rows // high == p // high)
+        for s in range(problem.s):
+            columns = q - problem.padding[2] + s
+            seen = (columns >= 0) & (columns < problem.w) & (columns // wide == q // wide) & rows_seen[:, None]
+            pixels = x[:, :, np.clip(rows, 0, problem.h - 1)][..., np.clip(columns, 0, problem.w - 1)]
+            total += np.einsum("ncpq,kc->nkpq", np.where(seen, pixels, 0.0), w[:, :, r, s])
+    return total
+
+
+def _region(mask: NDArray[np.bool_]) -> str:
+    """Where the marked outputs lie, axis by axis.
+
+    Examples
+    --------
+    >>> mask = np.zeros((1, 2, 4, 5), bool)
+    >>> mask[..., 3, :] = True
+    >>> _region(mask)
+    'row 3 (the last)'
+    """
+    words = []
+    for axis, name in enumerate(("picture", "filter", "row", "column")):
+        places = np.flatnonzero(mask.any(axis=tuple(other for other in range(4) if other != axis)))
+        if places.size < mask.shape[axis]:
+            last = " (the last)" if places[-1] == mask.shape[axis] - 1 else ""
+            several = places.size > 1
+            run = f"{places[0]} to {places[-1]}" if several and np.ptp(places) == places.size - 1 else None
+            listed = run or ", ".join(map(str, places[:6])) + (", ..." if places.size > 6 else "")
+            words.append(f"{name}{'s' * several} {listed}{last if not several or run else ''}")
+    share = f"{int(mask.sum())} of {mask.size} outputs"
+    return "; ".join(words) if words else share
+
+
+def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
+    """The result of a case whose output is wrong: how many elements are, the first of them, and where they lie."""
+    wrong = ~case.judge.near_enough("strict", got)
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        said, place = f"{int(wrong.sum())} of {wrong.size} outputs are wrong", "the first"
+    else:
+        wrong, index, said = _inexact(case, got)
+        place = "the worst"
+    first = WrongOutput(index, float(case.judge.truth.value[index]), float(got[index]))
+    lines = [f"{said}, {place} {first}"]
+    if not faults:
+        lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
+    return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
+
+
+def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
+    """The band that does not pass the gate on RMS errors, the index of its worst output, and the gate's sentence."""
+    gate = case.judge.gate
+    excess = None if gate is None else gate.excess("strict", got)
+    if excess is None:
+        raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
+    band = rows_of(case.problem).outputs_in(excess.band, excess.channel)
+    error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+    return band, index, f"each output is nearly right, but the {excess}"

@@ -1,0 +1,162 @@
+"""Checking a reader's program: .npy files in, one .npy file out, a process a case."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from convforge.course.grader.cases import Case
+from convforge.course.grader.judge import CaseResult, judge_output
+from convforge.course.grader.process import Ended, Limits, run_limited
+from convforge.course.grader.report import Report, Time
+from convforge.problem import Conv2dProblem
+
+# Runs that are timed, of which the median counts.
+TIMED_RUNS = 3
+# Timed too, for what starting the program takes.
+SMALLEST = "n1c1h3w3_k1r1s1_st1_p0_f32_nchw"
+
+
+def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None = None, timed: str = "") -> Report:
+    """Check a program.
+
+    Parameters
+    ----------
+    target : str
+        A file (a Python script by its ending, else anything that can be executed), or a command with words of its own.
+    cases : sequence of Case
+    limits : Limits, optional
+    timed : str
+        A problem's text form, to be timed on where every case is right.
+
+    Raises
+    ------
+    ValueError
+        There is no such program, or it cannot be executed.
+    """
+    command, limits = command_of(target), limits or Limits()
+    results: list[CaseResult] = []
+    for case in cases:
+        if results and results[-1].status in ("time", "memory", "not run"):  # another would only take as long
+            results.append(CaseResult(case, "not run"))
+        else:
+            results.append(_run_case(command, case, limits)[0])
+    report = Report(target, "program", "process", results)
+    if report.status != "right" or not timed:
+        return report
+    times = [_time(command, *row, limits) for row in (("your program", timed), ("of which start-up, about", SMALLEST))]
+    from convforge.course.grader.timing import ladder_device, time_ladder
+
+    times += time_ladder(timed, device := ladder_device())
+    notes = ("a program's time is that of its process: start-up, reading and writing files included",
+             f"convforge's own are calls on {device} with arrays in place")  # fmt: skip
+    return Report(target, "program", "process", results, times=times, timed=timed, notes=notes)
+
+
+def command_of(target: str) -> list[str]:
+    """The words that start a program.
+
+    Raises
+    ------
+    ValueError
+        There is no such program, or it cannot be executed.
+    """
+    path = Path(target)
+    if path.is_dir():
+        raise ValueError(f"{target} is a folder; name the program")
+    if path.is_file():
+        if path.suffix == ".py":
+            return [sys.executable, str(path.resolve())]
+        if not os.access(path, os.X_OK):
+            raise ValueError(f"{target} cannot be executed; chmod +x {shlex.quote(target)}, or name what runs it too: "
+                             f"convforge check 'INTERPRETER {target}'")  # fmt: skip
+        return [str(path.resolve())]
+    words = shlex.split(target)
+    if len(words) > 1:
+        return words
+    raise ValueError(f"{target}: there is no such file")
+
+
+def options_of(problem: Conv2dProblem) -> list[str]:
+    """The options that a program is handed: one number where all are the same, else as a problem's text form has them.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> options_of(parse_problem("n1c1h9w9_k1r3s3_st2_p1"))
+    ['--stride', '2', '--padding', '1']
+    >>> options_of(parse_problem("n1c1h9w9_k1r3s3_st2x1_p1x0x2x2"))
+    ['--stride', '2x1', '--padding', '1x0x2x2']
+    """
+    words = []
+    for name, sizes in (("--stride", problem.stride), ("--padding", problem.padding)):
+        words += [name, str(sizes[0]) if len(set(sizes)) == 1 else "x".join(map(str, sizes))]
+    return words
+
+
+def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseResult, float]:
+    """One run; what is said of it, and the seconds that it took."""
+    inputs = case.judge.inputs
+    assert inputs.w is not None
+    with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
+        x, w, y = (Path(folder) / f"{name}.npy" for name in "xwy")
+        np.save(x, inputs.x)
+        np.save(w, inputs.w)
+        words = [*command, str(x), str(w), str(y), *options_of(case.problem)]
+        try:
+            ended = run_limited(words, limits)
+        except OSError as fault:
+            said = f"{words[0]} cannot be started: {fault.strerror}"
+            return CaseResult(case, "crash", ("it cannot be started",), said), 0.0
+        return _stopped(case, ended, limits) or _read(case, y), ended.seconds
+
+
+def _stopped(case: Case, ended: Ended, limits: Limits) -> CaseResult | None:
+    """Said of a program that did not end well."""
+    said = f"\nit said: {_last_lines(ended.said)}" if ended.said else ""
+    if words := limits.words(ended):
+        name = {"time": "it does not end", "memory": "too much memory"}.get(ended.limit, f"crash: {ended.crash}")
+        return CaseResult(case, ended.limit or "crash", (name,), words + said)
+    if ended.code:
+        words = f"it ended with exit code {ended.code}; 0 says that the output is written"
+        return CaseResult(case, "crash", (f"exit code {ended.code}",), words + said)
+    return None
+
+
+def _read(case: Case, y: Path) -> CaseResult:
+    """Judge the file that the program wrote."""
+    if not y.exists():
+        words = "it ended, and wrote no output: the third argument is the file to write, as np.save(y, out) does"
+        return CaseResult(case, "no output", ("no output file",), words)
+    try:
+        out = np.load(y, allow_pickle=False, mmap_mode="r")
+        if not isinstance(out, np.ndarray):
+            raise ValueError("an archive")
+    except (ValueError, OSError, EOFError):
+        return CaseResult(case, "no output", ("the output is no .npy file",),
+                          "its output cannot be read as a .npy file: write it by numpy.save, or in the format of "
+                          "numpy.lib.format")  # fmt: skip
+    return judge_output(case, np.array(out) if out.shape == case.problem.out_shape else out)
+
+
+def _last_lines(text: str, count: int = 3) -> str:
+    """The end of what a program said, on one line."""
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
+
+
+def _time(command: Sequence[str], name: str, text: str, limits: Limits) -> Time:
+    """The median of a few runs on a problem."""
+    case, seconds = Case(name, text, "normal"), []
+    for _ in range(TIMED_RUNS):
+        result, taken = _run_case(command, case, limits)
+        if result.status != "right":
+            return Time(name, None, note=f"{result.status} on this problem: {result.message.splitlines()[0]}")
+        seconds.append(taken)
+    return Time(name, median(seconds), note=f"median of {TIMED_RUNS} processes")

@@ -1,0 +1,190 @@
+"""What the lab says: a chapter a study, and one run made of all of them, by which methods are compared.
+
+Times that are compared come from one run: where several studies time the same case, the first of them counts whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from convforge.benchmark.records import Result, Run
+from convforge.benchmark.store import load_runs
+from convforge.course.report.records import View, view
+from convforge.course.studies import STUDIES, Finding, Study
+from convforge.course.studies.readings import device_backend
+from convforge.course.studies.timer import MISTAKEN
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One study: its question, its run, what its rules found.
+
+    Attributes
+    ----------
+    study : Study
+    run : Run
+    shown : View
+        Of what ran on the device that the lab is about.
+    findings : tuple of Finding
+    """
+
+    study: Study
+    run: Run
+    shown: View
+    findings: tuple[Finding, ...]
+
+    @cached_property
+    def listed(self) -> View:
+        """Of all that was timed on the device, mistaken clocks too, which compete with nothing."""
+        return view(replace(self.run, results=_on_device(self.run)))
+
+    @cached_property
+    def answers(self) -> tuple[Finding, ...]:
+        """What answers the question, part by part: of each rule that is asked the first finding that the data supports.
+
+        Where it supports none, the rule's first, which says why.
+        """
+        asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
+        return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
+
+    @cached_property
+    def supported(self) -> tuple[Finding, ...]:
+        """What else the data supports."""
+        return tuple(f for f in self.findings if f.supported and f not in self.answers)
+
+    @cached_property
+    def doubtful(self) -> tuple[Finding, ...]:
+        """What it does not, and what makes its figures doubtful."""
+        return tuple(f for f in self.findings if not f.supported and f not in self.answers)
+
+
+@dataclass(frozen=True)
+class Book:
+    """The lab's report before it has a look.
+
+    Attributes
+    ----------
+    chapters : tuple of Chapter
+        In the order in which the studies are read.
+    absent : tuple of Study
+        Those of which no run was found.
+    whole : View
+        All chapters' results of the device, each case from one run.
+    """
+
+    chapters: tuple[Chapter, ...]
+    absent: tuple[Study, ...]
+    whole: View
+
+    @property
+    def run(self) -> Run:
+        """The first chapter's, for where and when."""
+        return self.chapters[0].run
+
+
+def bind(runs: Mapping[str, Run]) -> Book:
+    """A book of runs by study.
+
+    Raises
+    ------
+    ValueError
+        There is none, they are of several devices, or one has no result.
+    """
+    chapters = [_chapter(study, study.own(runs[name])) for name, study in STUDIES.items() if name in runs]
+    if not chapters:
+        raise ValueError("a lab needs the run of at least one study; convforge lab measures them")
+    if len(devices := {chapter.run.device for chapter in chapters}) > 1:
+        raise ValueError(f"these runs are of several devices ({', '.join(sorted(devices))}); give those of one")
+    absent = tuple(study for name, study in STUDIES.items() if name not in runs)
+    return Book(tuple(chapters), absent, view(merged([chapter.shown.run for chapter in chapters])))
+
+
+def in_this_language(book: Book) -> Book:
+    """The same book, what its problems are called in the language of this place."""
+    chapters = tuple(replace(chapter, shown=view(chapter.shown.run)) for chapter in book.chapters)
+    return replace(book, chapters=chapters, whole=view(book.whole.run))
+
+
+def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
+    """Of stored runs the newest of each study; where it has none, the newest of a suite that its rules can read.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        Files, and folders of them.
+
+    Raises
+    ------
+    ValueError
+        One of them does not exist, or a line is damaged.
+    """
+    found: list[Run] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; name files of results (*.jsonl) or a folder of them")
+        found += [run for run in load_runs(path) if run.results]
+    newest = {run.suite: run for run in sorted(found, key=lambda run: (run.complete, run.started, run.run))}
+    chosen = {name: [newest[s] for s in (name, *study.suites) if s in newest] for name, study in STUDIES.items()}
+    return {name: runs[0] for name, runs in chosen.items() if runs}
+
+
+def merged(runs: Sequence[Run]) -> Run:
+    """One run of several on one device: each case with all its methods from the first run that has it.
+
+    Of a method's configs on a case the fastest stands for it. Where two runs give one name to two problems, the second
+    carries the name of its suite too.
+    """
+    problems: dict[str, str] = {}
+    results, finals, copies = [], [], []
+    for run in runs:
+        fresh: dict[str, str] = {}
+        for r in run.results:
+            if r.case not in fresh:
+                if r.case not in problems:
+                    fresh[r.case] = r.case
+                elif problems[r.case] != r.problem:
+                    fresh[r.case] = f"{r.case} ({run.suite})"
+        problems |= {r.case: r.problem for r in run.results if fresh.get(r.case) == r.case}
+        results += [replace(r, case=fresh[r.case]) for r in _fastest(run) if r.case in fresh]
+        finals += [replace(final, case=fresh[final.case]) for final in run.finals if final.case in fresh]
+        copies += [replace(copy, case=fresh[copy.case]) for copy in run.copies if copy.case in fresh]
+    return replace(
+        runs[0],
+        suite="lab",
+        results=tuple(results),
+        finals=tuple(finals),
+        copies=tuple(copies),
+        ceilings=tuple(ceiling for run in {run.run: run for run in runs}.values() for ceiling in run.ceilings),
+        versions={name: version for run in reversed(runs) for name, version in run.versions.items()},
+        dirty=any(run.dirty for run in runs),
+        complete=all(run.complete for run in runs),
+    )
+
+
+def _fastest(run: Run) -> list[Result]:
+    """Of each method on a case the fastest config; one without a time where none has any."""
+    found: dict[tuple[str, str, str], tuple[float, Result]] = {}
+    for r in run.results:
+        timing = run.timing(r)
+        seconds = math.inf if timing is None else timing.median_s
+        key = (r.case, r.backend, r.algorithm)
+        if key not in found or seconds < found[key][0]:
+            found[key] = (seconds, r)
+    return [r for _, r in found.values()]
+
+
+def _chapter(study: Study, run: Run) -> Chapter:
+    if not run.results:
+        raise ValueError(f"{run.path} holds no result: the run ended before its first row was done")
+    competing = tuple(r for r in _on_device(run) if r.precision != MISTAKEN)
+    return Chapter(study, run, view(replace(run, results=competing)), tuple(study.findings(run)))
+
+
+def _on_device(run: Run) -> tuple[Result, ...]:
+    """The results of the device that a run is about."""
+    backend = device_backend(run)
+    return tuple(r for r in run.results if r.backend == backend)

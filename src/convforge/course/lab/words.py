@@ -1,0 +1,175 @@
+"""The lab's own words: its title, each chapter's answer, and the figures behind a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from convforge.course.lab import charts
+from convforge.course.lab.book import Book, Chapter
+from convforge.course.language import gettext
+from convforge.course.report import numbers, tables
+from convforge.course.report.headline import where
+from convforge.course.report.machine import machine_name
+from convforge.course.report.records import NARROW, Entry
+from convforge.course.report.summary import cautions
+from convforge.course.report.table import Table
+from convforge.course.studies import Datum, Finding
+from convforge.course.studies.words import clock_name
+
+# Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
+PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
+SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure that a finding rests on, as it is read: where, what, how much, and half its quartiles' distance."""
+
+    where: str
+    what: str
+    value: str
+    spread: str
+
+
+def title_of(book: Book) -> str:
+    """What a report is called that has no title of its own."""
+    return gettext("Convolution on {device}").format(device=machine_name(book.whole))
+
+
+def answer(chapter: Chapter) -> str:
+    """A chapter's answer in a sentence or two."""
+    if not chapter.answers:
+        return gettext("The records say nothing about this.")
+    return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
+
+
+def stale_words(listed: Sequence[Entry]) -> str:
+    """That sources have changed since some of the times that a table lists were taken; empty where none has."""
+    stale = sum(entry.stale for entry in listed)
+    words = gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.")
+    return words.format(n=stale, of=len(listed)) if stale else ""
+
+
+def caution_words(book: Book) -> list[str]:
+    """What a reader must know before trusting the numbers, and which times are counted there."""
+    found = cautions(book.whole)
+    if any(entry.stale or (entry.timing and entry.timing.noisy) for entry in book.whole.timed):
+        found.append(
+            gettext(
+                "Counted here are the times that are compared: of each method the fastest on a case, each case from "
+                "one study. A chapter counts every time that its table lists."
+            )
+        )
+    return found
+
+
+def roofline_tables(book: Book) -> tuple[Table, Table]:
+    """The numbers behind the roofline: of all methods on one case, and of each where it comes nearest to the roof."""
+    on_one = gettext("Under the roof: all methods on one case")
+    nearest = gettext("Under the roof: each method on its own best case")
+    return (
+        tables.roofline_table(book.whole, charts.on_one_case(book), "roofline-one", on_one),
+        tables.roofline_table(book.whole, charts.nearest_to_roof(book), caption=nearest),
+    )
+
+
+def roofline_words(book: Book) -> str:
+    """Who comes how near to the roof on the case of the headline; empty where there is none, or no roof."""
+    found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
+    ceilings = whole.run.best_ceilings
+    if not found or ceilings is None:
+        return ""
+    first, last, limit = found[0], found[-1], whole.roof(found[0]) or math.inf
+    bound = gettext("the FMA peak") if 1e9 * limit >= ceilings.fma_flops_per_s else gettext("copy bandwidth")
+    words = gettext(
+        "On {case} ({where}) the roof is {roof} GFLOP/s, set by {bound}. Of {n} methods that do the direct method's "
+        "operations {first} comes nearest, {share} of it; {last} comes least near, {least}."
+    )
+    if len(found) == 1:
+        words = gettext(
+            "On {case} ({where}) the roof is {roof} GFLOP/s, set by {bound}; {first} reaches {share} of it."
+        )
+    said = words.format(
+        case=first.result.case, where=where(whole, first), roof=numbers.three(limit), bound=bound, n=len(found),
+        first=first.label, share=numbers.percent((first.gflops or 0.0) / limit),
+        last=last.label, least=numbers.percent((last.gflops or 0.0) / limit),
+    )  # fmt: skip
+    narrow = dict.fromkeys(e.result.algorithm for e in whole.best if e.result.precision in NARROW)
+    if narrow:
+        left = gettext("Left out, as their factors are narrower than float32: {methods}.")
+        said = " ".join([said, left.format(methods=gettext(", ").join(narrow))])
+    return said
+
+
+def figures(finding: Finding) -> Iterator[Figure]:
+    """The figures behind a finding."""
+    for datum in finding.data:
+        where = " ".join(word for word in (datum.case, datum.method, clock_name(datum.config)) if word)
+        spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
+        yield Figure(where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread)
+
+
+def study_name(name: str) -> str:
+    """What a study is about, in a word or two: a link of the contents."""
+    known = {
+        "size": gettext("Picture size"),
+        "stride": gettext("Stride"),
+        "block-size": gettext("Block shape"),
+        "filter-size": gettext("Filter size"),
+        "memory": gettext("Memory"),
+        "channels": gettext("Channels"),
+        "partition": gettext("Partition"),
+        "gemm": gettext("Matrix product"),
+        "breakdown": gettext("Steps of im2col"),
+        "accuracy": gettext("Accuracy"),
+        "timer": gettext("Mistakes of timing"),
+    }
+    return known.get(name, name)
+
+
+def _name_of(what: str) -> str:
+    """What a figure is, in words; one that this version does not know by the name in the records."""
+    known = {
+        "time": gettext("time"),
+        "published_time": gettext("published time"),
+        "transfer_time": gettext("host to host"),
+        "expansion": gettext("expansion"),
+        "product": gettext("product"),
+        "occupancy": gettext("occupancy"),
+        "waves": gettext("waves of blocks"),
+        "first_call_s": gettext("first call"),
+        "copy_bytes_per_s": gettext("copy bandwidth"),
+        "fma_flops_per_s": gettext("FMA peak"),
+        "rms": gettext("RMS error"),
+        "max": gettext("largest error"),
+        "bound_ratio": gettext("share of the bound"),
+        "l1_hit": gettext("L1 hit rate"),
+        "l2_hit": gettext("L2 hit rate"),
+        "l1_bytes": gettext("bytes asked of L1"),
+        "l2_bytes": gettext("bytes through L2"),
+        "dram_bytes": gettext("bytes to and from memory"),
+    }
+    return known.get(what) or what.replace("_", " ")
+
+
+def value_of(datum: Datum) -> str:
+    """A figure with its unit.
+
+    Examples
+    --------
+    >>> value_of(Datum("c", "m", "", "time", 2.5e-6)), value_of(Datum("c", "m", "", "occupancy", 0.5))
+    ('2.50 us', '50 %')
+    >>> value_of(Datum("", "", "", "fma_flops_per_s", 6e13)), value_of(Datum("c", "m", "", "rms", 3e-8))
+    ('60000 GFLOP/s', '3.0e-8')
+    """
+    if datum.what.endswith("flops_per_s"):
+        return f"{numbers.three(datum.value / 1e9)} GFLOP/s"
+    if datum.what.endswith("bytes_per_s"):
+        return f"{numbers.three(datum.value / 1e9)} GB/s"
+    if datum.what.endswith("_bytes"):
+        return numbers.byte_count(datum.value)
+    if datum.what in SHARES:
+        return numbers.percent(datum.value)
+    return numbers.fraction(datum.value) if datum.what in PLAIN else numbers.seconds(datum.value)

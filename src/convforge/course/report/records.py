@@ -1,0 +1,366 @@
+"""What the report makes of stored runs: which of them it shows, and each result beside what its problem says.
+
+A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
+or more sizes are drawn over size; every other case stands by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from convforge.benchmark.records import Result, Run
+from convforge.benchmark.store import load_runs
+from convforge.benchmark.verdicts import Verdict, judge
+from convforge.course.language import gettext, ngettext
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
+from convforge.problem.types import SHORT_NAMES
+from convforge.timing.ceilings import Ceilings
+from convforge.timing.timer import Timing
+
+# From so many sizes on a family is drawn as lines.
+SERIES = 3
+
+# Classes whose methods do other operations than the direct method's: their GFLOP/s are nominal.
+NOMINAL = frozenset({"winograd", "fft", "separable"})
+
+# Classes whose products are of narrower factors than the FMA peak's, which is float32's: that roof is not theirs.
+NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One result, with what its problem says.
+
+    Attributes
+    ----------
+    result : Result
+    family : str
+        The family in words.
+    title : str
+        The same without padding, types and layout; several families may share it.
+    stride : str
+        "2", "2x1"; empty where the operation has none.
+    size : int or None
+        Height and width of a square picture in pixels, M of a square matrix product; None otherwise.
+    size_text : str
+    timing : Timing or None
+        The timing that counts.
+    label : str
+        The method, with its config where the run has several of it.
+    stale : bool
+        What the time depends on has changed since.
+    """
+
+    result: Result
+    family: str
+    title: str
+    stride: str
+    size: int | None
+    size_text: str
+    timing: Timing | None
+    label: str
+    stale: bool
+
+    @property
+    def seconds(self) -> float | None:
+        """Median seconds a call, weights prepared inside."""
+        return None if self.timing is None else self.timing.median_s
+
+    @property
+    def gflops(self) -> float | None:
+        """Nominal GFLOP/s; None where nothing was timed or the operation has no FLOPs."""
+        if self.timing is None or not self.result.flops:
+            return None
+        return self.result.flops / self.timing.median_s / 1e9
+
+    @property
+    def occupancy(self) -> float | None:
+        """Resident warps over the most that one can hold, in the launch of most registers; None if not known."""
+        return max(self.result.launches, key=lambda about: about.get("registers") or 0, default={}).get("occupancy")
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte, both the least that the problem asks for."""
+        return self.result.flops / self.result.least_bytes if self.result.flops and self.result.least_bytes else None
+
+    @property
+    def nominal(self) -> bool:
+        """Whether its GFLOP/s count operations that it does not do."""
+        return self.result.precision in NOMINAL
+
+
+@dataclass(frozen=True)
+class View:
+    """A run as the report shows it."""
+
+    run: Run
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of every case with a time, in the order of the file."""
+        found = {case: judge(self.run, case) for case in self.run.cases}
+        return {case: verdict for case, verdict in found.items() if verdict.fastest or verdict.unsure}
+
+    @cached_property
+    def timed(self) -> tuple[Entry, ...]:
+        """Entries with a time."""
+        return tuple(entry for entry in self.entries if entry.timing is not None)
+
+    @cached_property
+    def best(self) -> tuple[Entry, ...]:
+        """Of each method's configs on a case, the fastest: what charts show."""
+        fastest: dict[tuple[str, str, str], Entry] = {}
+        for entry in sorted(self.timed, key=lambda e: e.seconds or 0.0):
+            fastest.setdefault((entry.result.case, entry.result.backend, entry.result.algorithm), entry)
+        chosen = {id(entry) for entry in fastest.values()}
+        return tuple(entry for entry in self.timed if id(entry) in chosen)
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the timed methods: ours, then the peers, each in the order of the file."""
+        return tuple(
+            dict.fromkeys(e.result.algorithm for ours in (True, False) for e in self.timed if e.result.ours is ours)
+        )
+
+    @cached_property
+    def series(self) -> tuple[str, ...]:
+        """Families that are drawn over size, in the order of the file."""
+        sizes: dict[str, set[int]] = {}
+        for entry in self.best:
+            if entry.size is not None:
+                sizes.setdefault(entry.family, set()).add(entry.size)
+        return tuple(family for family, found in sizes.items() if len(found) >= SERIES)
+
+    @cached_property
+    def by_case(self) -> dict[str, Entry]:
+        """One entry of each case, for what the problem says."""
+        return {entry.result.case: entry for entry in reversed(self.entries)}
+
+    def short(self, family: str) -> str:
+        """A family's title without padding, types and layout, where that still names it alone."""
+        title = next((e.title for e in self.entries if e.family == family), family)
+        alike = {e.family for e in self.entries if e.title == title}
+        return title if len(alike) <= 1 else family
+
+    def entry(self, result: Result) -> Entry:
+        """The entry of a result."""
+        return self._entries[result.key]
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, ...], Entry]:
+        return {entry.result.key: entry for entry in self.entries}
+
+    def roof(self, entry: Entry) -> float | None:
+        """GFLOP/s that the ceilings allow at the entry's intensity; None where none was measured, or is for it."""
+        ceilings, intensity = self.run.best_ceilings, entry.intensity
+        if ceilings is None or intensity is None or entry.result.precision in NARROW:
+            return None
+        return roof(ceilings, intensity)
+
+    def is_series(self, entry: Entry) -> bool:
+        """Whether it is drawn over size."""
+        return entry.size is not None and entry.family in self.series
+
+
+def roof(ceilings: Ceilings, intensity: float) -> float:
+    """GFLOP/s of the roofline at an intensity in FLOPs a byte (Williams, Waterman and Patterson, CACM 52(4), 2009).
+
+    Examples
+    --------
+    >>> roof(Ceilings(10e9, 80e9), 2.0), roof(Ceilings(10e9, 80e9), 100.0)
+    (20.0, 80.0)
+    """
+    return min(ceilings.copy_bytes_per_s * intensity, ceilings.fma_flops_per_s) / 1e9
+
+
+def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
+    """Read runs: a file is shown whatever it is; of a folder, the newest of each kind.
+
+    Runs are of one kind where device, suite and choice of rows agree; a finished one goes before an unfinished one.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        JSON-lines files and folders of them.
+
+    Returns
+    -------
+    shown : list of Run
+        The one with most results first.
+    left_out : list of Run
+        Older runs of the same kinds.
+
+    Raises
+    ------
+    ValueError
+        Nothing there, no run, a run without results, or a damaged line; the text names file and line.
+    """
+    if not paths:
+        raise ValueError("name a file of results (*.jsonl) or a folder of them")
+    shown: list[Run] = []
+    found: list[Run] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; convforge bench writes out/results/DEVICE/RUN.jsonl")
+        runs = load_runs(path)
+        if not runs:
+            raise ValueError(f"{path} holds no results (*.jsonl); convforge bench writes them")
+        (found if path.is_dir() else shown).extend(runs)
+    if not any(run.results for run in shown + found) or any(not run.results for run in shown):
+        empty = next(run for run in shown + found if not run.results)
+        raise ValueError(f"{empty.path} holds no result: the run ended before its first row was done")
+    named = {run.path.resolve() for run in shown}
+    newest: dict[str, Run] = {}
+    for run in sorted((r for r in found if r.results), key=lambda r: (r.complete, r.started, r.run)):
+        newest[_kind(run)] = run
+    shown += [run for run in newest.values() if run.path.resolve() not in named]
+    unique = {run.path.resolve(): run for run in shown}
+    shown = sorted(unique.values(), key=lambda run: (-len(run.results), run.started, run.run))
+    return shown, [run for run in found if run.path.resolve() not in unique]
+
+
+def _kind(run: Run) -> str:
+    # What was not chosen counts as what an older run does not name.
+    choice = {name: value for name, value in run.settings.items() if value and name not in ("budget_s", "quick")}
+    return json.dumps([run.device, run.suite, choice], sort_keys=True)
+
+
+def view(run: Run) -> View:
+    """A run's view, its families in the language of this place.
+
+    Raises
+    ------
+    ValueError
+        A result's problem is no problem, or a timing holds no positive time; the text names file and case.
+    """
+    several = _several(run)
+    entries = []
+    for result in run.results:
+        try:
+            problem = parse_problem(result.problem)
+        except ValueError as fault:
+            raise ValueError(f"{run.path}, case {result.case!r}: {fault}") from None
+        timing = run.timing(result) if result.status == "ok" else None
+        steps = [step.time for step in result.steps]
+        for found in (timing, result.prepared_time, result.transfer_time, *steps):
+            if found is not None and not _positive(found):
+                raise ValueError(
+                    f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"
+                )
+        copy = run.copy_of(result.case)
+        if copy is not None and not _positive(copy.time):
+            raise ValueError(f"{run.path}, case {result.case!r}: the copy has a time that is not positive")
+        size, size_text = _size(problem)
+        label = result.label if result.algorithm in several else result.algorithm
+        family, title = _family(problem)
+        entries.append(
+            Entry(result, family, title, _stride(problem), size, size_text, timing, label, run.is_stale(result))
+        )
+    return View(run, tuple(entries))
+
+
+def _positive(timing: Timing) -> bool:
+    samples: tuple[float | None, ...] = timing.samples  # None where a stored sample was not finite
+    return bool(samples) and all(s is not None and 0 < s < math.inf for s in samples)
+
+
+def _several(run: Run) -> set[str]:
+    """Methods that some case has in more than one config."""
+    seen: set[tuple[str, str]] = set()
+    twice = set()
+    for result in run.results:
+        key = (result.case, result.algorithm)
+        if key in seen:
+            twice.add(result.algorithm)
+        seen.add(key)
+    return twice
+
+
+def _size(problem: Problem) -> tuple[int | None, str]:
+    sides = problem.sides
+    return (sides[0] if len(set(sides)) == 1 else None), "x".join(map(str, sides))
+
+
+def _stride(problem: Problem) -> str:
+    return "x".join(str(step) for step in dict.fromkeys(problem.stride))
+
+
+def _family(problem: Problem) -> tuple[str, str]:
+    """What a problem is, but for size and stride, and the same without padding and what follows it.
+
+    Two problems share the first only where they differ in size and stride alone.
+    """
+    rest, shown = _rest(str(problem))
+    first = _OPERANDS[problem.operation](problem)
+    return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return gettext(", ").join(words)
+
+
+def _of_product(problem: GemmProblem) -> list[str]:
+    return [gettext("matrix product")]
+
+
+def _of_relu(problem: ElementwiseProblem) -> list[str]:
+    return ["ReLU"]
+
+
+def _of_pooling(problem: Pool2dProblem) -> list[str]:
+    words = gettext("max pooling {batch}{c} channels").format(batch=_batch(problem.n), c=problem.c)
+    return [words, f"{problem.r}x{problem.s}"]
+
+
+def _of_convolution(problem: Conv2dProblem) -> list[str]:
+    if problem.groups > 1 and problem.groups == problem.c:
+        words = gettext("{c} channels depthwise to {k}")
+    elif problem.c == 3 and problem.groups == 1:
+        words = ngettext("RGB picture to {k} channel", "RGB picture to {k} channels", problem.k)
+    elif problem.c == 1:
+        words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
+    else:
+        words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
+    return [_batch(problem.n) + words.format(c=problem.c, k=problem.k), f"{problem.r}x{problem.s}"]
+
+
+def _batch(n: int) -> str:
+    return f"{n} x " if n != 1 else ""
+
+
+# Operation -> its name with the channels that it takes and makes, and the filter or the window.
+_OPERANDS: dict[str, Callable[[Any], list[str]]] = {
+    "conv2d": _of_convolution,
+    "gemm": _of_product,
+    "max_pool2d": _of_pooling,
+    "relu": _of_relu,
+}
+
+
+def _rest(text: str) -> tuple[list[str], int]:
+    """The tokens of a text form behind its sizes, in words where they have any, without the stride.
+
+    And how many of them stand before the padding.
+    """
+    names = {short: long for long, short in SHORT_NAMES.items()}
+    kinds = {"p": gettext("padding {n}"), "d": gettext("dilation {n}"), "g": gettext("{n} groups")}
+    words: list[str] = []
+    shown: int | None = None
+    for token in text.split("_"):
+        if re.match(r"(max|n\d+c|m\d+n|relu\d|k\d+r|r\d+s|st\d)", token):
+            continue
+        if re.fullmatch(r"[pd][\dx]+|g\d+", token):
+            if token[0] == "p" and shown is None:
+                shown = len(words)
+            words.append(kinds[token[0]].format(n=token[1:]))
+        else:
+            words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
+    return words, len(words) if shown is None else shown

@@ -1,0 +1,97 @@
+"""Measuring a study: its parts by the bench's runner, one after the other, into one stored run of the study's name."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from convforge.backends.runtime import Runtime
+from convforge.benchmark.records import Run
+from convforge.benchmark.row import AnyAlgorithm
+from convforge.benchmark.runner import Runner, Settings, Watch, begin
+from convforge.benchmark.store import Store, load_run
+from convforge.call.dispatch import runtime_of
+from convforge.course.studies.study import Part, Study
+from convforge.peers import every_algorithm
+from convforge.timing.copies import Copies
+
+
+def conduct(
+    study: Study,
+    runtime: Runtime,
+    folder: Path,
+    *,
+    budget_s: float | None = None,
+    quick: bool = False,
+    watch: Watch | None = None,
+) -> Run:
+    """Measure a study.
+
+    Parameters
+    ----------
+    folder : Path
+        Results go to a new file below it, ``<device>/<study>-<time>.jsonl``.
+    budget_s : float or None
+        Seconds for the whole; the study's own where None. Compiling is not of it.
+    quick : bool
+        The small form: few and small cases, few samples, in seconds.
+
+    Raises
+    ------
+    ValueError
+        The study has nothing for this device.
+    """
+    parts = study.parts(runtime.facts, quick)
+    if not parts:
+        raise ValueError(f"the study {study.name} has nothing to measure on {runtime.facts.backend}; it needs a GPU")
+    total = budget_s or (10.0 if quick else study.gpu_s if runtime.facts.backend == "cuda" else study.cpu_s)
+    whole = sum(part.share for part in parts)
+    about = Settings(budget_s=total, quick=quick, all_configs=any(part.all_configs for part in parts),
+                     transfer=any(part.transfer for part in parts) and runtime.facts.backend == "cuda",
+                     steps=any(part.steps for part in parts))  # fmt: skip
+    with begin(folder, study.name, runtime, about) as store:
+        for part in parts:
+            _measure(part, runtime, store, total * part.share / whole, quick, watch)
+        if study.extra is not None:
+            study.extra(runtime, store, quick)
+    return load_run(store.path)
+
+
+def _measure(part: Part, runtime: Runtime, store: Store, budget_s: float, quick: bool, watch: Watch | None) -> None:
+    device = runtime_of("cpu") if part.host else runtime
+    settings = Settings(budget_s=budget_s, quick=quick, all_configs=part.all_configs, steps=part.steps,
+                        transfer=part.transfer and device.facts.backend == "cuda")  # fmt: skip
+    methods = _methods(part, device.facts.backend)
+    # Copies belong to a case of the device that the study is about.
+    copies: Any = _no_copies if part.host else Copies
+    target = HostRows(store.path) if part.host else store
+    runner = Runner(part.cases, methods, device, settings, target, watch=watch, copies=copies)
+    if part.keep is not None:
+        runner.rows = [row for row in runner.rows if part.keep(row)]
+    with nullcontext() if target is store else target:
+        runner.run()
+
+
+class HostRows(Store):
+    """The host's rows in a run of another device, whose ceilings are not the host's."""
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """See :class:`Store`."""
+        if record["kind"] != "ceilings":
+            super().append(record)
+
+
+def _no_copies(runtime: Runtime) -> None:
+    """No copies are timed."""
+
+
+def _methods(part: Part, backend: str) -> list[AnyAlgorithm]:
+    """The methods of a part on a backend; a pattern without any is of another backend."""
+    return [
+        a
+        for a in every_algorithm()
+        if a.backend == backend and (not part.methods or any(fnmatch.fnmatchcase(a.name, p) for p in part.methods))
+    ]

@@ -1,0 +1,150 @@
+"""A GPU's hardware counters of single launches, by NVIDIA's profiler ``ncu`` where the system has one.
+
+The profiler runs a process of its own (:mod:`~convforge.course.studies.profiled`), which makes each call once. It
+empties the caches before every launch, so that counts are those of cold data.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from convforge.benchmark.records import Counters
+from convforge.errors import Reason
+
+# Field of Counters -> the profiler's metrics, which are added up.
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    "l2_bytes": ("lts__t_bytes.sum",),
+    "l1_bytes": ("l1tex__t_bytes.sum",),
+    "l1_hit": ("l1tex__t_sector_hit_rate.pct",),
+    "l2_hit": ("lts__t_sector_hit_rate.pct",),
+}
+# Where the CUDA toolkit and the profiler's own installer put it.
+PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
+TIMEOUT_S = 120.0
+
+
+class NoCounters(RuntimeError):
+    """There are no counters.
+
+    Attributes
+    ----------
+    reason : Reason
+    """
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to profile: of a method in one of its configs, by its text, on a problem in its text form."""
+
+    case: str
+    operation: str
+    method: str
+    problem: str
+    config: str
+    kernels: tuple[str, ...]
+
+
+def find_profiler() -> str:
+    """The profiler's program.
+
+    Raises
+    ------
+    NoCounters
+        There is none.
+    """
+    if named := shutil.which("ncu"):
+        return named
+    for place in PLACES:
+        if found := sorted(Path("/").glob(place.removeprefix("/"))):
+            return str(found[-1])
+    raise NoCounters(Reason("NVIDIA's profiler ncu is not installed"))
+
+
+def count(calls: Sequence[Call], device: str) -> list[Counters]:
+    """The counters of calls, one entry a launch in the order of the calls.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+    device : str
+        Such as "cuda" or "cuda:1".
+
+    Raises
+    ------
+    NoCounters
+        There is no profiler, it may not read the counters, it took too long, or it saw other launches than were asked
+        for.
+    """
+    program = find_profiler()
+    wanted = [(call, kernel) for call in calls for kernel in call.kernels]
+    if not wanted:
+        return []
+    names = "|".join(dict.fromkeys(kernel for _, kernel in wanted))
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job.json"
+        job.write_text(json.dumps({"device": device, "calls": [asdict(call) for call in calls]}), encoding="utf-8")
+        command = [
+            program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+            "--metrics", ",".join(metric for metrics in METRICS.values() for metric in metrics),
+            "--kernel-name", f"regex:^({names})$", sys.executable, "-m", "convforge.course.studies.profiled", str(job),
+        ]  # fmt: skip
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                                 env=environment)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise NoCounters(Reason("ncu did not end within {limit}", limit=f"{TIMEOUT_S:.0f} s")) from None
+        except OSError as fault:
+            raise NoCounters(Reason("ncu cannot be run: {fault}", fault=str(fault))) from None
+    if ran.returncode:
+        said = _last_words(ran.stdout + ran.stderr)
+        raise NoCounters(Reason("ncu ended with {code}: {fault}", code=ran.returncode, fault=said))
+    launches = list(_launches(ran.stdout.splitlines()))
+    if [name for name, _ in launches] != [kernel for _, kernel in wanted]:
+        seen, asked = len(launches), len(wanted)
+        raise NoCounters(
+            Reason("ncu saw {seen} launches where {asked} were asked for, or others", seen=seen, asked=asked)
+        )
+    return [
+        Counters(call.case, call.method, call.config, kernel, **values)
+        for (call, kernel), (_, values) in zip(wanted, launches, strict=True)
+    ]
+
+
+def _launches(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Kernel and counters of each launch, from the profiler's table; a row without an id holds units."""
+    table = iter(lines)
+    head = next((line for line in table if line.startswith('"ID"')), None)
+    if head is None:
+        return
+    for row in csv.DictReader([head, *table]):
+        if row["ID"]:
+            yield row["Kernel Name"].partition("(")[0], {name: _value(row, name) for name in METRICS}
+
+
+def _value(row: Mapping[str, str], name: str) -> float:
+    try:
+        total = sum(float(row[metric].replace(",", "")) for metric in METRICS[name])
+    except (KeyError, ValueError):
+        raise NoCounters(Reason("ncu has no {metrics} on this GPU", metrics=" or ".join(METRICS[name]))) from None
+    return total / 100 if name.endswith("_hit") else total
+
+
+def _last_words(text: str) -> str:
+    """The last line that the profiler marks as an error, else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line.startswith("==ERROR==")), lines[-1] if lines else "no word")

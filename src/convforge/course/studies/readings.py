@@ -1,0 +1,255 @@
+"""What rules read: the timed results of a run, one a method and case, grouped into series along an axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from convforge.benchmark.records import Result, Run
+from convforge.course.studies.finding import Datum
+from convforge.problem import Conv2dProblem, Problem, parse_problem
+from convforge.timing.ranking import Ranking, order, rank
+from convforge.timing.timer import Timing
+
+Place = TypeVar("Place")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A timed result.
+
+    Attributes
+    ----------
+    result : Result
+    problem : Problem
+    timing : Timing
+    method : str
+        The algorithm, with its arithmetic where that must be asked for by name and is not in the algorithm's.
+    """
+
+    result: Result
+    problem: Any
+    timing: Timing
+    method: str
+
+    @property
+    def case(self) -> str:
+        """Name of the case."""
+        return self.result.case
+
+    @property
+    def seconds(self) -> float:
+        """Median of a call."""
+        return self.timing.median_s
+
+    @property
+    def flops_per_s(self) -> float:
+        """Nominal."""
+        return self.result.flops / self.seconds
+
+    @property
+    def strict(self) -> bool:
+        """Whether the problem allows the method's arithmetic, so that it competes."""
+        return allowed(self.result, self.problem)
+
+    def datum(self, what: str = "time") -> Datum:
+        """The figure that a finding rests on."""
+        return Datum.of(self.case, self.method, self.result.config, self.timing, what)
+
+
+def allowed(result: Result, problem: Problem) -> bool:
+    """Whether a result's arithmetic is one that its problem allows."""
+    return result.precision in ("strict", problem.precision)
+
+
+def device_backend(run: Run) -> str:
+    """Backend of the device that a run is about; a study may time the host beside it."""
+    facts = run.machine.get("facts", {})
+    return str(facts.get("backend") or next((r.backend for r in run.results), "cpu"))
+
+
+def readings(
+    run: Run,
+    operation: str,
+    *,
+    backend: str | None = None,
+    pick: Callable[[Run, Result], Timing | None] | None = None,
+    every_config: bool = False,
+) -> list[Reading]:
+    """The timed results of an operation, of each method's configs on a case the fastest.
+
+    Parameters
+    ----------
+    backend : str or None
+        That of the run's device where None.
+    pick : callable
+        Which timing counts: that of the final, else the row's, by default.
+    every_config : bool
+        Every config, not the fastest alone.
+    """
+    backend, timing_of = backend or device_backend(run), pick or Run.timing
+    found: dict[tuple[str, ...], Reading] = {}
+    for r in run.results:
+        timing = timing_of(run, r)
+        if r.operation != operation or r.backend != backend or timing is None:
+            continue
+        problem = parse_problem(r.problem)
+        plain = allowed(r, problem) or r.precision in r.algorithm
+        method = r.algorithm if plain else f"{r.algorithm} ({r.precision})"
+        key = (r.case, r.algorithm, r.config if every_config else "")
+        if key not in found or timing.median_s < found[key].seconds:
+            found[key] = Reading(r, problem, timing, method)
+    return list(found.values())
+
+
+def fastest(found: Iterable[Reading]) -> Ranking[Reading]:
+    """The fastest and those level with it, and those too noisy to rank."""
+    return rank(found, lambda reading: reading.timing)
+
+
+def ranked(points: Mapping[Place, Sequence[Reading]]) -> tuple[dict[Place, list[Reading]], list[str]]:
+    """The fastest and those level with it, place by place; and by name the places that are too noisy to rank.
+
+    A rule tells nothing of these: the finding's sentence names them, as it does all that stands under its "unsure".
+    """
+    leaders: dict[Place, list[Reading]] = {}
+    unsure: list[str] = []
+    for place, found in points.items():
+        ranking = fastest(found)
+        if ranking.unsure:
+            unsure.append(f"{place} ({', '.join(dict.fromkeys(r.method for r in ranking.unsure))})")
+        else:
+            leaders[place] = list(ranking.leaders)
+    return leaders, unsure
+
+
+def decided(
+    pairs: Mapping[Place, tuple[Reading, Reading]],
+) -> tuple[dict[Place, tuple[Reading, Reading]], list[str]]:
+    """The pairs whose order can be told, and by name the places of the others."""
+    told = {place: ab for place, ab in pairs.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
+    return told, [str(place) for place in pairs if place not in told]
+
+
+def by_case(found: Iterable[Reading]) -> dict[str, list[Reading]]:
+    """Readings by case, in their order."""
+    cases: dict[str, list[Reading]] = {}
+    for reading in found:
+        cases.setdefault(reading.case, []).append(reading)
+    return cases
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Cases that differ along one axis alone.
+
+    Attributes
+    ----------
+    axis : str
+        "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
+    workload : dict
+        What they have in common, for a sentence.
+    points : dict
+        Place on the axis -> readings there, in the axis' order.
+    """
+
+    axis: str
+    workload: dict[str, Any]
+    points: dict[int, list[Reading]]
+
+    @property
+    def places(self) -> list[int]:
+        """Along the axis."""
+        return list(self.points)
+
+    @property
+    def every(self) -> list[Reading]:
+        """All readings."""
+        return [reading for point in self.points.values() for reading in point]
+
+    def method(self, name: str) -> dict[int, Reading]:
+        """The readings of one method along the axis."""
+        return {place: r for place, found in self.points.items() for r in found if r.method == name}
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of all methods, in the order of the file."""
+        return list(dict.fromkeys(r.method for r in self.every))
+
+
+# Axis -> the fields of a convolution that vary along it, and where a problem stands on it: nowhere if two sides differ.
+_AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
+    "size": (("h", "w"), lambda p: int(p.h) if p.h == p.w else None),
+    "stride": (("stride",), lambda p: int(p.stride[0]) if p.stride[0] == p.stride[1] else None),
+    "filter": (("r", "s", "padding"), lambda p: int(p.r) if p.r == p.s else None),
+    "channels": (("c", "k"), lambda p: int(p.c) if p.c == p.k else None),
+    "inputs": (("c",), lambda p: int(p.c)),
+}
+
+
+def series(found: Iterable[Reading], axis: str) -> list[Series]:
+    """Convolutions, grouped into series along an axis of :class:`Series`; of cases at the same place the first.
+
+    What their weights are is said where not all have the same.
+    """
+    free, place_of = _AXES[axis]
+    groups: dict[tuple[Any, ...], dict[int, list[Reading]]] = {}
+    kinds: dict[tuple[Any, ...], tuple[Conv2dProblem, str]] = {}
+    for r in found:
+        p = r.problem
+        if not isinstance(p, Conv2dProblem) or (place := place_of(p)) is None:
+            continue
+        weights = r.result.weights
+        rest = (weights, *(getattr(p, f.name) for f in dataclasses.fields(p) if f.name not in free))
+        there = groups.setdefault(rest, {}).setdefault(place, [])
+        if not there or there[0].case == r.case:
+            there.append(r)
+        kinds[rest] = p, weights
+    several = len({weights for _, weights in kinds.values()}) > 1
+    loads = {key: workload(p, free) | ({"weights": weights} if several else {}) for key, (p, weights) in kinds.items()}
+    return [Series(axis, loads[key], dict(sorted(points.items()))) for key, points in groups.items()]
+
+
+def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
+    """What a sentence says of a convolution, but for what varies."""
+    said: dict[str, Any] = {"n": p.n}
+    if "h" not in free:
+        said["pictures"] = f"{p.h}x{p.w}"
+    if "c" not in free:
+        said |= {"c": p.c, "k": p.k}
+    elif "k" not in free:
+        said["k"] = p.k
+    said["groups"] = p.groups
+    if "r" not in free:
+        said["filter"] = f"{p.r}x{p.s}"
+    if "stride" not in free:
+        said["stride"] = p.stride[0] if p.stride[0] == p.stride[1] else f"{p.stride[0]}x{p.stride[1]}"
+    if p.x_layout != "NCHW":
+        said["layout"] = p.x_layout
+    return said
+
+
+def stretches(winners: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
+    """Who is fastest along an axis: a place joins the stretch before it where one of its fastest leads both.
+
+    A stretch also says at which places its methods only share the lead.
+
+    Examples
+    --------
+    >>> for stretch in stretches({32: ["a"], 64: ["a", "b"], 128: ["b"]}):
+    ...     print(stretch)
+    {'methods': ['a'], 'first': 32, 'last': 64, 'level': [64]}
+    {'methods': ['b'], 'first': 128, 'last': 128, 'level': []}
+    """
+    found: list[dict[str, Any]] = []
+    for place, methods in winners.items():
+        common = [name for name in found[-1]["methods"] if name in methods] if found else []
+        if common:
+            found[-1] |= {"methods": common, "last": place}
+        else:
+            found.append({"methods": list(methods), "first": place, "last": place, "level": []})
+        if len(methods) > 1:
+            found[-1]["level"].append(place)
+    return found

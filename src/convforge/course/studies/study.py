@@ -1,0 +1,119 @@
+"""What a study is: a question, what is measured for it, the rules that read the records, and their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.runtime import Runtime
+from convforge.benchmark.records import Run
+from convforge.benchmark.row import Row
+from convforge.benchmark.store import Store
+from convforge.benchmark.suites import Case
+from convforge.course.studies import common
+from convforge.course.studies.finding import Finding
+from convforge.course.studies.words import render
+
+Rule = Callable[[Run], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some cases, by some methods, on one device; a study measures one or several.
+
+    Attributes
+    ----------
+    cases : sequence of Case
+    methods : tuple of str
+        Patterns of names; those that no method of the device matches are passed over.
+    host : bool
+        On the CPU, whatever device the study is about.
+    share : float
+        Of the study's budget.
+    all_configs, steps, transfer : bool
+        As in the bench's settings; `transfer` where the device has any.
+    keep : callable or None
+        Which rows to measure; all where None.
+    """
+
+    cases: Sequence[Case]
+    methods: tuple[str, ...] = ()
+    host: bool = False
+    share: float = 1.0
+    all_configs: bool = False
+    steps: bool = False
+    transfer: bool = False
+    keep: Callable[[Row], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study.
+
+    Attributes
+    ----------
+    name, asks : str
+        The name on the command line, and the question in a line, in English.
+    parts : callable
+        Facts of the device, and whether the small form is wanted -> what is measured.
+    rules : sequence of callable
+        Each reads a run and yields findings.
+    english : mapping
+        Form of a finding -> its sentence in English, with its values by name; see :mod:`.words`.
+    gpu_s, cpu_s : float
+        Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
+        study may take.
+    view : str
+        The table to show: "time", "blocks" or "steps".
+    timed : bool
+        Whether it is about times, so that noise makes it doubtful.
+    answered_by : tuple of str
+        Names of the rules that answer the question, one or more for each of its parts, in its order.
+    suites : tuple of str
+        Suites of the bench whose runs the rules can read too.
+    cut : callable or None
+        Of a run with more cases the one with those that the study is about.
+    extra : callable or None
+        Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
+        form is wanted.
+    """
+
+    name: str
+    asks: str
+    parts: Callable[[DeviceFacts, bool], Sequence[Part]]
+    rules: Sequence[Rule]
+    english: Mapping[str, str] = field(default_factory=dict)
+    gpu_s: float = 75.0
+    cpu_s: float = 200.0
+    view: str = "time"
+    timed: bool = True
+    answered_by: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    cut: Callable[[Run], Run] | None = None
+    extra: Callable[[Runtime, Store, bool], None] | None = None
+
+    def own(self, run: Run) -> Run:
+        """What of a run the study is about."""
+        return run if self.cut is None else self.cut(run)
+
+    def findings(self, run: Run) -> list[Finding]:
+        """What the rules find in a run; what makes its figures doubtful stands at the end."""
+        run = self.own(run)
+        found = [finding for rule in self.rules for finding in rule(run)]
+        return [*found, *common.quality(run, times=self.timed)]
+
+    def sentence(self, finding: Finding) -> str:
+        """A finding in the language of this place.
+
+        Raises
+        ------
+        KeyError
+            The finding is not of this study.
+        """
+        return render(finding, self.sentences)
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Form of a finding -> its sentence in English, with those that all studies share."""
+        return {**common.ENGLISH, **self.english}

@@ -1,0 +1,120 @@
+"""The configs that a run tried, by method and case, and which of them differ in the shape of their block alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convforge.benchmark.block_tables import shape_of
+from convforge.benchmark.cells import natural
+from convforge.benchmark.records import Run
+from convforge.course.studies.readings import Reading, readings
+
+OPERATIONS = ("conv2d", "gemm")
+# The keys of a config that say the shape of a block: of its threads, or of the tile that it computes.
+BLOCK_KEYS = (
+    {"block_x", "block_y"},
+    {"block"},
+    {"block_m", "block_n"},
+    {"strips", "lanes"},
+    {"tile_p", "tile_q"},
+    {"tile_m", "tile_n"},
+)
+
+Cases = dict[str, list[Reading]]
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Configs of a method that differ in the shape of their block alone.
+
+    Attributes
+    ----------
+    method : str
+    name : str
+        The method, with what these configs share and others of the method do not.
+    cases : dict
+        Case -> their readings, two or more. A case on which one was skipped is left out where another has them all.
+    cut : list of str
+        Cases on which one was skipped.
+    """
+
+    method: str
+    name: str
+    cases: Cases
+    cut: list[str]
+
+
+def timed(run: Run) -> dict[str, Cases]:
+    """Method of ours -> case -> its readings, one a config, in the order of its configs; partitions left out."""
+    found: dict[str, Cases] = {}
+    for operation in OPERATIONS:
+        for r in readings(run, operation, every_config=True):
+            if r.result.ours and not partitioned(r.result.config):
+                found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
+    return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in found.items()}
+
+
+def tried(run: Run) -> dict[str, Cases]:
+    """As :func:`timed`, of methods and cases with several configs.
+
+    A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
+    """
+    skipped = {(method, case) for method, case, _ in _skipped(run)}
+    found = {m: {case: rs for case, rs in cases.items() if len(rs) > 1} for m, cases in timed(run).items()}
+    whole = {m: {c: rs for c, rs in cases.items() if (m, c) not in skipped} or cases for m, cases in found.items()}
+    return {m: cases for m, cases in whole.items() if cases}
+
+
+def alike(run: Run) -> list[Alike]:
+    """The groups of configs of which a run timed several shapes, all else equal."""
+    skipped = {(method, case, split(config)[1]) for method, case, config in _skipped(run)}
+    found = []
+    for method, cases in timed(run).items():
+        groups: dict[tuple[str, ...], Cases] = {}
+        for case, rs in cases.items():
+            for r in rs:
+                groups.setdefault(split(r.result.config)[1], {}).setdefault(case, []).append(r)
+        shared = set.intersection(*map(set, groups))
+        for rest, own in groups.items():
+            several = {case: rs for case, rs in own.items() if len(rs) > 1 and all(map(shape, rs))}
+            if several:
+                said = ",".join(part for part in rest if part not in shared)
+                cut = [case for m, case, left in skipped if (m, left) == (method, rest)]
+                whole = {case: rs for case, rs in several.items() if case not in cut} or several
+                found.append(Alike(method, f"{method}[{said}]" if said else method, whole, sorted(cut, key=natural)))
+    return found
+
+
+def shape(reading: Reading) -> str:
+    """The shape of a reading's block; empty where its config names none."""
+    config = reading.result.config
+    return str(shape_of(config) or ",".join(split(config)[0]))
+
+
+def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What of a config's text says the shape of its block, and the rest.
+
+    Examples
+    --------
+    >>> split("block_x=32,block_y=4,per_p=8")
+    (('block_x=32', 'block_y=4'), ('per_p=8',))
+    """
+    parts = config.split(",")
+    names = {part.partition("=")[0] for part in parts}
+    keys = next((keys for keys in BLOCK_KEYS if keys & names), set[str]())
+    block = tuple(part for part in parts if part.partition("=")[0] in keys)
+    return block, tuple(part for part in parts if part not in block)
+
+
+def partitioned(config: str) -> bool:
+    """Whether a thread computes something else than one output, or a tile: those have a study of their own."""
+    found = shape_of(config)
+    return found is not None and bool(found.partition)
+
+
+def _skipped(run: Run) -> Iterator[tuple[str, str, str]]:
+    """Method, case and config of what was skipped."""
+    for r in run.results:
+        if r.status == "skipped" and not partitioned(r.config):
+            yield r.algorithm, r.case, r.config

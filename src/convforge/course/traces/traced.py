@@ -1,0 +1,154 @@
+"""A call of a method, traced: who computes which output, and who reads which element of the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms import find, make_config, refusal
+from convforge.algorithms.contract import Config, Plan
+from convforge.course.traces.runtime import TracedLaunch, TracingRuntime
+from convforge.problem import Problem
+from convforge.verify import Judge, make_inputs
+from convforge.verify.inputs import output_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Elements of one array that the threads of a launch read, or wrote; one entry an element of an access.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the array.
+    elements, blocks, threads : 1-D array of int
+        Flat index in the array; block of the grid and thread of the block, counted x first.
+    accesses : int
+        Loads or stores: one may take several elements.
+    """
+
+    shape: tuple[int, ...]
+    elements: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    accesses: int
+
+    def of_block(self, block: int) -> Touched:
+        """What one block did; `accesses` is then the number of elements."""
+        return self._only(self.blocks == block)
+
+    def of_thread(self, block: int, thread: int) -> Touched:
+        """What one thread did; `accesses` is then the number of elements."""
+        return self._only((self.blocks == block) & (self.threads == thread))
+
+    def counts(self) -> NDArray[np.int64]:
+        """How often each element was touched, in the array's shape."""
+        size = int(np.prod(self.shape))
+        return np.bincount(self.elements, minlength=size).reshape(self.shape)
+
+    def last(self, what: str) -> NDArray[np.int64]:
+        """The "blocks" or "threads" entry of who touched each element last, -1 where nobody did."""
+        found = np.full(int(np.prod(self.shape)), -1, np.int64)
+        found[self.elements] = getattr(self, what)
+        return found.reshape(self.shape)
+
+    def _only(self, chosen: NDArray[np.bool_]) -> Touched:
+        parts = self.elements[chosen], self.blocks[chosen], self.threads[chosen]
+        return Touched(self.shape, *parts, int(chosen.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A traced call.
+
+    Attributes
+    ----------
+    plan : Plan
+    launches : tuple of TracedLaunch
+        Of the call and of what prepared its weights, in order.
+    arrays : dict of str to array
+        "x", "w" (as given; absent where there are no weights), "out" and "workspace" (bytes).
+    is_right : bool
+        Whether the output passed the check against the float64 truth.
+    """
+
+    plan: Plan
+    launches: tuple[TracedLaunch, ...]
+    arrays: dict[str, NDArray[Any]]
+    is_right: bool
+
+    def touched(self, name: str, launch: int = -1, *, written: bool = False) -> Touched:
+        """What a launch read of an array, or wrote to it.
+
+        Parameters
+        ----------
+        name : {"x", "w", "out", "workspace"}
+        launch : int
+            Index into `launches`.
+        written : bool
+        """
+        array = self.arrays[name]
+        start, size = array.__array_interface__["data"][0], array.itemsize
+        seen = self.launches[launch].accesses
+        inside = (seen["address"] >= start) & (seen["address"] < start + array.nbytes)
+        seen = seen[inside & (seen["is_write"] == written)]
+        # A load of several elements is as many entries.
+        per = np.maximum(seen["bytes"] // size, 1).astype(np.int64)
+        first = (seen["address"] - np.uint64(start)).astype(np.int64) // size
+        steps = np.arange(per.sum()) - np.repeat(np.cumsum(per) - per, per)
+        blocks, threads = (np.repeat(seen[field].astype(np.int64), per) for field in ("block", "thread"))
+        return Touched(array.shape, np.repeat(first, per) + steps, blocks, threads, len(seen))
+
+    def writer(self) -> int:
+        """The last launch that writes to the output."""
+        return max(i for i in range(len(self.launches)) if self.touched("out", i, written=True).accesses)
+
+
+def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
+    """Run a method once on random numbers, and note what its threads do.
+
+    Parameters
+    ----------
+    problem : Problem
+        A small one: a call makes some million accesses at most.
+    name : str
+        Of a method whose kernels are CUDA C++.
+    config : Config or str
+        What is not named keeps the default's value.
+
+    Raises
+    ------
+    ValueError
+        The method refuses the problem, or makes too many accesses.
+    EmulatorUnavailable
+        There is no g++, or this is not Linux.
+
+    Examples
+    --------
+    >>> from convforge.problem import parse_problem
+    >>> found = trace(parse_problem("n1c1h8w32_k1r3s3_p1_f32_nchw"), "direct_naive", "block_y=2")
+    >>> found.touched("out", written=True).of_thread(1, 33).elements.tolist()  # block 1, thread (1, 1)
+    [97]
+    >>> found.touched("x").of_block(0).counts()[0, 0, :4, 5].tolist()
+    [6, 6, 3, 0]
+    """
+    runtime = TracingRuntime()
+    method = find(problem.operation, "emulator", name)
+    problem = problem.allowing(method.precision)  # it is asked for by name
+    if (reason := refusal(method, problem, runtime.facts)) is not None:
+        raise ValueError(f"{name} cannot be traced on {problem}: {reason}")
+    plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
+    inputs = make_inputs(problem)
+    x, w = runtime.upload(inputs.x), None if inputs.w is None else runtime.upload(inputs.w)
+    out = runtime.empty(problem.out_shape, output_dtype(problem))
+    workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
+    prepared = plan.borrow(w)
+    operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
+    plan(plan.buffers(x, prepared, operands, out, workspace))
+    arrays = {"x": x, "w": w, "out": out, "workspace": workspace}
+    verdict = Judge(problem, inputs).verdict(method.precision, out)
+    there = {key: array for key, array in arrays.items() if array is not None}
+    return Trace(plan, tuple(runtime.launches), there, verdict.ok)

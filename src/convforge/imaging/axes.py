@@ -1,0 +1,279 @@
+"""Axes by letters, as tifffile has them: rows and columns, bands, and the axes along which planes follow each other.
+
+An array is filtered plane by plane; the letters say which two axes a plane has, and which axis its bands are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from convforge.imaging.picture import Array, Picture, PictureError
+
+LETTERS = {
+    "Y": "rows",
+    "X": "columns",
+    "C": "channels, which are bands",
+    "S": "samples of a pixel, which are bands",
+    "Z": "depth",
+    "T": "time",
+    "I": "images of any series",
+}
+"""What each letter of `axes` means."""
+
+# Beyond so many a last axis is not taken for bands by itself: gray, gray and alpha, RGB, RGBA.
+CLEAR_BANDS = 4
+
+# A series whose axes nobody named, with pages no wider than this and higher than wide, may hold bands as columns.
+NARROW = 16
+
+
+class AxesError(PictureError):
+    """Axes that must be named, or named otherwise; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Axes of an array, by one letter each.
+
+    Parameters
+    ----------
+    letters : str
+        Of `LETTERS`, each once; "YX" together, and at most one letter behind them.
+
+    Raises
+    ------
+    AxesError
+        Other letters, or in another order.
+
+    Examples
+    --------
+    >>> axes = Axes("TZYXC")
+    >>> axes.bands, axes.pages
+    ('C', 'TZ')
+    >>> Axes("CYX").stack(np.zeros((25, 8, 9))).shape
+    (1, 8, 9, 25)
+    """
+
+    letters: str
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        letters = self.letters
+        wrong = next((letter for letter in letters if letter not in LETTERS), None)
+        if wrong is not None:
+            known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
+            raise AxesError(f"axes {letters!r}: {wrong!r} is no letter of an axis; the letters are {known}")
+        if len(set(letters)) < len(letters):
+            raise AxesError(f"axes {letters!r}: a letter stands twice; each axis has a letter of its own")
+        if "YX" not in letters:
+            raise AxesError(f"axes {letters!r}: Y and X must stand side by side in this order, as in YX, ZYX or YXC")
+        if len(letters) - letters.index("YX") > 3:
+            raise AxesError(f"axes {letters!r}: at most one letter may follow YX; move the other axes to the front")
+
+    @property
+    def bands(self) -> str:
+        """The letter of the bands: S, else C; empty where there is none."""
+        return next((letter for letter in "SC" if letter in self.letters), "")
+
+    @property
+    def pages(self) -> str:
+        """The letters of the axes along which planes follow each other."""
+        return "".join(letter for letter in self.letters if letter not in f"YX{self.bands}")
+
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """The size of each axis.
+
+        Raises
+        ------
+        AxesError
+            As many letters as axes there are not.
+        """
+        if len(shape) != len(self.letters):
+            raise AxesError(
+                f"axes {self.letters!r} name {len(self.letters)} axes, and the array has {len(shape)}: its shape is "
+                f"{shape}; {_readings_text(shape)}"
+            )
+        return dict(zip(self.letters, shape, strict=True))
+
+    def stack(self, array: Any) -> Any:
+        """The array as (T, H, W, B): pages of all page axes one after the other, bands last.
+
+        A view where that is possible; the array may be any that transposes, reshapes and indexes as NumPy's do.
+        """
+        self.sizes(array.shape)
+        letters, pages = self.letters, self.pages
+        if letters.startswith(pages):  # merged where they are, which takes no copy of a contiguous array
+            array, letters, pages = self._merged(array, len(pages)), f"T{letters[len(pages) :]}", "T"
+        array = array.transpose(*(letters.index(letter) for letter in f"{pages}YX{self.bands}"))
+        array = array if self.bands else array[..., None]
+        return array if len(pages) == 1 else self._merged(array, len(pages))
+
+    def _merged(self, array: Any, count: int) -> Any:
+        """An array whose first `count` axes have become one."""
+        if count < 2:
+            return array if count else array[None]
+        try:
+            return array.reshape(math.prod(array.shape[:count]), *array.shape[count:])
+        except ValueError as error:  # NumPy copies where it must; an array on a GPU is left alone
+            raise AxesError(
+                f"axes {self.letters!r}: the planes of the image do not follow each other in memory; make a contiguous "
+                f"copy of it that begins with the axes {self.pages}"
+            ) from error
+
+    def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
+        """(T, P, Q, K) with the axes that the array had, whose page axes have the sizes `pages`."""
+        array = stack.reshape(*pages, *stack.shape[1 : None if self.bands else 3])
+        order = f"{self.pages}YX{self.bands}"
+        return array.transpose([order.index(letter) for letter in self.letters])
+
+    def for_filter(self, array: Any, *, summed: bool) -> Any:
+        """The array as (T, H, W, B) such that a filter's result is one run of numbers in the order of the array.
+
+        Where each plane is filtered by itself it makes no difference which of them are called bands.
+
+        Raises
+        ------
+        AxesError
+            Bands are summed, and a page axis follows YX.
+        """
+        self.sizes(array.shape)
+        first = self.letters.index("Y")
+        behind = self.letters[first + 2 :]
+        if not summed:
+            array = self._merged(array, first)
+            return array if behind else array[..., None]
+        if behind not in ("", self.bands):
+            raise AxesError(
+                f"axes {self.letters!r}: where bands are summed only they may follow YX; move {behind} to the front"
+            )
+        return self.stack(array)
+
+    def result_shape(self, shape: tuple[int, ...], plane: tuple[int, int], *, summed: bool) -> tuple[int, ...]:
+        """The shape of a filter's result: `plane` for Y and X, no bands where they are summed.
+
+        Examples
+        --------
+        >>> Axes("TCYX").result_shape((2, 3, 8, 9), (4, 5), summed=False)
+        (2, 3, 4, 5)
+        >>> Axes("TCYX").result_shape((2, 3, 8, 9), (4, 5), summed=True)
+        (2, 4, 5)
+        """
+        sizes = self.sizes(shape) | dict(zip("YX", plane, strict=True))
+        return tuple(size for letter, size in sizes.items() if not (summed and letter == self.bands))
+
+
+def picture_of(array: Array, axes: Axes, **fields: Any) -> Picture:
+    """The picture in an array whose axes are named; one band has no axis of its own."""
+    sizes = axes.sizes(array.shape)
+    pixels = np.ascontiguousarray(axes.stack(array))
+    pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    named = (axes.letters, tuple(sizes[letter] for letter in axes.pages))
+    return Picture(pixels if axes.pages else pixels[0], pages=bool(axes.pages), axes=named, **fields)
+
+
+def as_named(axes: Axes | None, picture: Picture, sizes: tuple[int, ...] = ()) -> Picture:
+    """A picture that a file gave, with its axes read as they were named, if they were.
+
+    Parameters
+    ----------
+    axes : Axes or None
+    picture : Picture
+    sizes : tuple of int
+        How the file itself divides its pages, if it does.
+
+    Raises
+    ------
+    AxesError
+        The picture has other axes.
+    """
+    if axes is None:
+        return picture
+    array = picture.pixels
+    divided = array.reshape(sizes + array.shape[1:]) if picture.pages and sizes else array
+    array = divided if divided.ndim == len(axes.letters) else array
+    if picture.bands > 1 and array.ndim == len(axes.letters) and axes.letters.endswith("YX"):
+        raise AxesError(
+            f"axes {axes.letters!r}: each pixel of the file has {picture.bands} bands, so a letter must follow YX, "
+            "as in YXC; or leave axes out"
+        )
+    turned = picture_of(array, axes, metadata=picture.metadata)
+    if picture.alpha is None:
+        return turned
+    shape = turned.pixels.shape[: 3 if turned.pages else 2]
+    if picture.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
+        raise AxesError(f"axes {axes.letters!r}: the picture has alpha, which has no place in them; leave axes out")
+    return replace(turned, alpha=picture.alpha.reshape(shape))
+
+
+def check_clear(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse a shape that can be read in several ways: it is asked about.
+
+    (H, W), and a last axis of up to four bands behind two or three others, are clear.
+
+    Raises
+    ------
+    AxesError
+        With the readings, and what to write for each.
+
+    Examples
+    --------
+    >>> check_clear("a.npy", (25, 25, 3))
+    >>> check_clear("a.npy", (200, 25, 24))
+    Traceback (most recent call last):
+    ...
+    convforge.imaging.axes.AxesError: a.npy: its shape (200, 25, 24) can be read in several ways; write --axes ZYX for \
+200 planes of 24 x 25 pixels, --axes CYX for 24 x 25 pixels of 200 bands, or --axes YXC for 25 x 200 pixels of 24 \
+bands (axes= in Python)
+    """
+    if len(shape) == 2 or (len(shape) in (3, 4) and shape[-1] <= CLEAR_BANDS):
+        return
+    raise AxesError(f"{name}: its shape {shape} can be read in several ways; {_readings_text(shape)}")
+
+
+def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
+    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) picture.
+
+    Examples
+    --------
+    >>> may_hold_bands_as_columns((512, 512, 5)), may_hold_bands_as_columns((200, 16, 16))
+    (True, False)
+    """
+    return len(shape) == 3 and shape[2] <= NARROW and shape[2] < min(shape[:2])
+
+
+def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The usual readings of a shape, planes of one band first.
+
+    Examples
+    --------
+    >>> readings((200, 25, 25)), readings((8, 9))
+    (('ZYX', 'CYX', 'YXC'), ('YX',))
+    """
+    return {
+        2: ("YX",),
+        3: ("ZYX", "CYX", "YXC"),
+        4: ("TZYX", "TCYX", "ZYXC"),
+        5: ("TZCYX", "TCZYX", "TZYXC"),
+        6: ("ITZCYX", "ITZYXC"),
+        7: ("ITZCYXS",),
+    }.get(len(shape), ())
+
+
+def _readings_text(shape: tuple[int, ...]) -> str:
+    known = [f"--axes {letters} for {_in_words(Axes(letters), shape)}" for letters in readings(shape)]
+    if not known:
+        return "a picture has 2 to 7 axes"
+    *most, last = known
+    return f"write {', '.join(most)}{', or ' if most else ''}{last} (axes= in Python)"
+
+
+def _in_words(axes: Axes, shape: tuple[int, ...]) -> str:
+    sizes = axes.sizes(shape)
+    pages = math.prod(sizes[letter] for letter in axes.pages)
+    bands = f" of {sizes[axes.bands]} bands" if axes.bands else ""
+    size = f"{sizes['X']} x {sizes['Y']} pixels{bands}"
+    return f"{pages} planes of {size}" if axes.pages else size

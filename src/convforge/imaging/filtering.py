@@ -1,0 +1,387 @@
+"""Filter pictures: an array of pixels and a kernel in, an array of pixels out."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms.contract import Plan, PreparedFilter
+from convforge.backends.forks import no_fork
+from convforge.backends.streams import CallerStream
+from convforge.call.arguments import IntPair, check_word, pair, refuse_others
+from convforge.call.arrays import dtype_name, home_of
+from convforge.call.dispatch import at_home, execute, find_plan
+from convforge.call.libraries.numpy_arrays import is_masked
+from convforge.imaging.axes import Axes
+from convforge.imaging.rational import over_a_divisor
+from convforge.peers import every_algorithm
+from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
+from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limits, magnitude
+
+# The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
+_SEPARABLE_FROM = 5
+
+# Of filters of pictures on GPUs; they stay there for so many plans, filters and streams.
+TAPS_KEPT = 64
+_TAPS: dict[Any, PreparedFilter] = {}
+
+
+# Arguments of SciPy's and OpenCV's filters, and what does the same here.
+_ANCHOR = "the centre is element (R // 2, S // 2); pad the kernel with zeros until that is the element that you mean"
+ELSEWHERE = {
+    "anchor": _ANCHOR,
+    "origin": _ANCHOR,
+    "delta": "add it to the result: filter(image, kernel, out_dtype='float32') + delta",
+    **dict.fromkeys(("mode", "borderType", "boundary", "padding_mode"), "say border="),
+    **dict.fromkeys(("ddepth", "dtype", "output"), "say out_dtype="),
+    **dict.fromkeys(("axis", "channel_axis"), "say axes=, such as axes='CYX' for channel_axis=0"),
+    **dict.fromkeys(("sigma", "ksize", "truncate"), "the kernel says it: 'gaussian:SIZE:SIGMA', 'box:SIZE'"),
+    **dict.fromkeys(("fillvalue", "padding_value", "constant_values"), "say border='constant' and cval="),
+}
+
+
+def filter(  # noqa: A001
+    image: Any,
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+    axes: str | None = None,
+    **others: Never,
+) -> Any:
+    """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
+
+    out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
+
+    Parameters
+    ----------
+    image : array of shape (H, W), (H, W, C) or (T, H, W, C)
+        Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
+        bands C and of pages T.
+        A gray stack is (T, H, W, 1), or has its axes named by `axes`.
+    kernel : array of shape (R, S), str or path
+        Numbers, or what :func:`convforge.imaging.kernels.load_kernel` reads: a name such as "laplacian" or
+        "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
+    channels : {"each", "sum"}
+        Each band by itself, or all bands summed into one picture without a band axis.
+    border : str
+        What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
+        "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
+        "mirror", "edge" or "BORDER_WRAP".
+    cval : float
+        The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
+        number for a picture of integers.
+    stride : int or pair of int
+        Only every so many-th row and column is computed.
+    out_dtype : dtype, optional
+        NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
+    device, algorithm
+        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over a
+        picture of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
+        exactly and divided once, but by methods that round, such as "fft". Other kernels are summed in float32 over
+        pixels of 8 bits, else in float64.
+    axes : str, optional
+        The axes of `image` by the letters of `convforge.imaging.axes.LETTERS`, where they are others: Y and X are rows
+        and columns, side by side; C or S the bands; Z, T and I planes that follow each other, such as "ZYX", "CYX" or
+        "TZYXC". At most one letter may follow YX.
+
+    Returns
+    -------
+    array of shape (P, Q), (P, Q, C) or (T, P, Q, C), P = ceil(H / stride), Q = ceil(W / stride)
+        With `axes`, the axes of `image` in their order.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf. Of an argument of
+        SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message says what does the same here.
+
+    Examples
+    --------
+    >>> image = np.zeros((5, 5), np.uint8); image[2, 2] = 20
+    >>> filter(image, "box:3")[1:4, 1:4].tolist()
+    [[2, 2, 2], [2, 2, 2], [2, 2, 2]]
+    >>> filter(image, "laplacian", out_dtype=np.int16)[2, 1:4].tolist()
+    [20, -160, 20]
+    >>> filter(np.ones((200, 25, 25), np.uint8), "box:3", axes="ZYX").shape
+    (200, 25, 25)
+    """
+    refuse_others("filter", others, ELSEWHERE)
+    home = home_of(image=image)
+    with at_home(home.runs_on(device)):
+        plan, x, w = plan_filter(
+            image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+            device=device, algorithm=algorithm, axes=axes,
+        )  # fmt: skip
+        problem, stream = plan.problem, home.stream()
+        shape = result_shape(home.read(image, "image").shape, problem.out_shape, channels, axes)
+        output = home.output(None, shape, problem.out_dtype)
+        prepared = None if stream is None else _prepared(plan, w, stream)
+        execute(plan, x, w, {}, output.seen.reshape(problem.out_shape), prepared, stream)
+        return output.finish(stream)
+
+
+def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilter:
+    """The taps on a GPU, for work on a stream: brought there once, which waits for the stream, and kept."""
+    key = (plan, w.tobytes(), stream.handle)
+    prepared = _TAPS.get(key)
+    if prepared is None:
+        prepared = plan.prepare(plan.runtime.upload(w), stream)
+        if not stream.capturing:
+            while len(_TAPS) >= TAPS_KEPT:
+                _TAPS.pop(next(iter(_TAPS)), None)
+            _TAPS[key] = prepared
+    return prepared
+
+
+def result_shape(
+    shape: tuple[int, ...], stack: tuple[int, ...], channels: str, axes: str | None = None
+) -> tuple[int, ...]:
+    """The shape of a result (T, P, Q, K) for an image of this shape; summed bands have no axis of their own."""
+    pages, rows, columns, bands = stack
+    if axes is not None:
+        return Axes(axes.upper()).result_shape(shape, (rows, columns), summed=channels == "sum")
+    front = (pages,) if len(shape) == 4 else ()
+    return (*front, rows, columns, bands) if len(shape) > 2 and channels == "each" else (*front, rows, columns)
+
+
+def plan_filter(
+    image: NDArray[Any],
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+    axes: str | None = None,
+) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
+    """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`filter`.
+    """
+    problem, x, weights = filter_problem(
+        image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+        algorithm=algorithm, axes=axes,
+    )  # fmt: skip
+    device = home_of(image=image).runs_on(device)
+    return find_plan(problem, algorithm, None, device, None, tune=False), x, weights
+
+
+@np.errstate(all="ignore")  # a tap too small for the type that it is summed in is zero there
+def filter_problem(
+    image: NDArray[Any],
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    algorithm: str = "auto",
+    axes: str | None = None,
+) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
+    """The problem that :func:`filter` poses for these arguments, the picture as (T, H, W, C), and the weights.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`filter`.
+    """
+    image = home_of(image=image).read(image, "image", (2, 3, 4) if axes is None else None)
+    taps = kernel_array(kernel)
+    check_word(channels, "channels")
+    border = padding_mode_of(border, "border")
+    if channels not in ("each", "sum"):
+        raise ValueError(f"channels={channels!r} is unknown; choose 'each' or 'sum'")
+    outside = _outside(cval, border, dtype_name(image))
+    if axes is None:
+        x = image[None, :, :, None] if image.ndim == 2 else image[None] if image.ndim == 3 else image
+    else:
+        check_word(axes, "axes")
+        x = Axes(axes.upper()).for_filter(image, summed=channels == "sum")
+    n, h, w, c = x.shape
+    if not c or not h or not w:
+        raise ValueError(f"the image of shape {image.shape} has no pixel")
+    bands = c if channels == "each" else 1
+    result = dtype_name(x) if out_dtype is None else _result_type(out_dtype)
+    numbers, divisor = _weights(taps, x.dtype, c // bands, result, algorithm)
+    weights = np.broadcast_to(numbers, (bands, c // bands, *taps.shape))
+    r, s = taps.shape
+    strides = pair(stride, "stride")
+    factored = algorithm == "auto" and _two_passes_pay(taps, numbers.dtype)
+    problem = Conv2dProblem(
+        n=n,
+        c=c,
+        h=h,
+        w=w,
+        k=bands,
+        r=r,
+        s=s,
+        stride=strides,
+        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2),
+        groups=bands if channels == "each" else 1,
+        padding_mode=border,
+        padding_value=outside,
+        x_dtype=dtype_name(x),
+        w_dtype=weights.dtype.name,
+        out_dtype=result,
+        x_layout="NHWC",
+        precision="separable" if factored else "strict",
+        epilogue=Epilogue(divisor=divisor),
+    )
+    return problem, x, weights
+
+
+def _outside(cval: Any, border: str, dtype: str) -> float:
+    """What lies outside a picture of this element type: a value that its pixels may have."""
+    if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
+        raise TypeError(f"cval={cval!r} must be a number")
+    if border != "constant":
+        if cval:
+            raise ValueError(f"cval={cval} goes with border='constant'; border is {border!r}")
+        return 0.0
+    try:
+        value = float(cval)
+    except OverflowError:  # of Python's integers
+        value = math.inf
+    if is_integer(dtype):
+        low, high = limits(dtype)
+        if not (low <= value <= high and value.is_integer()):
+            raise ValueError(f"cval={cval} must be a value of {dtype}, the image's type: whole, from {low} to {high}")
+    elif not abs(value) <= float(finfo(dtype).max):
+        raise ValueError(f"cval={cval} must be a finite number of {dtype}, the image's type")
+    return value
+
+
+def _result_type(wanted: Any) -> str:
+    """Our name of an element type that is asked for, which may be written as NumPy's or PyTorch's."""
+    text = str(wanted).removeprefix("torch.")
+    try:
+        name = text if text in SHORT_NAMES else np.dtype(wanted).name
+    except (TypeError, ValueError, SyntaxError):  # as NumPy finds it
+        name = ""
+    if name not in SHORT_NAMES:
+        raise TypeError(f"out_dtype={wanted!r} is no type of results here; choose one of {', '.join(SHORT_NAMES)}")
+    return name
+
+
+def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
+    """The kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is no two-dimensional array of finite real numbers, or text that means none.
+    """
+    if isinstance(kernel, str | os.PathLike):
+        with no_fork():
+            from convforge.imaging.kernels import load_kernel
+
+        return np.array(load_kernel(os.fspath(kernel)).values)
+    if is_masked(kernel):
+        raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
+    try:
+        array = np.asarray(kernel)
+    except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
+        raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
+    if array.dtype.kind not in "iufb" and array.dtype.name not in ADDED:
+        hint = "; filter with .real and .imag one by one, convolution is linear" if array.dtype.kind == "c" else ""
+        raise TypeError(f"the kernel has dtype {array.dtype}; it must hold real numbers{hint}")
+    if array.ndim != 2 or not array.size:
+        raise ValueError(f"the kernel has shape {array.shape}; it must be (R, S) with at least one number")
+    taps = array.astype(np.float64)
+    if not np.isfinite(taps).all():
+        raise ValueError("the kernel holds NaN or Inf; every number must be finite")
+    found = over_a_divisor(array) if array.dtype == np.float32 else None
+    return taps if found is None else found[0] / found[1]
+
+
+def _rounds(algorithm: str) -> bool:
+    """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
+    exact = ("strict", "separable")
+    named = () if algorithm == "auto" else every_algorithm()
+    return any(a.name == algorithm and a.precision not in exact for a in named if a.operation == "conv2d")
+
+
+def _weights(
+    taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
+) -> tuple[NDArray[Any], int]:
+    """The kernel in the type it is summed with, and what its sums are divided by.
+
+    Over integers, whole numbers and fractions of one divisor are summed exactly, in the narrowest type that holds
+    every sum. A quotient of two whole numbers, rounded to a float type, stays on its side of every tie of whole numbers
+    where the sum is below half of what the type counts to; so one division rounds as the exact quotient does.
+    """
+    if not is_integer(pixels.name):  # 16-bit floats are summed in float32, so kernels need not be rounded to them
+        return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
+    whole, divisor = (taps, 1) if _whole(taps) else over_a_divisor(taps) or (taps, 0)
+    largest = float(np.abs(whole).sum()) * channels * magnitude(pixels.name)
+    rounds = _rounds(algorithm) or (algorithm == "separable" and not _has_rank_1(whole, whole.dtype))
+    if rounds or not divisor or (divisor > 1 and largest >= 2**52):
+        wide = pixels.itemsize > (2 if rounds else 1) or result == "float64"
+        return _cast(taps, np.float64 if wide else np.float32), 1
+    if divisor > 1 and largest < 2**23 and result != "float64":
+        return whole.astype(np.float32), divisor
+    two_passes = algorithm == "separable" or (
+        divisor > 1 and algorithm == "auto" and _two_passes_pay(whole, whole.dtype)
+    )
+    small = None if two_passes else _small_integers(whole, pixels, channels)
+    if small is None:
+        small = "float32" if divisor == 1 and largest <= 2**24 and pixels.itemsize <= 2 else "float64"
+    return _cast(whole, np.dtype(small)), divisor
+
+
+def _small_integers(whole: NDArray[np.float64], pixels: np.dtype[Any], channels: int) -> str | None:
+    """The integer type that holds these numbers and whose sums with such pixels fit int32."""
+    for name in ("int8", "int16") if pixels.itemsize <= 2 else ():
+        low, high = limits(name)
+        fits = low <= whole.min() and whole.max() <= high
+        if fits and whole.size * channels * magnitude(name) * magnitude(pixels.name) < 2**31:
+            return name
+    return None
+
+
+def _whole(taps: NDArray[np.float64]) -> bool:
+    return bool((taps == np.rint(taps)).all())
+
+
+def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
+    largest = np.inf if np.dtype(dtype).kind == "i" else np.finfo(dtype).max
+    if np.abs(taps).max() > largest:
+        raise ValueError(
+            f"the kernel holds numbers beyond {largest:.3g}, the largest of {np.dtype(dtype)} that it is summed in"
+        )
+    return taps.astype(dtype)
+
+
+def _two_passes_pay(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel is large, of rank 1 to the last bit of the type that it is summed in, and that is a float type.
+
+    `taps` may stand over a divisor.
+    """
+    return min(taps.shape) >= _SEPARABLE_FROM and dtype.kind == "f" and _has_rank_1(taps, dtype)
+
+
+def _has_rank_1(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel is the product of a column and a row, to the last bit of a float type."""
+    # A matrix of rank 1 is the outer product of its row and column through its largest number, divided by that.
+    r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
+    if not taps[r, s]:
+        return False
+    rest = np.abs(taps - np.outer(taps[:, s], taps[r] / taps[r, s])).max()
+    return bool(rest <= np.finfo(dtype).eps * np.abs(taps[r, s]))

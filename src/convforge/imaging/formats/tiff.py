@@ -1,0 +1,288 @@
+"""TIFF through tifffile: any sample type, any number of bands, pages, strips or tiles, contiguous or planar."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+
+from convforge.imaging.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
+from convforge.imaging.formats.tiff_tags import (
+    MASK,
+    REDUCED,
+    is_big,
+    lost,
+    metadata_of,
+    orientation_of,
+    point_to_tags,
+    series_shape,
+    write_options,
+)
+from convforge.imaging.picture import (
+    SAMPLE_DTYPES,
+    Array,
+    Metadata,
+    Picture,
+    PictureError,
+    alpha_as,
+    check_proportion,
+    check_size,
+    is_sample_dtype,
+    upright,
+)
+
+__all__ = ["lost", "read", "write"]
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage
+
+MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, YCBCR = 0, 1, 2, 3, 6
+COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # samples of a pixel that are colours
+ASSOCIATED, UNASSOCIATED = 1, 2  # kinds of extra samples that are alpha
+EXTRA = {ASSOCIATED: "associated alpha", UNASSOCIATED: "alpha"}
+STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
+CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
+
+# The most that a compression can shrink: none, LZW (a table of growing strings), Deflate, PackBits. The rest
+# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB told in 4 bytes.
+BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
+LOOSEST_RATIO = 2**15
+
+
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+    """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
+    from tifffile import TiffFile
+
+    with _page_chain_faults() as faults, TiffFile(path) as file:
+        every = [page.aspage() for page in file.pages]
+        if faults or not every:
+            raise PictureError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
+        pages = [page for page in every if not int(page.subfiletype) & (REDUCED | MASK)] or every
+        _check_alike(path, pages)
+        first = pages[0]
+        stack = _undivided_stack(file, first)
+        count = stack or len(pages)
+        _check_page(path, first)
+        height, width = first.shaped[2:4]
+        bands = first.shaped[0] * first.shaped[4]
+        check_size(path, height, width, bands=bands, pages=count, max_pixels=max_pixels)
+        for page in pages:
+            _check_segments(path, page, len(every) == 1 and stack is not None)
+        series = series_shape(file, every, count)
+        if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
+            check_clear(str(path), (count, height, width))
+        if stack is not None:
+            raw = np.asarray(file.series[0].asarray()).reshape(stack, *first.shaped)
+            parts = [_turned(first, *_finish(first, one)) for one in raw]
+        else:
+            parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
+        alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
+        metadata = metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
+    return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
+
+
+def write(file: BinaryIO, picture: Picture) -> None:
+    """Write a TIFF page by page: RGB for three bands, else gray with further bands; integers deflated."""
+    from tifffile import TiffWriter
+
+    pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+    pixels = pixels if pixels.ndim == 4 else pixels[..., np.newaxis]
+    colours = 3 if pixels.shape[-1] == 3 else 1
+    extra = ["unspecified"] * (pixels.shape[-1] - colours)
+    if picture.alpha is not None:
+        alpha = picture.alpha if picture.pages else picture.alpha[np.newaxis]
+        pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
+        extra.append("assocalpha" if picture.metadata.premultiplied else "unassalpha")
+    options = write_options(picture)
+    tags = options.pop("extratags")
+    options["photometric"] = "rgb" if colours == 3 else "minisblack"
+    if pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+    else:
+        options["planarconfig"] = "contig"
+    if extra:
+        options["extrasamples"] = extra
+    if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
+        options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
+    with TiffWriter(file, bigtiff=is_big(picture), byteorder="<") as writer:
+        for index, page in enumerate(pixels):
+            text = picture.metadata.description if index == 0 else ""
+            more = tags if index == 0 else []
+            writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
+    point_to_tags(file, picture.metadata)
+
+
+@contextmanager
+def _page_chain_faults() -> Iterator[list[str]]:
+    """Collect what tifffile only logs: that the chain of pages is broken, which would lose pages without a word."""
+    faults: list[str] = []
+    thread = threading.get_ident()
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if record.thread == thread and record.levelno >= logging.ERROR and "TiffPages" in message:
+                faults.append(message)
+
+    logger = logging.getLogger("tifffile")
+    collector = Collector()
+    logger.addHandler(collector)
+    try:
+        yield faults
+    finally:
+        logger.removeHandler(collector)
+
+
+class _Kind(NamedTuple):
+    """What the pages of a stack have in common, once they are upright."""
+
+    height: int
+    width: int
+    samples: int
+    dtype: str
+    palette: bool
+    extra: tuple[int, ...]
+
+    def __str__(self) -> str:
+        beside = ["a palette"] * self.palette + [EXTRA.get(kind, "another sample") for kind in self.extra]
+        words = f"{self.width} x {self.height} pixels of {self.samples} x {self.dtype}"
+        return f"{words} with {' and '.join(beside)}" if beside else words
+
+
+def _kind(page: TiffPage) -> _Kind:
+    samples = page.shaped[0] * page.shaped[4]
+    height, width = page.shaped[2:4]
+    if orientation_of(page) in (5, 6, 7, 8):
+        height, width = width, height
+    palette = int(page.photometric) == PALETTE
+    return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
+
+
+def _check_alike(path: Path, pages: list[TiffPage]) -> None:
+    first = _kind(pages[0])
+    for number, page in enumerate(pages[1:], start=2):
+        if (kind := _kind(page)) != first:
+            raise PictureError(
+                f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
+                "read each kind by itself"
+            )
+
+
+def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
+    """Pages behind a single directory: how ImageJ writes stacks beyond 4 GB, and tifffile with truncate=True."""
+    if len(file.pages) > 1 or not (file.is_imagej or file.is_shaped):
+        return None
+    count = file.series[0].size // first.size if first.size else 0
+    return count if count > 1 else None
+
+
+def _check_page(path: Path, page: TiffPage) -> None:
+    if page.shaped[1] > 1:
+        raise PictureError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
+    if page.dtype is None or not (is_sample_dtype(page.dtype) or page.dtype.kind == "b"):
+        what = page.dtype or f"{page.bitspersample} bits of format {page.sampleformat}"
+        raise PictureError(f"{path}: samples are {what}; convert the picture to {SAMPLE_DTYPES} first")
+    colours = int(page.photometric)
+    if colours == MIN_IS_WHITE and page.dtype.kind == "f":
+        raise PictureError(
+            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the picture "
+            "with zero as black (photometric MinIsBlack)"
+        )
+    name = STRANGE_COLOURS.get(colours)
+    if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
+        name = "YCbCr"
+    if name is not None:
+        raise PictureError(f"{path}: {name} colours; convert the picture to RGB or gray first")
+
+
+def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
+    """Every strip or tile must lie inside the file, and the declared pixels be in proportion to them."""
+    size = path.stat().st_size
+    segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
+    if any(offset + count > size for offset, count in segments):
+        raise PictureError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
+    depth, height, width = page.shaped[1:4]
+    each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
+    bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
+    stored = sum(count for _, count in segments)
+    # An empty tile stands for zeros (GDAL's sparse files): only the others need bytes; a file of empty ones is a trap.
+    share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
+    check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
+
+
+def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
+    """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W).
+
+    The photometric interpretation is that of the colours: alpha and other extra samples are never inverted, nor looked
+    up in a palette.
+    """
+    planes = raw[:, 0]
+    samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
+    samples = np.asarray(samples, dtype=samples.dtype.newbyteorder("="))
+    extra = _extra_samples(page, samples.shape[-1])
+    colours, rest = np.split(samples, [samples.shape[-1] - len(extra)], axis=-1)
+    rest, alpha = _full_range(page, rest), None
+    at = next((i for i, kind in enumerate(extra) if kind in (ASSOCIATED, UNASSOCIATED)), None)
+    if at is not None:
+        alpha = np.ascontiguousarray(rest[..., at])
+        rest = np.delete(rest, at, axis=-1)
+    if int(page.photometric) == PALETTE and page.colormap is not None:
+        # Colours have 16 bits by the standard, though some writers store 8: libtiff tells them apart the same way.
+        table = page.colormap if page.colormap.max() < 256 else page.colormap >> 8
+        colours = np.moveaxis(table.astype(np.uint8)[:, colours[..., 0].astype(np.intp)], 0, -1)
+        rest = alpha_as(rest, colours.dtype)
+    else:
+        colours = _full_range(page, colours)
+    if int(page.photometric) == MIN_IS_WHITE:
+        associated = alpha is not None and at is not None and extra[at] == ASSOCIATED
+        colours = _black_is_zero(page, colours, alpha if associated else None)
+    pixels = np.concatenate([colours, rest], axis=-1) if rest.shape[-1] else colours
+    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), alpha
+
+
+def _extra_samples(page: TiffPage, count: int) -> list[int]:
+    """The kind of each sample behind the colours; of those that the file says nothing of, 0 (unspecified)."""
+    said = [int(kind) for kind in page.extrasamples]
+    colours = COLOURS.get(int(page.photometric), count - len(said))
+    extra = max(count - colours, 0)
+    return ([0] * (extra - len(said)) + said)[:extra]
+
+
+def _full_range(page: TiffPage, samples: Array) -> Array:
+    """Spread samples of fewer than 8 bits over 0 to 255, as a viewer shows them; those of 9 to 15 keep their codes."""
+    if samples.dtype.kind == "b":
+        return samples.astype(np.uint8) * np.uint8(255)
+    bits = page.bitspersample
+    if samples.dtype != np.uint8 or not isinstance(bits, int) or bits >= 8:
+        return samples
+    codes = np.arange(2**bits)
+    spread: Array = np.rint(codes * (255 / codes[-1])).astype(np.uint8)
+    return np.asarray(spread[samples])
+
+
+def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
+    """Samples of which zero is white, with zero black; within `associated` alpha, which they are multiplied with."""
+    if associated is not None:
+        top = associated[..., np.newaxis]
+        return np.asarray(top - np.minimum(colours, top))
+    if colours.dtype.kind == "i":  # the ends of the range change places: -128 and 127
+        return np.invert(colours)
+    bits = 8 if colours.dtype == np.uint8 else int(page.bitspersample)
+    return np.asarray(colours.dtype.type(2**bits - 1) - colours)
+
+
+def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
+    orientation = orientation_of(page)
+    return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
+
+
+def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Picture:
+    if len(parts) == 1:
+        return Picture(*parts[0], metadata)
+    masks = [alpha for _, alpha in parts if alpha is not None]
+    return Picture(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

@@ -1,0 +1,255 @@
+"""What a TIFF says of its picture: resolution, description, tags; and of its storage, which is written otherwise."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from convforge.imaging.axes import Axes
+from convforge.imaging.formats.exif import (
+    CARRIED,
+    DESCRIPTION,
+    GEOGRAPHIC,
+    LONG,
+    LONG8,
+    RATIONAL,
+    SRATIONAL,
+    Directory,
+    Entry,
+    ExifError,
+    Form,
+    carried,
+    pack_block,
+    point_to,
+    read_block,
+    read_directory,
+    tag_name,
+)
+from convforge.imaging.formats.losses import lost_chunks, lost_colours, matching_profile
+from convforge.imaging.picture import Metadata, Picture, Unit
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage
+
+BIG = 2**32 - 2**25  # above this the 32-bit offsets of classic TIFF end
+DOCUMENT, PAGE, TIME = 269, 285, 306  # tags by which pages may differ
+REDUCED, MASK = 1, 4  # bits of NewSubfileType
+
+
+def is_big(picture: Picture) -> bool:
+    """Whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
+    samples = picture.pixels.nbytes + (0 if picture.alpha is None else picture.alpha.size * picture.pixels.itemsize)
+    return samples + 2**16 * picture.page_count > BIG
+
+
+def metadata_of(
+    file: TiffFile,
+    every: list[TiffPage],
+    pages: list[TiffPage],
+    series: dict[str, int],
+    axes: Axes | None,
+    *,
+    premultiplied: bool,
+) -> Metadata:
+    """What the first of these pages says; what is said beside it, in words.
+
+    Parameters
+    ----------
+    file : TiffFile
+    every, pages : list of TiffPage
+        All of the file, and those that are read.
+    series : dict
+        The page axes that the file names, by their sizes.
+    axes : Axes or None
+        Those that the user named.
+    premultiplied : bool
+    """
+    first = pages[0]
+    profile = _tag(first, "InterColorProfile", None)
+    description, left = _description(file, first, len(pages), series, axes)
+    exif, lost_tags = _tags(file, first)
+    return Metadata(
+        *_resolution(first),
+        description=description,
+        icc_profile=bytes(profile) if profile is not None else None,
+        premultiplied=premultiplied,
+        exif=exif,
+        left=(*left, *lost_tags, *_further_pages(file, pages)),
+        storage=tuple(_storage(file, every, pages)),
+    )
+
+
+def orientation_of(page: TiffPage) -> int:
+    """The tag Orientation."""
+    return int(_tag(page, "Orientation", 1))
+
+
+def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
+    """The sizes of the axes that the file itself names beside those of a plane, where they count the pages in order.
+
+    Q is an axis without a name.
+    """
+    if not (file.is_imagej or file.is_ome or file.is_shaped):
+        return {}
+    try:
+        first = file.series[0]
+        order = [page.index for page in first.pages if page is not None]
+    except Exception:  # tifffile cannot read what the description says; the pages are whole without it
+        return {}
+    sizes = dict(zip(first.axes, first.shape, strict=True))
+    stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
+    in_order = len(first.axes) == len(sizes) and math.prod(stacked.values()) == count
+    return stacked if in_order and (len(every) == 1 or order == list(range(count))) else {}
+
+
+def write_options(picture: Picture) -> dict[str, Any]:
+    """Arguments of tifffile's writer, `extratags` of the first page among them; :func:`point_to_tags` ends them."""
+    metadata = picture.metadata
+    options: dict[str, Any] = {"metadata": None, "software": False}
+    if metadata.resolution is not None:
+        options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
+    profile = matching_profile(metadata, picture.bands)
+    if profile is not None:
+        options["iccprofile"] = profile
+    options["extratags"] = [
+        (code, entry.kind, entry.count, _value(entry), True)
+        if isinstance(entry, Entry)
+        else (code - 1, LONG8 if is_big(picture) else LONG, 1, 0, True)  # see point_to
+        for code, entry in _main(metadata).items()
+    ]
+    return options
+
+
+def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
+    """Append the directories of EXIF to a file that was written with `write_options`."""
+    directories = {code: entry for code, entry in _main(metadata).items() if isinstance(entry, dict)}
+    if directories:
+        point_to(file, directories)
+
+
+def lost(picture: Picture) -> list[str]:
+    """Of what a picture carries, that for which our TIFF has no place; and how its source was stored otherwise."""
+    metadata = picture.metadata
+    letters, sizes = picture.axes
+    axes = [f"axes {Axes(letters).pages}, whose {picture.page_count} planes became pages"] if len(sizes) > 1 else []
+    storage = [word for word in metadata.storage if word != BIGTIFF or not is_big(picture)]
+    return lost_colours(picture) + lost_chunks(metadata) + axes + storage
+
+
+BIGTIFF = "BigTIFF"
+
+
+def _value(entry: Entry) -> bytes | tuple[int, ...]:
+    """An entry's bytes; of ratios the numbers, as tifffile counts the bytes of those wrongly."""
+    if entry.kind not in (RATIONAL, SRATIONAL):
+        return entry.data
+    return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == RATIONAL else 'i'}", entry.data)
+
+
+def _main(metadata: Metadata) -> Directory:
+    return {} if metadata.exif is None else read_block(metadata.exif)[0]
+
+
+def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
+    """The tags that are carried, as a block of EXIF; the others by name."""
+    handle, form = file.filehandle, Form(file.byteorder, file.is_bigtiff)
+
+    def fetch(at: int, size: int) -> bytes:
+        handle.seek(at)
+        return bytes(handle.read(size))
+
+    def wanted(code: int) -> bool:
+        return code in CARRIED or code in GEOGRAPHIC
+
+    damaged: list[str] = []
+    try:
+        main = read_directory(fetch, page.offset, form, wanted)
+    except ExifError:  # of the directories below this one, which tifffile has read
+        damaged = ["damaged EXIF"]
+        main = {tag.code: Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
+    kept, left = carried(main, moved=orientation_of(page) != 1)
+    return pack_block(kept), damaged + left
+
+
+def _description(
+    file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
+) -> tuple[str, list[str]]:
+    """The description without what a filter makes untrue, and that in words.
+
+    OME-XML and tifffile's own note tell of axes and types, ImageJ's description of the range that is shown.
+    """
+    letters = "".join(series)
+    if file.is_ome:
+        return "", [f"OME-XML (axes {letters}YX)" if letters else "OME-XML"]
+    text = page.description
+    if file.is_shaped:
+        named = axes is None and (len(series) > 1 or letters not in ("", "I", "Q"))
+        lost = [f"axes {letters}YX"] if named else []
+        if text.startswith("shape="):  # the note of old versions
+            return "", lost
+        if not text.startswith("{"):  # the user's own: the note stands in a tag behind it
+            return text, lost
+        try:
+            note = json.loads(text)
+        except ValueError:
+            return "", ["damaged description"]
+        rest = {name: value for name, value in note.items() if name not in ("shape", "axes", "truncated")}
+        return json.dumps(rest) if rest else "", lost
+    if file.is_imagej:
+        count = re.search(r"^images=([0-9]{1,9})", text, re.MULTILINE)
+        untrue = count is not None and int(count[1]) != (math.prod(series.values()) if series else pages)
+        if untrue or (axes is not None and axes.bands):  # it counts pages that have become bands
+            return "", ["ImageJ's description"]
+        shorter = re.sub(r"^(min|max)=.*\n?", "", text, flags=re.MULTILINE)
+        return shorter, ["range that ImageJ shows"] if shorter != text else []
+    return text, []
+
+
+def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
+    """The names of tags by which later pages differ from the first."""
+    if file.is_ome or file.is_shaped:
+        return []
+    first = {code: pages[0].tags.valueof(code) for code in (DESCRIPTION, DOCUMENT, PAGE, TIME)}
+    found = []
+    for code, value in first.items():
+        others = (page.tags.valueof(code) for page in pages[1:])
+        if any(other is not None and other != value for other in others):
+            found.append(f"{tag_name(code)} of the pages behind the first")
+    return found
+
+
+def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
+    """How the file is stored that ours are not, in words."""
+    first = pages[0]
+    found = [BIGTIFF] if file.is_bigtiff else []
+    found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []
+    kinds = [int(page.subfiletype) for page in every] if len(every) > len(pages) else []
+    reduced = sum(bool(kind & REDUCED) for kind in kinds)
+    reduced += sum(len(page.subifds or ()) for page in pages)
+    found += [f"{reduced} reduced cop{'y' if reduced == 1 else 'ies'} (a pyramid or thumbnails)"] if reduced else []
+    masks = sum(bool(kind & MASK) for kind in kinds)
+    return found + ([f"{masks} mask{'' if masks == 1 else 's'}"] if masks else [])
+
+
+def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
+    units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
+    unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
+    x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
+    if x is None or y is None or (unit == "none" and x == y == 1):
+        return None, "inch"
+    swapped = int(_tag(page, "Orientation", 1)) in (5, 6, 7, 8)
+    return ((y, x) if swapped else (x, y)), unit
+
+
+def _tag(page: TiffPage, name: str, default: Any) -> Any:
+    value = page.tags.valueof(name, default=default)
+    return default if value is None else value
+
+
+def _rational(value: Any) -> float | None:
+    if not isinstance(value, tuple) or len(value) != 2 or 0 in value:
+        return None
+    return float(value[0] / value[1])

@@ -1,0 +1,347 @@
+"""Filter kernels by name, from a file, or from the matrix as typed.
+
+Kernels are applied as **cross-correlation**: laid on the picture as they are written, not flipped. So the sign of
+`sobel-x` is positive where the picture grows brighter to the right, of `sobel-y` where it grows brighter downwards.
+The pixel that a kernel answers for lies under element (R // 2, S // 2), counted from 0: the centre for odd sizes, the
+element right of and below it for even ones, as in scipy.ndimage.correlate with origin 0.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+LARGEST_SIDE = 4095
+LARGEST_FILE = 2**27  # bytes: the largest kernel there may be, in float64
+
+_FIXED: dict[str, tuple[tuple[int, ...], ...]] = {
+    "laplacian": ((1, 1, 1), (1, -8, 1), (1, 1, 1)),
+    "sobel-x": ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)),
+    "sobel-y": ((-1, -2, -1), (0, 0, 0), (1, 2, 1)),
+    "scharr-x": ((-3, 0, 3), (-10, 0, 10), (-3, 0, 3)),
+    "scharr-y": ((-3, -10, -3), (0, 0, 0), (3, 10, 3)),
+    "sharpen": ((0, -1, 0), (-1, 5, -1), (0, -1, 0)),
+    "emboss": ((-2, -1, 0), (-1, 1, 1), (0, 1, 2)),
+    "identity": ((0, 0, 0), (0, 1, 0), (0, 0, 0)),
+}
+_SIZED = ("gaussian", "log", "box")
+
+KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
+"""Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
+
+
+# Words that people try, and what they find here.
+_ELSEWHERE = {
+    "sobel": "'sobel-x' and 'sobel-y' are the two directions",
+    "scharr": "'scharr-x' and 'scharr-y' are the two directions",
+    **dict.fromkeys(("mean", "average", "uniform", "blur"), "the mean is 'box:SIZE'"),
+    **dict.fromkeys(("gauss", "gaussian-laplace"), "there are 'gaussian:SIZE:SIGMA' and 'log:SIZE:SIGMA'"),
+    "prewitt": "'-1 0 1; -1 0 1; -1 0 1' is one direction, and 'sobel-x' is near",
+    "roberts": "'1 0; 0 -1' is one direction",
+    "median": "a median is no convolution, 'box:SIZE' is the mean",
+}
+
+
+class KernelError(ValueError):
+    """A kernel that cannot be used; the message says which value, what the rule is, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A two-dimensional filter kernel, to be applied as cross-correlation.
+
+    Parameters
+    ----------
+    name : str
+        As the user gave it: a name, a path, or "matrix".
+    values : ndarray of float64
+        (R, S), finite, read-only.
+
+    Examples
+    --------
+    >>> k = named_kernel("box:4")
+    >>> k.shape, k.anchor, k.integer
+    ((4, 4), (2, 2), False)
+    """
+
+    name: str
+    values: npt.NDArray[np.float64]
+    integer: bool = field(init=False)
+    """True when every value is a whole number that fits int32: integer pictures stay exact."""
+
+    def __post_init__(self) -> None:
+        """Refuse everything that is not a finite matrix, and freeze the values."""
+        values = np.array(self.values, dtype=np.float64, order="C")
+        if values.ndim != 2:
+            raise KernelError(f"kernel {self.name!r} has shape {values.shape}; a kernel is a matrix (rows, columns)")
+        if values.size == 0:
+            raise KernelError(f"kernel {self.name!r} is empty, shape {values.shape}; give at least one number")
+        if max(values.shape) > LARGEST_SIDE:
+            raise KernelError(f"kernel {self.name!r} has shape {values.shape}; the largest side is {LARGEST_SIDE}")
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            row, column = (int(i) for i in bad[0])
+            raise KernelError(
+                f"kernel {self.name!r} has {values[row, column]} in row {row + 1}, column {column + 1}; "
+                "every value must be a finite number"
+            )
+        values.flags.writeable = False
+        object.__setattr__(self, "values", values)
+        whole = bool(np.all(values == np.rint(values)) and np.abs(values).max() <= np.iinfo(np.int32).max)
+        object.__setattr__(self, "integer", whole)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return (int(self.values.shape[0]), int(self.values.shape[1]))
+
+    @property
+    def anchor(self) -> tuple[int, int]:
+        """Row and column, from 0, of the element that lies on the pixel being computed."""
+        return (self.shape[0] // 2, self.shape[1] // 2)
+
+
+def load_kernel(text: str | os.PathLike[str]) -> Kernel:
+    """Return the kernel that `text` names, holds, or points to.
+
+    Tried in this order: a name of `KERNEL_NAMES`; a file that exists; a matrix. A file that is called like a name is
+    reached as ./NAME.
+
+    Parameters
+    ----------
+    text : str or path-like
+        "sobel-x", "gaussian:5:1.2"; rows parted by semicolons or line ends, values by spaces or commas, fractions
+        welcome ("1/9 1/9 1/9; ..."); a .npy file with a matrix, or a text file with one row a line, where # begins a
+        comment.
+
+    Returns
+    -------
+    Kernel
+        float64 values (R, S).
+
+    Raises
+    ------
+    KernelError
+        An unknown name (the nearest is offered), a missing or unreadable file, ragged rows, a value that is not a
+        finite number, an empty kernel, complex values, an array that is no matrix, a bad SIZE or SIGMA.
+
+    Examples
+    --------
+    >>> load_kernel("0 1/2; -1/2 0").values
+    array([[ 0. ,  0.5],
+           [-0.5,  0. ]])
+    >>> load_kernel("lapacian")
+    Traceback (most recent call last):
+    ...
+    convforge.imaging.kernels.KernelError: unknown kernel 'lapacian'; did you mean 'laplacian'? Known are laplacian, \
+sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
+give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
+    """
+    if isinstance(text, os.PathLike):
+        return _from_file(Path(text))
+    text = text.strip()
+    if not text:
+        raise KernelError(f"the kernel is empty; give one of {', '.join(KERNEL_NAMES)}, a file, or a matrix")
+    if _canonical(text).split(":")[0] in (*_FIXED, *_SIZED):  # before a file of such a name
+        return named_kernel(text)
+    if os.path.isfile(text):
+        return _from_file(Path(text))
+    if _looks_like_matrix(text):
+        return Kernel("matrix", _parse(text, "the matrix"))
+    if os.path.isdir(text):
+        raise KernelError(f"kernel file {text!r} is a folder; name a .npy or text file in it")
+    if re.search(r"[/\\]|\.\w{1,4}$", text):
+        raise KernelError(f"kernel file {text!r} does not exist; check the name and the folder")
+    return named_kernel(text)
+
+
+def named_kernel(text: str) -> Kernel:
+    """Return a kernel of `KERNEL_NAMES`; capitals and underscores are taken as written there.
+
+    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, its sum made 1. log:SIZE:SIGMA is the
+    Laplacian of that Gaussian, (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4 times it, less its mean, so that flat parts give 0;
+    its sign is `laplacian`'s. box:SIZE is the mean over SIZE x SIZE pixels; an even SIZE reaches one pixel further up
+    and left than down and right.
+
+    Raises
+    ------
+    KernelError
+        An unknown name (the nearest is offered), a SIZE that is no whole number from 1 to 4095, an even SIZE or a
+        SIGMA not above 0 for gaussian and log, arguments where none belong.
+
+    Examples
+    --------
+    >>> named_kernel("sobel-x").values
+    array([[-1.,  0.,  1.],
+           [-2.,  0.,  2.],
+           [-1.,  0.,  1.]])
+    >>> named_kernel("box:2").values
+    array([[0.25, 0.25],
+           [0.25, 0.25]])
+    """
+    name = _canonical(text)
+    head, *arguments = name.split(":")
+    if head in _FIXED:
+        if arguments:
+            raise KernelError(f"kernel {text!r}: {head} takes no arguments; write {head!r}")
+        return Kernel(name, np.array(_FIXED[head], dtype=np.float64))
+    if head == "box":
+        if len(arguments) != 1:
+            raise KernelError(f"kernel {text!r}: box takes one argument, box:SIZE; write for example 'box:5'")
+        size = _size(text, arguments[0])
+        return Kernel(name, np.full((size, size), 1.0 / (size * size)))
+    if head in ("gaussian", "log"):
+        return Kernel(name, _gaussian(text, head, arguments))
+    raise KernelError(
+        f"unknown kernel {text!r}; {_hint(head)} are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
+        'or a matrix as "1 1 1; 1 -8 1; 1 1 1"'
+    )
+
+
+def _hint(head: str) -> str:
+    """The nearest thing that exists, and the beginning of a list of all."""
+    if head in _ELSEWHERE:
+        return f"{_ELSEWHERE[head]}. Known"
+    near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
+    full = [known for known in KERNEL_NAMES if near and known.split(":")[0] == near[0]]
+    return f"did you mean {full[0]!r}? Known" if full else "known"
+
+
+def _canonical(text: str) -> str:
+    return text.strip().lower().replace("_", "-")
+
+
+def _size(text: str, argument: str) -> int:
+    try:
+        size = int(argument)
+    except ValueError:
+        size = 0
+    if not 1 <= size <= LARGEST_SIDE:
+        raise KernelError(f"kernel {text!r}: SIZE is {argument!r}; it must be a whole number from 1 to {LARGEST_SIDE}")
+    return size
+
+
+def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.float64]:
+    """The Gaussian, or its Laplacian."""
+    if len(arguments) != 2:
+        raise KernelError(f"kernel {text!r}: write {head}:SIZE:SIGMA, for example '{_example(head, arguments)}'")
+    size = _size(text, arguments[0])
+    if size % 2 == 0:
+        raise KernelError(
+            f"kernel {text!r}: SIZE is {size}; a Gaussian needs an odd one, or the picture would shift by half a pixel"
+        )
+    try:
+        sigma = float(arguments[1])
+    except ValueError:
+        sigma = float("nan")
+    if not (0 < sigma < float("inf")):
+        raise KernelError(f"kernel {text!r}: SIGMA is {arguments[1]!r}; it must be a number above 0, in pixels")
+    steps = (np.arange(size) - size // 2) / sigma
+    with np.errstate(over="ignore", under="ignore"):  # far tails of a narrow one are zero
+        line = np.exp(-0.5 * steps * steps)
+    line /= line.sum()
+    gaussian = np.outer(line, line)
+    if head == "gaussian":
+        return gaussian
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # of too small a SIGMA Kernel refuses the NaN
+        laplacian = gaussian * (np.add.outer(steps * steps, steps * steps) - 2) / (sigma * sigma)
+        return np.asarray(laplacian - laplacian.mean())
+
+
+def _example(head: str, arguments: list[str]) -> str:
+    """A line that works; of one number that is no size, with that as SIGMA and a SIZE that reaches 4 SIGMA."""
+    with suppress(ValueError):
+        sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
+        size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0
+        if size > 1 and not arguments[0].isdigit():
+            return f"{head}:{size}:{arguments[0]}"
+    return f"{head}:5:1.2" if head == "gaussian" else f"{head}:9:1.2"
+
+
+_MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGNORECASE)
+
+
+def _looks_like_matrix(text: str) -> bool:
+    """Whether it has numbers alone, or begins with one and has rows: what is wrong with it is then said by place."""
+    if ";" in text and re.match(r"[-+0-9.\[(]", text):
+        return True
+    return re.fullmatch(_MATRIX, text) is not None and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I) is not None
+
+
+def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
+    """Parse rows parted by ';' or line ends; [[1, 2], [3, 4]] as Python prints it is understood too."""
+    text = re.sub(r"\]\s*,?\s*\[", ";", text.strip())
+    text = re.sub(r"^[\[(\s]+|[\])\s]+$", "", text)
+    lines = [line.split("#")[0].strip() for line in re.split(r"[;\n]", text)]
+    rows = [_row(line, number, where) for number, line in enumerate((line for line in lines if line), start=1)]
+    if not rows:
+        raise KernelError(f'{where} is empty; give rows of numbers, for example "1 1 1; 1 -8 1; 1 1 1"')
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise KernelError(
+                f"{where} is ragged: row 1 has {len(rows[0])} values, row {number} has {len(row)}; "
+                "every row needs the same number"
+            )
+    return np.array(rows, dtype=np.float64)
+
+
+def _row(line: str, number: int, where: str) -> list[float]:
+    line = re.sub(r"\s*/\s*", "/", line)
+    tokens = [token for part in line.rstrip(",").split(",") for token in (part.split() or [""])]
+    return [_value(token, number, column, where) for column, token in enumerate(tokens, start=1)]
+
+
+def _value(token: str, row: int, column: int, where: str) -> float:
+    top, slash, bottom = token.partition("/")
+    place = f"{where}: row {row}, column {column} is {token!r}"
+    if re.fullmatch(r"[-+0-9.e]*[ij]", token, re.IGNORECASE):
+        raise KernelError(f"{place}, a complex number; kernels are real")
+    try:
+        return float(top) / float(bottom) if slash else float(top)
+    except ValueError as error:
+        raise KernelError(f"{place}; give a number or a fraction such as 1/9") from error
+    except ZeroDivisionError as error:
+        raise KernelError(f"{place}, a division by zero") from error
+
+
+def _from_file(path: Path) -> Kernel:
+    where = f"kernel file {str(path)!r}"
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise KernelError(f"{where} has {path.stat().st_size} bytes, more than any kernel; is it a picture?")
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise KernelError(f"{where} does not exist; check the name and the folder") from error
+    except OSError as error:
+        raise KernelError(f"{where} cannot be read ({error.strerror}); name a .npy or text file") from error
+    if not data:
+        raise KernelError(f"{where} is empty (0 bytes); write rows of numbers into it")
+    if data.startswith(b"\x93NUMPY"):
+        return Kernel(str(path), _npy(path, where))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KernelError(f"{where} is neither .npy nor text; save a matrix with numpy.save or as rows") from error
+    return Kernel(str(path), _parse(text, where))
+
+
+def _npy(path: Path, where: str) -> npt.NDArray[np.float64]:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except Exception as error:  # a damaged header raises what its parser raises
+        reason = " ".join(str(error).split())[:200]
+        raise KernelError(f"{where} is truncated or damaged ({reason}); save it again with numpy.save") from error
+    if values.dtype.kind == "c":
+        raise KernelError(f"{where} holds complex values ({values.dtype}); kernels are real, save its .real")
+    if values.dtype.kind not in "uifb":
+        raise KernelError(f"{where} holds {values.dtype}; save numbers")
+    if values.ndim != 2:
+        raise KernelError(f"{where} has shape {values.shape}; a kernel is a matrix (rows, columns)")
+    return np.asarray(values, dtype=np.float64)

@@ -1,0 +1,61 @@
+"""Real photographs that scikit-image ships inside its wheel: RGB, 512 x 512 or more, no download."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convforge.imaging.picture import PictureError
+
+PHOTOGRAPHS = {
+    "astronaut": "astronaut.png",
+    "hubble": "hubble_deep_field.jpg",
+    "immunohistochemistry": "ihc.png",
+    "retina": "retina.jpg",
+}
+"""Names that `photograph` knows, and their files: 512x512, 872x1000, 512x512 and 1411x1411 pixels (H x W)."""
+
+
+def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
+    """Return a photograph that is already on this machine.
+
+    Parameters
+    ----------
+    name : {"astronaut", "hubble", "immunohistochemistry", "retina"}
+        Which one.
+
+    Returns
+    -------
+    ndarray of uint8
+        (H, W, 3), each side at least 512.
+
+    Raises
+    ------
+    PictureError
+        Another name, or scikit-image is not installed.
+
+    Examples
+    --------
+    >>> photograph().shape
+    (512, 512, 3)
+    """
+    from convforge.imaging.files import read_picture
+
+    if name not in PHOTOGRAPHS:
+        near = difflib.get_close_matches(name, PHOTOGRAPHS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise PictureError(f"no photograph is called {name!r}; {hint}there are {', '.join(PHOTOGRAPHS)}")
+    spec = importlib.util.find_spec("skimage")  # finds the folder without importing the library
+    if spec is None or spec.origin is None:
+        raise PictureError(
+            f"the photograph {name!r} comes with scikit-image, which is not installed; "
+            "get it with: python -m pip install scikit-image"
+        )
+    path = Path(spec.origin).parent / "data" / PHOTOGRAPHS[name]
+    pixels: npt.NDArray[Any] = read_picture(path).pixels
+    return pixels

@@ -1,0 +1,162 @@
+"""filter_many: pictures, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.algorithms import find
+from convforge.backends.runtime import Runtime
+from convforge.call.arguments import IntPair, check_word, refuse_others, whole_number
+from convforge.call.dispatch import runtime_of
+from convforge.imaging.axes import Axes
+from convforge.imaging.filtering import ELSEWHERE, filter_problem, kernel_array, result_shape
+from convforge.imaging.pipeline.clock import Clock
+from convforge.imaging.pipeline.convolver import Convolved, Convolver
+from convforge.imaging.pipeline.flow import flow
+from convforge.imaging.pipeline.lanes import Lane, lanes_of, memory_share
+from convforge.peers import every_algorithm
+
+Image = NDArray[Any] | str | os.PathLike[str]
+
+
+def filter_many(
+    images: Iterable[Image],
+    kernel: NDArray[Any] | str | os.PathLike[str],
+    *,
+    channels: str = "each",
+    border: str = "reflect",
+    cval: float = 0.0,
+    stride: IntPair = 1,
+    out_dtype: Any = None,
+    device: str | None = None,
+    algorithm: str = "auto",
+    axes: str | None = None,
+    workers: int | None = None,
+    return_exceptions: bool = False,
+    **others: Never,
+) -> Iterator[Any]:
+    """Filter many pictures with one kernel, reading, copying and computing side by side.
+
+    Each result is, bit for bit, what :func:`convforge.filter` gives for that picture alone. Results come in the order
+    of the pictures, and pictures are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
+    memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
+    pinned buffers are used again from picture to picture, and upload, kernel and download of different pictures
+    overlap.
+
+    Parameters
+    ----------
+    images : iterable of arrays or paths
+        Arrays as :func:`convforge.filter` takes them; they must not change before their result is there. Of a file
+        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.imaging.files.read_picture` gives them. Of
+        any sizes and types.
+    kernel, channels, border, cval, stride, out_dtype, device, algorithm
+        As in :func:`convforge.filter`.
+    axes : str, optional
+        The axes of every array as in :func:`convforge.filter`, and of every file as in
+        :func:`convforge.imaging.files.read_picture`.
+    workers : int, optional
+        Threads that read files; by default as many as there are cores.
+    return_exceptions : bool
+        Give the exception in the place of a picture that failed, and go on; else it is raised there.
+
+    Yields
+    ------
+    array
+        Of the shape that :func:`convforge.filter` gives, one for each picture.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`convforge.filter`; also a file that cannot be read.
+
+    Examples
+    --------
+    >>> frames = (np.full((4, 6), 10 * i, np.uint8) for i in range(3))
+    >>> [int(frame.max()) for frame in filter_many(frames, "box:3")]
+    [0, 10, 20]
+    >>> results = list(filter_many([np.ones((4, 6)), "none.png"], "box:3", return_exceptions=True))
+    >>> print(results[1])
+    none.png: no such file; check the name and the folder
+    """
+    refuse_others("filter_many", others, ELSEWHERE)
+    if isinstance(images, str | os.PathLike):
+        raise TypeError(f"images={images!r} must be pictures, not one; for one file, write [{os.fspath(images)!r}]")
+    runtime, taps = runtime_of(device), kernel_array(kernel)
+    _refuse_bad_words(
+        taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
+        algorithm=algorithm,
+    )  # fmt: skip
+    if axes is not None:
+        check_word(axes, "axes")
+        Axes(axes.upper())
+    count = runtime_of("cpu").facts.cores if workers is None else whole_number(workers, "workers")
+    if count < 1:
+        raise ValueError(f"workers={workers} must be at least 1")
+    convolver = Convolver(
+        taps, channels=channels, border=border, cval=cval, stride=stride, device=device, algorithm=algorithm,
+        clock=Clock(),
+    )  # fmt: skip
+
+    def load(image: Image) -> _Loaded:
+        return _load(image, axes)
+
+    def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
+        return convolver(lane, loaded.image, out_dtype, loaded.axes), loaded
+
+    def store(computed: tuple[Convolved, _Loaded]) -> NDArray[Any]:
+        sums, loaded = computed[0].sums, computed[1]
+        out = sums.reshape(result_shape(np.shape(loaded.image), sums.shape, channels, loaded.axes))
+        return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
+
+    def results() -> Iterator[Any]:
+        done = flow(
+            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+        )  # fmt: skip
+        with closing(done):
+            for _, future in done:
+                error = future.exception()
+                if error is not None and not (return_exceptions and isinstance(error, Exception)):
+                    raise error
+                yield future.result() if error is None else error
+
+    return results()
+
+
+def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> None:
+    """Refuse what no picture could be filtered with, before anything begins."""
+    check_word(options["algorithm"], "algorithm")
+    if options["algorithm"] != "auto":
+        find("conv2d", runtime.facts.backend, options["algorithm"], every_algorithm())
+    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The pixels, the axes that they were said to have, and whether they are gray pages that got a band axis."""
+
+    image: NDArray[Any]
+    axes: str | None = None
+    is_gray_stack: bool = False
+
+
+def _nbytes(loaded: _Loaded) -> int:
+    """What a picture and its result take, roughly."""
+    return 2 * getattr(loaded.image, "nbytes", 0)  # what is no array is refused where it is filtered
+
+
+def _load(image: Image, axes: str | None) -> _Loaded:
+    if not isinstance(image, str | os.PathLike):
+        return _Loaded(image, axes)
+    from convforge.imaging.files import read_picture
+
+    picture = read_picture(image, axes=axes)
+    is_gray_stack = picture.pages and picture.pixels.ndim == 3
+    pixels = picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels
+    return _Loaded(pixels, is_gray_stack=is_gray_stack)

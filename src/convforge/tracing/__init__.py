@@ -1,6 +1,0 @@
-"""What each thread of a kernel does: its reads and writes, seen while the kernel runs on the emulator."""
-
-from convforge.tracing.runtime import SharedUse, TracedLaunch, TracingRuntime
-from convforge.tracing.traced import Touched, Trace, trace
-
-__all__ = ["SharedUse", "Touched", "Trace", "TracedLaunch", "TracingRuntime", "trace"]

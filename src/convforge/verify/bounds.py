@@ -1,0 +1,400 @@
+"""How far an honest result may lie from the truth: an elementwise bound for each class of arithmetic.
+
+u is the unit roundoff of a type (2^-24 for float32) and gamma_n = n u / (1 - n u). A sum of n products in any order,
+with or without FMA, errs by at most gamma_n (|x| conv |w|): N. J. Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd edition, section 3.1. The bound lets TF32 through; the gate on RMS errors in gate.py does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
+from convforge.problem.types import finfo, is_integer, to_float
+from convforge.verify.inputs import Inputs
+from convforge.verify.truth import Floats, Truth, conv2d_truth, matrices
+
+# Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate; of FP8 e5m2's.
+NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
+
+# Class -> what a factor may lose by underflow, and over the array's largest value, where factors are scaled.
+UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
+
+
+class Stored(NamedTuple):
+    """A float type: explicit bits of its mantissa, least normal and largest exponent."""
+
+    bits: int
+    smallest: int
+    largest: int
+
+
+STORED: dict[str, Stored] = {
+    "bfloat16": Stored(7, -126, 127),
+    "float16": Stored(10, -14, 15),
+    "float32": Stored(23, -126, 127),
+    "float64": Stored(52, -1022, 1023),
+}
+
+# An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
+ACTIVATION_ROUNDINGS = 16
+
+# Pixels that a norm is taken over at a time: few enough for the cache.
+NORM_BLOCK = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An elementwise bound: ``factor`` times the truth's magnitude, ``constant``, and ``more`` where that is not None.
+
+    A factor of 0 means 0, whatever the magnitude.
+    """
+
+    factor: float
+    constant: float
+    more: Floats | None = None
+
+    def over(self, magnitude: Floats) -> Floats:
+        """The bound of every output."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            bound = self.factor * magnitude + self.constant if self.factor else np.full_like(magnitude, self.constant)
+            return bound if self.more is None else bound + self.more
+
+
+def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
+    """The largest error that arithmetic of this class may make before the result is rounded to the output's type.
+
+    Parameters
+    ----------
+    problem : Problem
+    precision : str
+        Class of the arithmetic that computed: a key of :data:`convforge.problem.PRECISIONS`.
+    truth : Truth
+    inputs : Inputs
+
+    Returns
+    -------
+    array of float64, in the output's layout
+        Zero where every order of summation gives the exact result.
+
+    Raises
+    ------
+    ValueError
+        No bound is known for the class.
+    """
+    return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
+
+
+def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    """What :func:`error_bound` is made of."""
+    return _BOUNDS[problem.operation](problem, precision, truth, inputs) if problem.multiplies else Bound(0.0, 0.0)
+
+
+def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    if is_integer(problem.acc_dtype):
+        return Bound(0.0, 0.0)
+    u = unit_roundoff(problem.acc_dtype)
+    factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
+    if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
+        return Bound(0.0, 0.0)
+    return Bound(factor, problem.k * _smallest(problem.acc_dtype), _lost_by_a_product(problem, precision, inputs))
+
+
+def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    if precision == "strict" and sums_are_exact(problem, truth, inputs):
+        return Bound(0.0, 0.0)
+    if is_integer(problem.acc_dtype):
+        return Bound(gamma(_epilogue_roundings(problem), 2.0**-53), 0.0)
+    u = unit_roundoff(problem.acc_dtype)
+    n = problem.taps + _cast_roundings(problem) + _epilogue_roundings(problem)
+    factor, constant = gamma(n, u), n * _smallest(problem.acc_dtype)
+    if precision == "strict":
+        return Bound(factor, constant)
+    if precision in NARROWED:
+        return Bound(factor + _narrowing(precision, n), constant, _lost(problem, precision, inputs))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Bound(factor, constant, _METHODS[_known(precision)](problem, inputs, u))
+
+
+# Operation -> its bound, given problem, class, truth and inputs.
+_BOUNDS: dict[str, Callable[[Any, str, Truth, Inputs], Bound]] = {
+    "conv2d": _of_a_convolution,
+    "gemm": _of_a_product,
+}
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Half the distance from 1 to the next number of a float type."""
+    return float(finfo(dtype).eps) / 2
+
+
+def gamma(n: int, u: float) -> float:
+    """Higham's constant for n roundings; infinite where nothing is left to say.
+
+    Examples
+    --------
+    >>> round(gamma(27, 2.0**-24) / 2.0**-24, 4)
+    27.0
+    """
+    return n * u / (1 - n * u) if n * u < 1 else math.inf
+
+
+def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool:
+    """Whether all products and sums of these very inputs are exact, so that no error at all is allowed.
+
+    So it is where everything is a whole number of quarters, and four times the magnitude stays below 1/u; integer sums
+    always are, unless an epilogue works on them. Exact sums that are divided once are rounded as the truth is where
+    they stay below half of that: a quotient then lies on its own side of every tie (:func:`convforge.filter`).
+    """
+    ends = problem.epilogue
+    alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
+    if is_integer(problem.acc_dtype) and alone:
+        return True
+    if ends.divisor != 1 and not alone:
+        return False
+    if ends.activation not in ("identity", "relu", "clipped_relu") or not _whole(ends.alpha):
+        return False
+    if not _whole(problem.padding_value) or not (_whole(inputs.x) and _whole(inputs.w)):
+        return False
+    scale, bias, residual = (inputs.operands.get(name) for name in ("scale", "bias", "residual"))
+    if not (_whole(None if scale is None else 4 * np.asarray(scale, np.float64)) and _whole(bias) and _whole(residual)):
+        return False
+    smallest_scale = 1.0 if scale is None else min(1.0, float(np.abs(scale).min(initial=1.0)))
+    u = 2.0**-53 if is_integer(problem.acc_dtype) else unit_roundoff(problem.acc_dtype)
+    quarters = (4 if ends.divisor == 1 else 8 * ends.divisor) * truth.magnitude
+    return smallest_scale > 0 and _fits(quarters / smallest_scale, u)
+
+
+def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
+    """Values as the output's type holds them: nearest, ties to even, integers saturated and NaN to 0; in float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not is_integer(dtype.name):
+            return to_float(np.asarray(values), dtype).astype(np.float64)
+        limits = np.iinfo(dtype)
+        whole = np.clip(np.rint(values), float(limits.min), float(limits.max))
+        return np.asarray(np.nan_to_num(whole, nan=0.0), np.float64)
+
+
+def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
+    """Half the distance between numbers of the output's type at each value: what rounding to it may cost."""
+    if is_integer(dtype.name):
+        return np.full_like(values, 0.5)
+    info = finfo(dtype)
+    with np.errstate(invalid="ignore"):
+        return np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal))
+
+
+def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
+    """How far the truth lies outside of the numbers that round to each value of a type; 0 where it is one of them.
+
+    A sum that errs by d before it is rounded lies at most |d| outside, and most often 0.
+
+    Examples
+    --------
+    >>> beyond_rounding(np.array([1.0, 1.0, 1.0]), np.array([1 + 2**-11, 1 + 2**-10, 1 - 2**-11]), "float16") * 2**11
+    array([0. , 1. , 0.5])
+    """
+    if is_integer(dtype):
+        return np.asarray(np.maximum(np.abs(values - truth) - 0.5, 0))
+    form = STORED[dtype]
+    size = np.where(np.isinf(values), math.ldexp(1.0, form.largest + 1), np.abs(values))
+    mantissa, exponent = np.frexp(size)
+    half = np.ldexp(0.5, np.maximum(exponent - 1, form.smallest) - form.bits)
+    inward = np.where((mantissa == 0.5) & (exponent - 1 > form.smallest), half / 2, half)
+    outward = np.where(np.isinf(values), np.inf, half)
+    along = np.where(values < 0, -truth, truth) - size
+    return np.asarray(np.maximum(np.maximum(along - outward, -along - inward), 0))
+
+
+def _whole(array: Any) -> bool:
+    if array is None:
+        return True
+    array = np.asarray(array)
+    if array.dtype.kind in "iub":
+        return True
+    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers, before a pass over all
+        return False
+    return bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
+
+
+def _fits(magnitude: Floats, u: float) -> bool:
+    return bool(magnitude.max(initial=0.0) < 1 / u)
+
+
+def _smallest(dtype: str) -> float:
+    """The smallest positive number: what a product may lose by underflow."""
+    return float(finfo(dtype).smallest_subnormal)
+
+
+def _narrowing(precision: str, n: int) -> float:
+    """Error of a product relative to its size where both factors are narrowed first."""
+    if precision == "strict":
+        return 0.0
+    if precision not in NARROWED:
+        raise ValueError(f"no error bound is known for precision {precision!r} here")
+    u = NARROWED[precision]
+    return (2 * u + u * u) * (1 + gamma(n, 2.0**-24))
+
+
+def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | None:
+    """What products lose where factors are too small for their type: |dx| sum |w| + |dw| sum |x|, the largest x's."""
+    if precision not in UNDERFLOW:
+        return None
+    assert inputs.w is not None
+    absolute, relative = UNDERFLOW[precision]
+    of_w = np.abs(inputs.w.astype(np.float64))
+    of_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
+    lost_x = np.full_like(of_x, absolute + relative * float(of_x.max(initial=0.0)))
+    lost_w = np.full(of_w.shape[:2], (absolute + relative * float(of_w.max(initial=0.0))) * problem.r * problem.s)
+    return _per_picture(problem, inputs, lost_x, of_w.sum(axis=(2, 3)) + lost_w) + _per_picture(
+        problem, inputs, of_x, lost_w
+    )
+
+
+def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
+    """The same of a matrix product, shape (M, N)."""
+    if precision not in UNDERFLOW:
+        return None
+    a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
+    absolute, relative = UNDERFLOW[precision]
+    lost_a, lost_b = (absolute + relative * float(matrix.max(initial=0.0)) for matrix in (a, b))
+    rows, columns = a.sum(axis=1)[:, None], b.sum(axis=0)
+    return np.asarray(lost_a * (columns + problem.k * lost_b) + lost_b * rows)
+
+
+def _cast_roundings(problem: Conv2dProblem) -> int:
+    """Roundings where x, w or the padding value is cast to a narrower accumulation type."""
+    wide = {"float64", "int32"} if problem.acc_dtype == "float32" else set()
+    return (problem.x_dtype in wide) + (problem.w_dtype in wide) + (problem.padding_mode == "constant")
+
+
+def _epilogue_roundings(problem: Conv2dProblem) -> int:
+    ends = problem.epilogue
+    simple = 2 * ((ends.divisor != 1) + (ends.scale != "none") + ends.bias + ends.residual)
+    if ends.activation in ("identity", "relu"):
+        return simple
+    return simple + (3 if ends.activation in ("leaky_relu", "clipped_relu") else ACTIVATION_ROUNDINGS)
+
+
+def _known(precision: str) -> str:
+    if precision not in _METHODS:
+        raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
+    return precision
+
+
+def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
+    """What the epilogue multiplies errors of the sums by, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
+    scale = np.full(problem.k, 1 / problem.epilogue.divisor)
+    if problem.epilogue.scale != "none":
+        scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
+    return (scale * max(1.13, abs(problem.epilogue.alpha or 0.0))).reshape(
+        (-1, 1, 1) if problem.out_layout == "NCHW" else (1, 1, -1)
+    )
+
+
+def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """A filter W = sum of s_i u_i v_i^T is applied factor by factor.
+
+    Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
+    orthonormal columns), so every product is bounded with s_1 in place of |w|. The factors are rounded (2 u), the
+    passes add R and S products, and singular values down to min(R, S) u s_1 may be dropped.
+    """
+    assert inputs.w is not None
+    largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
+    size = np.broadcast_to(largest[..., None, None], problem.w_shape)
+    n = problem.c_per_group * (problem.r + problem.s) + 8 * min(problem.r, problem.s)
+    return gamma(n, u) * _magnitude(problem, inputs, size)
+
+
+def _magnitude(problem: Conv2dProblem, inputs: Inputs, w: NDArray[np.float64]) -> Floats:
+    """|x| conv w through the problem's geometry, times the epilogue's gain."""
+    plain = problem.replace(
+        epilogue=type(problem.epilogue)(), x_dtype="float64", w_dtype="float64", out_dtype="float64",
+        acc_dtype="float64", padding_value=abs(problem.padding_value),
+    )  # fmt: skip
+    sums = Inputs(np.abs(inputs.x.astype(np.float64)), np.asarray(w, np.float64), {})
+    return conv2d_truth(plain, sums).value * _gain(problem, inputs)
+
+
+# Largest row sums of |A^T|, |G| and |B^T| of the usual points 0, 1, -1, 2, -2 (A. Lavin and S. Gray, Fast algorithms
+# for convolutional neural networks, CVPR 2016, sections 4.1 and 4.3): F(2,3) has 3, 1.5, 2, and F(4,3):
+WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
+
+
+def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """Each transform is a sum, so its error follows the row sums of absolute values, once for each axis.
+
+    |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter and
+    D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS 46,
+    2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4, 3x3):
+    F(2x2, 3x3) errs less. The class's RMS gate is what binds.
+    """
+    assert inputs.w is not None
+    factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
+    largest_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
+    largest_w = np.abs(inputs.w.astype(np.float64)).max(axis=(2, 3))
+    roundings = 2 * (3 + 6 + 6) + problem.c_per_group
+    return gamma(roundings, u) * factor * _per_picture(problem, inputs, largest_x, largest_w)
+
+
+def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
+    """The error is relative to the norm of the whole picture, wherever it is.
+
+    A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
+    transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
+    """
+    assert inputs.w is not None
+    energy = fft_energy(problem, inputs)
+    norms_w = np.sqrt((inputs.w.astype(np.float64) ** 2).sum(axis=(2, 3)))
+    sums = gamma(problem.c_per_group + 4, u)
+    return (21 * u * fft_levels(problem) + sums) * _per_picture(problem, inputs, np.sqrt(energy), norms_w)
+
+
+def fft_levels(problem: Conv2dProblem) -> float:
+    """log2 of the points of a transform of the whole padded picture."""
+    return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
+
+
+def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
+    """Sum of squares of each padded channel, shape (N, C); at most what mirrored or wrapped padding can make it."""
+    rows = problem.padded_h / problem.h if problem.padding_mode != "zeros" else 1.0
+    columns = problem.padded_w / problem.w if problem.padding_mode != "zeros" else 1.0
+    if problem.padding_mode in ("zeros", "constant"):
+        energy = _picture_norms(problem, inputs, np.square, np.add)
+        return energy + problem.padding_value**2 * problem.padded_h * problem.padded_w
+    # A border pixel may be repeated in all of the padding.
+    largest = _picture_norms(problem, inputs, np.square, np.maximum)
+    return largest * problem.h * problem.w * rows * columns
+
+
+def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
+    """Sizes of the finite pixels, none negative, gathered to one of each channel of each picture, shape (N, C).
+
+    Rows of a picture are taken together, as in either layout they lie so.
+    """
+    x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
+    norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
+    for n in range(problem.n):
+        for h in range(0, problem.h, step):
+            part = x[n, :, h : h + step].astype(np.float64) - problem.epilogue.x_zero_point
+            part[~np.isfinite(part)] = 0
+            gather(norms[n], gather.reduce(size(part), axis=(1, 2)), out=norms[n])
+    return norms
+
+
+def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
+    """The sum over a group's channels of of_x[n, c] * of_w[k, c], times the epilogue's gain; it broadcasts to out."""
+    grouped = of_x.reshape(problem.n, problem.groups, problem.c_per_group)
+    filters = of_w.reshape(problem.groups, problem.k_per_group, problem.c_per_group)
+    sums = np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k)
+    placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]
+    return np.asarray(placed * _gain(problem, inputs), np.float64)
+
+
+_METHODS = {"separable": _separable, "winograd": _winograd, "fft": _fft}

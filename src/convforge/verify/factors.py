@@ -1,0 +1,188 @@
+"""How each class of arithmetic may round the factors of its products.
+
+A class allows several roundings: hardware cuts bits off or rounds them, ties go to even or away from zero, and a method
+may scale its factors first. Each is honest, so a result is held against the nearest of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.problem import Conv2dProblem, Problem
+from convforge.verify.inputs import Inputs
+
+Rounding = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+# Explicit bits of a float32's mantissa.
+FLOAT32_BITS = 23
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A floating-point format: explicit bits of the mantissa, least normal exponent, largest finite number."""
+
+    bits: int
+    smallest: int
+    largest: float
+
+
+E4M3 = Format(3, -6, 448.0)
+E5M2 = Format(2, -14, 57344.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """One way to round both factors.
+
+    Attributes
+    ----------
+    words : str
+        For a message.
+    inputs : Inputs
+        The rounded ones.
+    problem : Conv2dProblem or GemmProblem
+        The problem that they are inputs of: its padding value is rounded as x is.
+    """
+
+    words: str
+    inputs: Inputs
+    problem: Problem
+
+
+def ways(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
+    """Every way in which a class may round the factors, as they are included; equal ones once.
+
+    Parameters
+    ----------
+    precision : str
+        A key of :data:`ROUNDINGS`.
+    """
+    assert inputs.w is not None
+    of_x = _different(_as_float32(inputs.x), ROUNDINGS[precision])
+    of_w = _different(_as_float32(inputs.w), ROUNDINGS[precision])
+    for (x_name, x, rounding), (w_name, w, _) in itertools.product(of_x, of_w):
+        words = f"factors {x_name}" if x_name == w_name else f"x {x_name} and w {w_name}"
+        changed = problem
+        if isinstance(problem, Conv2dProblem) and problem.padding_mode == "constant":
+            value = float(rounding(np.array([problem.padding_value], np.float32))[0])
+            changed = problem.replace(padding_value=value if np.isfinite(value) else problem.padding_value)
+        yield Factors(words, dataclasses.replace(inputs, x=x, w=w), changed)
+
+
+def rounded(problem: Problem, inputs: Inputs, precision: str) -> Factors:
+    """Both factors rounded in the first way of a class."""
+    assert inputs.w is not None
+    name, rounding = next(iter(ROUNDINGS[precision].items()))
+    with np.errstate(over="ignore"):
+        x, w = rounding(_as_float32(inputs.x)), rounding(_as_float32(inputs.w))
+    return Factors(f"factors {name}", dataclasses.replace(inputs, x=x, w=w), problem)
+
+
+def _as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
+
+
+def _different(
+    array: NDArray[np.float32], roundings: dict[str, Rounding]
+) -> list[tuple[str, NDArray[np.float32], Rounding]]:
+    found: list[tuple[str, NDArray[np.float32], Rounding]] = [("as they are", array, _as_float32)]
+    for name, rounding in roundings.items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            changed = rounding(array)
+        if not any(np.array_equal(changed, known, equal_nan=True) for _, known, _ in found):
+            found.append((name, changed, rounding))
+    return found
+
+
+def to_nearest(array: NDArray[np.float32], bits: int, *, away: bool = False) -> NDArray[np.float32]:
+    """The nearest numbers of fewer explicit bits; ties to even, or away from zero.
+
+    Examples
+    --------
+    >>> to_nearest(np.array([1 + 2**-11, 1 + 3 * 2**-11], np.float32), 10).tolist() == [1, 1 + 2**-9]
+    True
+    """
+    drop = FLOAT32_BITS - bits
+    whole = np.ascontiguousarray(array).view(np.uint32)
+    half = np.uint32((1 << (drop - 1)) - (not away))
+    odd = np.uint32(0) if away else (whole >> np.uint32(drop)) & np.uint32(1)
+    return _finite_alone(array, (whole + half + odd) & _kept(drop))
+
+
+def cut_off(array: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """The numbers without the bits beyond `bits` explicit ones."""
+    whole = np.ascontiguousarray(array).view(np.uint32)
+    return _finite_alone(array, whole & _kept(FLOAT32_BITS - bits))
+
+
+def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
+    """The nearest numbers of a format, ties to even; what is beyond its largest becomes that, as FP8 units do."""
+    values = np.asarray(array, np.float64)
+    exponent = np.maximum(np.frexp(values)[1] - 1, form.smallest) - form.bits
+    nearest = np.ldexp(np.rint(np.ldexp(values, -exponent)), exponent)
+    return np.asarray(np.clip(nearest, -form.largest, form.largest), np.float32)
+
+
+def _kept(drop: int) -> np.uint32:
+    return np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))
+
+
+def _finite_alone(array: NDArray[np.float32], whole: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The words as numbers; Inf and NaN as they were."""
+    return np.asarray(np.where(np.isfinite(array), whole.view(np.float32), array), np.float32)
+
+
+def _to_float16(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    return array.astype(np.float16).astype(np.float32)
+
+
+def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDArray[np.float32]:
+    """Rounded to a format after a scale that brings the largest value to the format's, or less by a power of two."""
+    largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+    if not largest:
+        return array
+    scale = form.largest / largest
+    if power_of_two:
+        scale = 2.0 ** np.floor(np.log2(scale))
+    return (to_format((array * np.float64(scale)), form).astype(np.float64) / scale).astype(np.float32)
+
+
+def _scaled_by_filter(array: NDArray[np.float32], form: Format) -> NDArray[np.float32]:
+    """The same with a scale for each filter, or each row of a matrix."""
+    return np.stack([_scaled(part, form, False) for part in array]) if array.size else array
+
+
+def _of_bits(bits: int) -> dict[str, Rounding]:
+    return {
+        "rounded": partial(to_nearest, bits=bits),
+        "rounded, ties away from zero": partial(to_nearest, bits=bits, away=True),
+    }
+
+
+def _of_format(name: str, form: Format) -> dict[str, Rounding]:
+    return {
+        f"in {name}, scaled": partial(_scaled, form=form, power_of_two=False),
+        f"in {name}": partial(to_format, form=form),
+        f"in {name}, scaled by a power of two": partial(_scaled, form=form, power_of_two=True),
+        f"in {name}, scaled by filter": partial(_scaled_by_filter, form=form),
+    }
+
+
+# Class -> how it may round its factors besides leaving them as they are, the most precise way first. Tensor cores that
+# are handed float32 numbers cut off what TF32 does not hold. float16 has a range of its own; with a scale that keeps
+# out of its ends only its bits count.
+ROUNDINGS: dict[str, dict[str, Rounding]] = {
+    "tf32": _of_bits(10) | {"cut off": partial(cut_off, bits=10)},
+    "fp16": _of_bits(10) | {"in float16": _to_float16},
+    "bf16": _of_bits(7),
+    "fp8": _of_format("e4m3", E4M3) | _of_format("e5m2", E5M2),
+}

@@ -1,0 +1,366 @@
+"""Names for wrong results: each known fault is computed on the same inputs, and the nearest to the result is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
+from convforge.problem.types import is_integer
+from convforge.verify.bounds import rounded
+from convforge.verify.inputs import Inputs, output_dtype
+from convforge.verify.rows import border_of
+from convforge.verify.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
+
+# A fault is named where it explains all but this part of the RMS error.
+UNEXPLAINED = 0.15
+
+# Channels that are tried one by one.
+MOST_CHANNELS = 16
+
+# Pixels of all outputs and channels up to which a suspect that takes memory is computed.
+MOST_PIXELS = 1 << 20
+
+Suspect = tuple[str, Callable[[], Floats]]
+
+
+def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> str:
+    """What a wrong result looks like.
+
+    Parameters
+    ----------
+    got : array of the output's shape
+    right : Truth
+
+    Returns
+    -------
+    str
+        The known fault that explains nearly all of the error; failing that, where the error lies.
+    """
+    dtype = output_dtype(problem)
+    expected = rounded(right.value, dtype)
+    values = got.astype(np.float64)
+    known = np.isfinite(expected) & np.isfinite(values)
+    if not known.any():
+        return "no finite output"
+    best, name = UNEXPLAINED, ""
+    with np.errstate(invalid="ignore"):
+        errors = values - expected
+    for label, suspect in _suspects(problem, right, inputs, values, known):
+        suspected = suspect()
+        compared = known & np.isfinite(suspected)
+        if 2 * compared.sum() < known.sum():
+            continue
+        wrong = _rms(errors[compared])
+        left = _rms(values[compared] - rounded(suspected[compared], dtype))
+        if left < best * wrong:
+            best, name = left / wrong, label
+    return name or _place(problem, values, expected)
+
+
+def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> list[str]:
+    """Every known fault whose result a wrong result is, element by element, up to rounding.
+
+    Small whole numbers as inputs tell faults apart best: there is no rounding, and what two faults give is seldom the
+    same. Outputs that a fault does not determine are passed over, unless nothing wrong is left.
+
+    Returns
+    -------
+    list of str
+        Empty where no known fault gives this result.
+    """
+    values = got.astype(np.float64)
+    expected = rounded(right.value, output_dtype(problem))
+    known = np.isfinite(expected) & np.isfinite(values)
+    names = []
+    for label, suspect in _suspects(problem, right, inputs, values, known):
+        if label.startswith("scaled") and not values[known].any():
+            continue
+        if agrees(values, suspect(), right.value):
+            names.append(label)
+    return names
+
+
+def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
+    """Whether a wrong result is the one that a fault gives.
+
+    Where `suspected` is NaN, the fault does not say what comes out; where it is Inf, memory outside of the picture,
+    which is NaN where there are guard bands.
+    """
+    slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
+    compared = np.isfinite(suspected)
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(values - right) <= slack)
+        same = np.abs(values - suspected) <= slack
+    explained = wrong & (compared | (np.isinf(suspected) & np.isnan(values)))
+    return bool(same[compared].all() and explained.any() and 2 * compared.sum() >= compared.size)
+
+
+def _value(problem: Problem, inputs: Inputs, bits: int) -> Floats:
+    return truth(problem, _narrowed(inputs, bits)).value
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _suspects(
+    problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
+) -> Iterator[Suspect]:
+    """Known faults: what they are called, and the result that they would give before it is rounded."""
+    yield from _of_values(right, values, known)
+    if problem.multiplies:
+        for label, bits in (("TF32", 10), ("bfloat16", 7)):
+            yield f"{label}-like rounding of the factors", partial(_value, problem, inputs, bits)
+    if isinstance(problem, Conv2dProblem):
+        yield from _of_filters(problem, inputs)
+        yield from _of_pictures(problem, right, inputs)
+        yield from _of_geometry(problem, inputs)
+        yield from _of_epilogues(problem, inputs)
+
+
+def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterator[Suspect]:
+    """Faults that need nothing computed: all zero, a constant factor."""
+    yield "all outputs are zero", lambda: np.zeros_like(right.value)
+    reference = np.where(known, right.value, 0.0)
+    energy = float(np.sum(reference**2))
+    if energy > 0:
+        factor = float(np.sum(reference * np.where(known, values, 0.0))) / energy
+        yield f"scaled by a constant: {factor:.6g}", lambda: factor * right.value
+
+
+def _narrowed(inputs: Inputs, bits: int) -> Inputs:
+    """Factors rounded to this many bits of mantissa."""
+
+    def narrow(array: NDArray[Any]) -> NDArray[Any]:
+        if is_integer(array.dtype.name):
+            return array
+        mantissa, exponent = np.frexp(array.astype(np.float64))
+        return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
+
+    assert inputs.w is not None
+    return dataclasses.replace(inputs, x=narrow(inputs.x), w=narrow(inputs.w))
+
+
+def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
+    w = inputs.w
+    assert w is not None
+
+    def with_filter(changed: NDArray[Any]) -> Callable[[], Floats]:
+        return lambda: conv2d_truth(problem, dataclasses.replace(inputs, w=np.ascontiguousarray(changed))).value
+
+    yield "flipped filter", with_filter(w[:, :, ::-1, ::-1])
+    if problem.r > 1 and problem.s > 1:
+        yield "filter flipped along its height", with_filter(w[:, :, ::-1])
+        yield "filter flipped along its width", with_filter(w[:, :, :, ::-1])
+    if problem.r == problem.s > 1:
+        yield "swapped H and W of the filter", with_filter(w.transpose(0, 1, 3, 2))
+    elif problem.r > 1 and problem.s > 1:
+        yield "swapped H and W of the filter", with_filter(w.transpose(0, 1, 3, 2).reshape(w.shape))
+    if problem.k > 1:
+        for k in dict.fromkeys((0, 1, problem.k - 1)):
+            yield (
+                f"one filter for all outputs: that of channel {k}",
+                with_filter(np.broadcast_to(w[k : k + 1], w.shape)),
+            )
+    for axis, size, name in ((2, problem.r, "row"), (3, problem.s, "column")):
+        if size > 1:
+            for end, place in ((size - 1, "last"), (0, "first")):
+                short = w.copy()
+                short[(slice(None),) * axis + (end,)] = 0
+                yield f"{place} {name} of the filter left out", with_filter(short)
+    if problem.k_per_group == problem.c_per_group > 1 and problem.groups == 1:
+        yield "swapped K and C of the filter", with_filter(w.transpose(1, 0, 2, 3))
+    if problem.c_per_group > 1:
+        channels = dict.fromkeys([problem.c_per_group - 1, *range(min(problem.c_per_group, MOST_CHANNELS))])
+        for c in channels:
+            silent = w.copy()
+            silent[:, c] = 0
+            yield f"ignored channel {c}", with_filter(silent)
+        first = w.copy()
+        first[:, 1:] = 0
+        yield "only the first channel counts", with_filter(first)
+        yield "one filter channel for all channels", with_filter(np.broadcast_to(w[:, :1], w.shape))
+
+
+def _of_pictures(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator[Suspect]:
+    x = inputs.x
+
+    def with_picture(changed: NDArray[Any]) -> Callable[[], Floats]:
+        return lambda: conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(changed))).value
+
+    def swapped(array: NDArray[Any], layout: str) -> NDArray[Any]:
+        return array.transpose((0, 1, 3, 2) if layout == "NCHW" else (0, 2, 1, 3))
+
+    yield "swapped H and W of the picture", with_picture(swapped(x, problem.x_layout).reshape(x.shape))
+    if problem.p != 1 and problem.q != 1:
+        transposed = swapped(right.value, problem.out_layout)
+        yield "swapped H and W of the output", lambda: transposed.reshape(right.value.shape)
+    if problem.c > 1:
+        axes = (0, 2, 3, 1) if problem.x_layout == "NHWC" else (0, 3, 1, 2)
+        yield "NCHW read as NHWC, or the reverse", with_picture(_reread(problem, x, axes))
+    if problem.n > 1:
+        yield "one picture for the whole batch", with_picture(np.broadcast_to(x[:1], x.shape))
+    if problem.groups > 1:
+        channels = x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
+        first = np.concatenate([channels[:, : problem.c_per_group]] * problem.groups, axis=1)
+        placed = first if problem.x_layout == "NCHW" else first.transpose(0, 2, 3, 1)
+        yield "every group reads the channels of the first", with_picture(placed)
+
+
+def _reread(problem: Conv2dProblem, x: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """The same memory taken for the other layout."""
+    n, c, h, w = problem.n, problem.c, problem.h, problem.w
+    flat = np.ascontiguousarray(x).reshape(-1)
+    if problem.x_layout == "NCHW":
+        return flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+    return flat.reshape(n, c, h, w).transpose(0, 2, 3, 1)
+
+
+def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
+    def changed(**fields: Any) -> Callable[[], Floats]:
+        def compute() -> Floats:
+            try:
+                other = problem.replace(**fields)
+            except ValueError:  # there is no such problem, so nobody computed it
+                return np.full(problem.out_shape, np.nan)
+            return _cropped(problem, other, inputs)
+
+        return compute
+
+    if problem.stride != (1, 1):
+        yield "stride ignored", changed(stride=(1, 1))
+        if problem.stride[0] != problem.stride[1]:
+            yield "swapped H and W of the stride", changed(stride=problem.stride[::-1])
+    if problem.dilation != (1, 1):
+        yield "dilation ignored", changed(dilation=(1, 1))
+    top, bottom, left, right = problem.padding
+    if (top, bottom) != (left, right):
+        yield "swapped H and W of the padding", changed(padding=(left, right, top, bottom))
+    if (top, left) != (bottom, right):
+        yield "swapped sides of the padding", changed(padding=(bottom, top, right, left))
+    if any(problem.padding):
+        yield "padding ignored", changed(padding=(0, top + bottom, 0, left + right))
+        if problem.stride != (1, 1):
+            stretched = (top * problem.stride[0], bottom, left * problem.stride[1], right)
+            yield "stride applied to the padding too", changed(padding=stretched)
+    for name, shifted in (
+        ("down", (top + 1, bottom - 1, left, right)),
+        ("up", (top - 1, bottom + 1, left, right)),
+        ("to the right", (top, bottom, left + 1, right - 1)),
+        ("to the left", (top, bottom, left - 1, right + 1)),
+    ):
+        if min(shifted) >= 0:
+            yield f"one pixel off: the picture moved {name}", changed(padding=shifted)
+    small = problem.n * problem.c * problem.p * problem.q <= MOST_PIXELS
+    if small and problem.padding_mode == "zeros" and problem.x_layout == "NCHW" and any(problem.padding):
+        for checked, words in (
+            ((False, False), "neither rows nor columns are"),
+            ((True, False), "only rows are"),
+            ((False, True), "only columns are"),
+        ):
+            yield f"border reads neighbouring memory: {words} checked", partial(_unchecked, problem, inputs, *checked)
+    for mode in PADDING_MODES:
+        if any(problem.padding) and mode != problem.padding_mode:
+            yield f"border taken as {mode}", changed(padding_mode=mode, padding_value=0.0)
+    if any(problem.padding):
+        yield "border skipped", lambda: _border_skipped(problem, conv2d_truth(problem, inputs).value)
+    if problem.padding_mode == "constant" and problem.padding_value != 0:
+        yield "padding value ignored", changed(padding_value=0.0)
+
+
+def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Floats:
+    """The result of a problem of the same pictures, cut or filled with NaN to this problem's output."""
+    if problem.epilogue.residual:
+        return np.full(problem.out_shape, np.nan)
+    rows = to_rows(other, conv2d_truth(other, inputs).value).reshape(other.n, other.p, other.k, other.q)
+    whole = np.full((problem.n, problem.p, problem.k, problem.q), np.nan)
+    p, q = min(problem.p, other.p), min(problem.q, other.q)
+    whole[:, :p, :, :q] = rows[:, :p, :, :q]
+    return from_rows(problem, whole)
+
+
+def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
+    """The result where a pixel outside of the picture is whatever lies at its place in memory; Inf outside of x."""
+    if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
+        return np.full(problem.out_shape, np.nan)
+    assert inputs.w is not None
+    memory = inputs.x.astype(np.float64).reshape(-1)
+    planes = np.arange(problem.n * problem.c).reshape(problem.n, problem.c, 1, 1) * (problem.h * problem.w)
+    total = np.zeros((problem.n, problem.k, problem.p, problem.q))
+    strays = np.zeros((problem.n, 1, problem.p, problem.q), bool)
+    for r in range(problem.r):
+        rows = np.arange(problem.p) * problem.stride[0] - problem.padding[0] + r * problem.dilation[0]
+        for s in range(problem.s):
+            columns = np.arange(problem.q) * problem.stride[1] - problem.padding[2] + s * problem.dilation[1]
+            place = planes + rows[:, None] * problem.w + columns
+            seen = np.ones((problem.p, problem.q), bool)
+            if rows_checked:
+                seen &= ((rows >= 0) & (rows < problem.h))[:, None]
+            if columns_checked:
+                seen &= (columns >= 0) & (columns < problem.w)
+            inside = (place >= 0) & (place < memory.size)
+            strays |= (seen & ~inside).any(axis=1, keepdims=True)
+            pixels = np.where(seen & inside, memory[np.clip(place, 0, memory.size - 1)], 0.0)
+            total += np.einsum("ncpq,kc->nkpq", pixels, inputs.w[:, :, r, s].astype(np.float64))
+    return from_rows(problem, np.where(strays, np.inf, total).transpose(0, 2, 1, 3))
+
+
+def _border_skipped(problem: Conv2dProblem, value: Floats) -> Floats:
+    rows, columns = border_of(problem)
+    whole = to_rows(problem, value).reshape(problem.n, problem.p, problem.k, problem.q).copy()
+    whole[:, rows] = 0
+    whole[..., columns] = 0
+    return from_rows(problem, whole)
+
+
+def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
+    ends = problem.epilogue
+    without: list[tuple[str, dict[str, Any]]] = []
+    if ends.bias:
+        without.append(("missing bias", {"bias": False}))
+    if ends.residual:
+        without.append(("missing residual", {"residual": False}))
+    if ends.divisor != 1:
+        without.append(("not divided", {"divisor": 1}))
+    if ends.scale != "none":
+        without.append(("missing scale", {"scale": "none"}))
+    if ends.activation != "identity":
+        without.append(("missing activation", {"activation": "identity", "alpha": None}))
+    if ends.x_zero_point:
+        without.append(("zero point ignored", {"x_zero_point": 0}))
+    for label, fields in without:
+        plain: Epilogue = dataclasses.replace(ends, **fields)
+        yield label, partial(_with_epilogue, problem, inputs, plain)
+
+
+def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> Floats:
+    return conv2d_truth(problem.replace(epilogue=plain), inputs).value
+
+
+def _place(problem: Problem, values: Floats, expected: Floats) -> str:
+    """Where the errors lie, when no known fault explains them."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(values - expected)
+    error = np.where(np.isnan(error) & ~(np.isnan(values) & np.isnan(expected)), np.inf, np.nan_to_num(error, nan=0.0))
+    large = error > 1e-3 * max(float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)), 1e-30)
+    if not large.any():
+        return "unknown: small errors"
+    if isinstance(problem, Conv2dProblem):
+        rows, columns = border_of(problem)
+        wrong = to_rows(problem, large).reshape(problem.n, problem.p, problem.k, problem.q)
+        inside = wrong[:, ~rows][..., ~columns]
+        if inside.size and not inside.any():
+            return "wrong at the border alone"
+        channels = np.flatnonzero(wrong.any(axis=(0, 1, 3)))
+        if channels.size < problem.k:
+            return f"wrong in output channels {', '.join(map(str, channels[:8]))} alone"
+        pictures = np.flatnonzero(wrong.any(axis=(1, 2, 3)))
+        if pictures.size < problem.n:
+            return f"wrong in pictures {', '.join(map(str, pictures[:8]))} alone"
+    return f"unknown: {int(large.sum())} of {large.size} outputs are wrong"

@@ -1,0 +1,231 @@
+"""Rows of an output: how those of a convolution and of a matrix product are counted, computed, taken and named.
+
+A row holds every channel and column: of a convolution, row p of picture n is item n * P + p. Arrays of rows are
+(items, K, Q); of a matrix product, which has one channel, (items, 1, N).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.verify.bounds import ACTIVATION_ROUNDINGS, unit_roundoff
+from convforge.verify.inputs import Inputs
+from convforge.verify.truth import Floats, Truth, activate, conv2d_sums, epilogue, from_rows, gemm_sums, some_rows
+
+Items = NDArray[np.int64]
+
+# ulp^2 / 12, the variance of a rounding error, over (u t)^2: its mean where mantissas are spread as Benford's law says.
+ROUNDING_VARIANCE = 0.18
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Outputs that are judged together: masks over the sampled rows and over the columns."""
+
+    name: str
+    rows: NDArray[np.bool_]
+    columns: NDArray[np.bool_]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Both, shape (items, 1, Q)."""
+        return (self.rows[:, None] & self.columns[None, :])[:, None, :]
+
+    def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
+        """Sums by channel over the band's outputs, or those of them that are chosen."""
+        if chosen is not None:
+            return np.asarray(np.where(chosen & self.mask, values, 0).sum(axis=(0, 2)))
+        columns = values if self.columns.all() else values[:, :, self.columns]
+        return np.asarray(columns.sum(axis=2)[self.rows].sum(axis=0))
+
+
+class Rows(Protocol):
+    """The rows of one problem's output.
+
+    Attributes
+    ----------
+    pictures, height : int
+        Pictures, and rows of each.
+    """
+
+    pictures: int
+    height: int
+
+    def true(self, inputs: Inputs, items: Items) -> Truth:
+        """The truth of some rows, before it is rounded to the output's type."""
+        ...
+
+    def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
+        """Rows by one kind of sums, the epilogue included, and the variance that theory expects of sequential sums.
+
+        The result is not rounded to a type narrower than the sums'.
+        """
+        ...
+
+    def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
+        """Some rows of a whole output."""
+        ...
+
+    def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        """Some rows of a device's whole output, row by row."""
+        ...
+
+    def place(self, item: int, channel: int, column: int) -> str:
+        """Where an output is, in words."""
+        ...
+
+    def edges(self) -> Items:
+        """Rows that no sample leaves out."""
+        ...
+
+    def bands(self, items: Items) -> tuple[Band, ...]:
+        """The inside, border rows and border columns of some rows; a matrix product has no border."""
+        ...
+
+    def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
+        """The outputs of one channel in a band, or in "picture N", as a mask of the output's shape and layout."""
+        ...
+
+
+def rows_of(problem: Problem) -> Rows:
+    """The rows of a problem whose outputs are sums of products."""
+    return _ROWS[problem.operation](problem)
+
+
+class _OfConvolution:
+    """Rows (items, K, Q)."""
+
+    def __init__(self, problem: Conv2dProblem) -> None:
+        self._problem = problem
+        self.pictures, self.height = problem.n, problem.p
+
+    def true(self, inputs: Inputs, items: Items) -> Truth:
+        return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
+
+    def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
+        problem = self._problem
+        dtype = np.dtype(problem.acc_dtype)
+        u = unit_roundoff(problem.acc_dtype)
+        sums, squares = conv2d_sums(problem, inputs, items, style, backward=backward)
+        ends, operands = problem.epilogue, inputs.operands
+        value: NDArray[Any] = sums.astype(dtype)
+        variance = ROUNDING_VARIANCE * u * u * squares
+        with np.errstate(all="ignore"):
+            if ends.divisor != 1:
+                value = value / dtype.type(ends.divisor)
+                variance = variance / ends.divisor**2 + 2 * _rounding(value, u)
+            if ends.scale != "none":
+                scale = np.asarray(operands["scale"], dtype).reshape(-1, 1)
+                value = value * scale
+                variance = variance * scale.astype(np.float64) ** 2 + 2 * _rounding(value, u)
+            if ends.bias:
+                value = value + np.asarray(operands["bias"], dtype).reshape(-1, 1)
+                variance = variance + 2 * _rounding(value, u)
+            if ends.residual:
+                value = value + some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
+                variance = variance + 2 * _rounding(value, u)
+            if ends.activation not in ("identity", "relu", "clipped_relu"):
+                variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)
+                if ends.activation in ("sigmoid", "tanh"):
+                    variance = variance + ACTIVATION_ROUNDINGS * ROUNDING_VARIANCE * u * u
+                if ends.activation == "leaky_relu":
+                    variance = variance * max(1.0, (ends.alpha or 0.0) ** 2)
+            value = activate(value, ends.activation, ends.alpha)
+        return value.astype(np.float64), variance
+
+    def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
+        return some_rows(self._problem, out, items)
+
+    def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        places = [divmod(i, self.height) for i in items.tolist()]
+        if self._problem.out_layout == "NHWC":
+            return np.stack([download(out[n, p]).T for n, p in places])
+        return np.stack([download(out[n, :, p]) for n, p in places])
+
+    def place(self, item: int, channel: int, column: int) -> str:
+        n, p = divmod(item, self.height)
+        return f"row {p} of picture {n}, channel {channel}, column {column}"
+
+    def edges(self) -> Items:
+        """Border rows of the first and the last picture, at most eight of each edge."""
+        border = np.flatnonzero(border_of(self._problem)[0])
+        few = np.unique(np.concatenate([border[:8], border[-8:]]))
+        return np.unique(np.concatenate([few, few + (self.pictures - 1) * self.height]))
+
+    def bands(self, items: Items) -> tuple[Band, ...]:
+        rows, columns = border_of(self._problem)
+        row, every = rows[items % self.height], np.ones_like(columns)
+        return (Band("inside", ~row, ~columns), Band("border rows", row, every), Band("border columns", ~row, columns))
+
+    def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
+        problem, items = self._problem, np.arange(self.pictures * self.height)
+        rows = np.zeros((items.size, problem.k, problem.q), bool)
+        if band.startswith("picture"):
+            rows[items // self.height == int(band.split()[1]), channel] = True
+        else:
+            rows[:, channel] = next(each for each in self.bands(items) if each.name == band).mask[:, 0]
+        return np.asarray(from_rows(problem, rows))
+
+
+class _OfProduct:
+    """Rows (items, 1, N) of one picture."""
+
+    def __init__(self, problem: GemmProblem) -> None:
+        self._problem = problem
+        self.pictures, self.height = 1, problem.m
+
+    def true(self, inputs: Inputs, items: Items) -> Truth:
+        return Truth(*(sums[:, None, :] for sums in gemm_sums(self._problem, inputs, items, "truth")))
+
+    def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
+        sums, squares = gemm_sums(self._problem, inputs, items, style, backward=backward)
+        u = unit_roundoff(self._problem.acc_dtype)
+        return sums[:, None, :], ROUNDING_VARIANCE * u**2 * squares[:, None, :]
+
+    def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
+        return np.asarray(out[items][:, None, :])
+
+    def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        return np.stack([download(out[i]) for i in items.tolist()])[:, None, :]
+
+    def place(self, item: int, channel: int, column: int) -> str:
+        return f"row {item}, column {column}"
+
+    def edges(self) -> Items:
+        return np.empty(0, np.int64)
+
+    def bands(self, items: Items) -> tuple[Band, ...]:
+        return (Band("inside", np.ones(items.size, bool), np.ones(self._problem.n, bool)),)
+
+    def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
+        mask = np.zeros(self._problem.out_shape, bool)
+        mask[:, channel] = True
+        return mask
+
+
+# Operation -> the rows of its outputs.
+_ROWS: dict[str, Callable[[Any], Rows]] = {"conv2d": _OfConvolution, "gemm": _OfProduct}
+
+
+def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which output rows, and which columns, have a window that leaves the picture, or lie at the output's edge."""
+    found = []
+    for outputs, stride, before, size, extent in (
+        (problem.p, problem.stride[0], problem.padding[0], problem.h, problem.extent_h),
+        (problem.q, problem.stride[1], problem.padding[2], problem.w, problem.extent_w),
+    ):
+        start = np.arange(outputs) * stride - before
+        border = (start < 0) | (start + extent > size)
+        border[[0, -1]] = True
+        found.append(border)
+    return found[0], found[1]
+
+
+def _rounding(value: NDArray[Any], u: float) -> Floats:
+    return ROUNDING_VARIANCE * u * u * value.astype(np.float64) ** 2

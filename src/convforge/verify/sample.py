@@ -1,0 +1,136 @@
+"""A few outputs held against the truth: soon done, however large the problem is.
+
+The sample is rows of the output: its borders, both sides of where tiles meet, and a few at random. A row holds every
+column and every channel, so tiles that meet in columns, and those of channels, are in it too. What is sampled is right
+or wrong by the same bound and the same gate on RMS errors as in a whole check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.runtime import Runtime
+from convforge.problem import Problem
+from convforge.verify.bounds import Bound, bound_of
+from convforge.verify.gate import Gate
+from convforge.verify.inputs import Inputs
+from convforge.verify.rows import rows_of
+from convforge.verify.truth import truth
+from convforge.verify.verdict import within
+
+# Rows are sampled for at most this many FLOPs of the direct method, and never fewer than the first and the last.
+SAMPLED_FLOPS = 2 * 10**7
+# Most rows, and how many of them are random.
+MOST_ROWS, RANDOM_ROWS = 40, 4
+# Outputs of up to this many bytes are brought to the host whole, larger ones row by row.
+WHOLE_BYTES = 16 << 20
+
+
+class Sample:
+    """What sampled outputs of a problem are held against.
+
+    Parameters
+    ----------
+    problem : Problem
+    inputs : Inputs
+
+    Examples
+    --------
+    >>> from convforge.backends.cpu import cpu_runtime
+    >>> from convforge.verify import make_inputs, truth
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
+    >>> inputs = make_inputs(problem)
+    >>> sample, right = Sample(problem, inputs), truth(problem, inputs).value.astype("float32")
+    >>> sample.fault("strict", right, cpu_runtime()) is None
+    True
+    >>> sample.fault("strict", right[..., ::-1].copy(), cpu_runtime()).split(":")[0]
+    'row 0 of picture 0, channel 0, column 0'
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+        self._problem, self._inputs = problem, inputs
+        self._rows = rows_of(problem) if problem.multiplies else None  # else results are held against it whole
+        self.items = sampled((self._rows.pictures, self._rows.height) if self._rows else (1, 1), problem.flops)
+        self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
+        self._bounds: dict[str, NDArray[np.float64]] = {}
+        self._gate: Gate | None = None
+        if self._rows is not None:
+            self._gate = Gate(problem, inputs, self._truth, self.items)
+
+    def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
+        """The first sampled output that is wrong, in words; None where all are right.
+
+        Parameters
+        ----------
+        precision : str
+            Class of the arithmetic that computed it.
+        out : array
+            The whole output, on the runtime's device.
+        """
+        expected = self._truth.value
+        if not expected.size:
+            return None
+        got = self._brought(out, runtime).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            good = within(self._problem, precision, got, self._truth, self._bound(precision))
+        if good.all():
+            excess = None if self._gate is None else self._gate.excess(precision, got)
+            return None if excess is None else f"of the sampled outputs, {excess}"
+        index = tuple(int(i) for i in np.argwhere(~good)[0])
+        where = self._place(index)
+        wrong, count = int((~good).sum()), good.size
+        return (
+            f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong} of {count} sampled outputs are wrong"
+        )
+
+    def _bound(self, precision: str) -> NDArray[np.float64]:
+        """The bound of the sampled outputs, which may be given for all."""
+        if (known := self._bounds.get(precision)) is None:
+            bound = bound_of(self._problem, precision, self._truth, self._inputs)
+            if bound.more is not None and self._rows is not None:
+                whole = np.broadcast_to(bound.more, self._problem.out_shape)
+                bound = Bound(bound.factor, bound.constant, self._rows.taken(whole, self.items))
+            known = self._bounds[precision] = bound.over(self._truth.magnitude)
+        return known
+
+    def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
+        """The sampled outputs on the host: as rows, or all of them where the problem has none."""
+        if self._rows is None:
+            return np.asarray(runtime.download(out))
+        if out.nbytes <= WHOLE_BYTES:
+            return self._rows.taken(runtime.download(out), self.items)
+        return self._rows.brought(out, self.items, runtime.download)
+
+    def _place(self, index: tuple[int, ...]) -> str:
+        if self._rows is None:
+            return f"at {index}"
+        return self._rows.place(int(self.items[index[0]]), index[1], index[2])
+
+
+def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:
+    """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random.
+
+    Examples
+    --------
+    >>> sampled((2, 40), 10**6).tolist()[:6], sampled((2, 40), 10**6).tolist()[-2:]
+    ([0, 1, 3, 4, 7, 8], [78, 79])
+    >>> sampled((2, 40), 10**12).tolist()
+    [0, 79]
+    """
+    pictures, height = rows
+    total = pictures * height
+    if total == 0:
+        return np.empty(0, np.int64)
+    wanted = [0, total - 1, height - 1, (pictures - 1) * height, 1, total - 2]
+    size = 4
+    while size < height:
+        wanted += [size - 1, size]
+        size *= 2
+    wanted += np.random.default_rng(0).integers(total, size=RANDOM_ROWS).tolist()
+    known = list(dict.fromkeys(i for i in wanted if 0 <= i < total))
+    most = int(SAMPLED_FLOPS * total // max(flops, 1))
+    return np.array(sorted(known[: max(2, min(most, MOST_ROWS))]), np.int64)

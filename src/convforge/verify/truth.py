@@ -1,0 +1,325 @@
+"""The truth: any problem computed from its definition in float64, or as if in twice float64 where float64 is judged.
+
+The loops stand in loops.py. An output row (n, p) of all channels is one item of work, so that a few rows can be had
+without the rest. Where there is a GPU, truth.cu computes the same sums of large problems, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.cpu import cpu_runtime
+from convforge.backends.cpu.runtime import block_of_items
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import (
+    Conv2dProblem,
+    ElementwiseProblem,
+    GemmProblem,
+    Pool2dProblem,
+    Problem,
+    border_indices,
+)
+from convforge.problem.types import is_integer
+from convforge.verify import truth_device
+from convforge.verify.inputs import Inputs
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the output is before it is rounded to the output's type, in the output's physical layout.
+
+    Attributes
+    ----------
+    value : array of float64
+    magnitude : array of float64
+        The same sums over absolute values, carried through the epilogue: what error bounds are multiples of.
+    """
+
+    value: Floats
+    magnitude: Floats
+
+
+def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
+    """Compute a problem from its definition in float64.
+
+    Integer sums are exact. Where sums are of type float64, products and sums are error-free transformations, so that
+    the result is as accurate as if computed in twice float64's precision and then rounded (Ogita, Rump and Oishi,
+    Accurate sum and dot product, SIAM J. Sci. Comput. 26, 2005).
+
+    Parameters
+    ----------
+    problem : Problem
+        Of any operation.
+    inputs : Inputs
+    runtime : Runtime, optional
+        Of a GPU that may compute the sums, to the same last bit; it does where
+        :func:`~convforge.verify.truth_device.truth_on_device` says so.
+
+    Examples
+    --------
+    >>> from convforge.verify import make_inputs
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c1h3w3_k1r3s3_p1_f32_nchw")
+    >>> truth(problem, make_inputs(problem, "impulse")).value[0, 0].tolist()
+    [[9.0, 8.0, 7.0], [6.0, 5.0, 4.0], [3.0, 2.0, 1.0]]
+    """
+    return _TRUTHS[problem.operation](problem, inputs, runtime)
+
+
+def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
+    """The truth of a convolution, its epilogue included."""
+    items = np.arange(problem.n * problem.p)
+    if runtime is not None and truth_device.truth_on_device(problem, runtime):
+        x = _planes(problem, _as_float(inputs.x))
+        value, magnitude = truth_device.conv2d_sums(problem, x, _correlated(problem, inputs), runtime)
+        if problem.epilogue.is_plain:
+            return Truth(value, magnitude)
+        sums, absolute = to_rows(problem, value), to_rows(problem, magnitude)
+    else:
+        sums, absolute = conv2d_sums(problem, inputs, items, "truth")
+    value, magnitude = epilogue(problem, inputs, items, sums, absolute)
+    # As the output lies in memory: every result is compared with them.
+    return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
+
+
+def _gemm(problem: GemmProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+    if runtime is not None and truth_device.truth_on_device(problem, runtime):
+        return Truth(*truth_device.gemm_sums(problem, *matrices(problem, inputs), runtime))
+    return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
+
+
+def _relu(problem: ElementwiseProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+    x = inputs.x.astype(np.float64)
+    value = np.where(x < 0, 0.0, x)
+    return Truth(value, np.abs(value))
+
+
+def conv2d_sums(
+    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
+) -> tuple[Floats, Floats]:
+    """The sums of some output rows before the epilogue, and what is kept beside them.
+
+    Parameters
+    ----------
+    items : array of int
+        Output rows: n * P + p.
+    style : {"truth", "sequential", "cut", "two levels"}
+        For "truth", sums of absolute values stand beside; for "sequential", which does one FMA of the accumulation type
+        after the other in the order c, r, s, the sums of squares of what is rounded: partial sums, and products that
+        the type does not hold. For "cut", FMAs are cut off to float32 where others round, and for "two levels" sums are
+        those of Hopper's FP8 units; nothing stands beside.
+    backward : bool
+        From the last tap to the first instead.
+
+    Returns
+    -------
+    two arrays of float64, shape (items, K, Q)
+    """
+    from convforge.verify import loops
+
+    x, w = _planes(problem, inputs.x), _correlated(problem, inputs)
+    top, bottom, left, right = problem.padding
+    rows = border_indices(problem.h, top, bottom, problem.padding_mode)
+    columns = border_indices(problem.w, left, right, problem.padding_mode)
+    totals = np.zeros((items.size, problem.k, problem.q))
+    beside = np.zeros_like(totals)
+    x, rows, items = _seen(problem, x, rows, items)
+    if style != "truth":
+        x, w = x.astype(problem.acc_dtype), w.astype(problem.acc_dtype)
+    args = (_as_float(x), _as_float(w, np.float64), rows, columns, float(problem.outside),
+            float(problem.epilogue.x_zero_point), problem.stride, problem.dilation, problem.p, items,
+            _style(style, problem.acc_dtype), backward, totals, beside)  # fmt: skip
+    launch(loops.convolve, items.size, problem.flops, args)
+    return totals, beside
+
+
+def _seen(
+    problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """x, and the rows and items that are counted in it, without the pictures and rows that no item sees.
+
+    The others need not be converted: of a large x that takes longer than the sums of a few items.
+    """
+    pictures, picture = np.unique(items // problem.p, return_inverse=True)
+    taps = np.arange(problem.r) * problem.dilation[0]
+    found = np.unique(rows[(items % problem.p)[:, None] * problem.stride[0] + taps])
+    found = found[found >= 0]
+    if pictures.size * found.size >= problem.n * problem.h:
+        return x, rows, items
+    place = np.full(problem.h + 1, -1)  # the last one stands for -1
+    place[found] = np.arange(found.size)
+    return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
+
+
+def gemm_sums(
+    problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
+) -> tuple[Floats, Floats]:
+    """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays of float64, shape (items, N)."""
+    from convforge.verify import loops
+
+    a, b = matrices(problem, inputs)
+    totals = np.zeros((items.size, problem.n))
+    beside = np.zeros_like(totals)
+    way = _style(style, problem.acc_dtype)
+    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, way, backward, totals, beside)
+    launch(loops.multiply, items.size, problem.flops, args)
+    return totals, beside
+
+
+def epilogue(
+    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], sums: Floats, magnitude: Floats
+) -> tuple[Floats, Floats]:
+    """The epilogue in float64 over rows of sums, and the magnitude carried through it.
+
+    An activation multiplies errors by at most the largest slope that it has; sigmoid and tanh add rounding errors of
+    their own, relative to 1.
+    """
+    ends = problem.epilogue
+    operands = [inputs.operands.get(name) for name in ("scale", "bias", "residual")]
+    value = sums
+    if ends.divisor != 1:
+        value, magnitude = value / ends.divisor, magnitude / ends.divisor
+    if ends.scale != "none":
+        scale = np.asarray(operands[0], np.float64).reshape(-1, 1)
+        value, magnitude = value * scale, magnitude * np.abs(scale)
+    if ends.bias:
+        bias = np.asarray(operands[1], np.float64).reshape(-1, 1)
+        value, magnitude = value + bias, magnitude + np.abs(bias)
+    if ends.residual:
+        residual = some_rows(problem, np.asarray(operands[2]), items).astype(np.float64)
+        value, magnitude = value + residual, magnitude + np.abs(residual)
+    slope, floor = SLOPES[ends.activation]
+    if ends.activation == "leaky_relu":
+        slope = max(1.0, abs(ends.alpha or 0.0))
+    if (slope, floor) != (1.0, 0.0):
+        magnitude = magnitude * slope + floor
+    return activate(value, ends.activation, ends.alpha), magnitude
+
+
+# Activation -> its largest slope, and the size of terms inside it that are rounded whatever y is.
+SLOPES: dict[str, tuple[float, float]] = {
+    "identity": (1.0, 0.0),
+    "relu": (1.0, 0.0),
+    "leaky_relu": (1.0, 0.0),
+    "clipped_relu": (1.0, 0.0),
+    "sigmoid": (0.25, 1.0),
+    "tanh": (1.0, 1.0),
+    "silu": (1.1, 0.0),
+    "gelu": (1.13, 0.0),
+}
+
+
+def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
+    """An activation of the epilogue, in the type of `y`; NaN stays NaN."""
+    from scipy import special
+
+    kind = y.dtype.type
+    with np.errstate(all="ignore"):
+        if name == "relu":
+            return np.where(y < 0, kind(0), y)
+        if name == "leaky_relu":
+            return np.where(y < 0, y * kind(alpha or 0.0), y)
+        if name == "clipped_relu":
+            return np.asarray(np.where(y < 0, kind(0), np.where(y > alpha, kind(alpha or 0.0), y)))
+        if name == "sigmoid":
+            return np.asarray(special.expit(y))
+        if name == "tanh":
+            return np.asarray(np.tanh(y))
+        if name == "silu":
+            return np.asarray(y * special.expit(y))
+        if name == "gelu":
+            return np.asarray(y * (special.erfc(-y * kind(np.sqrt(0.5)))) / kind(2))
+    return y
+
+
+def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
+    """An array of the output's shape as output rows (N * P, K, Q)."""
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    rows: NDArray[Any] = out.transpose(axes).reshape(problem.n * problem.p, problem.k, problem.q)
+    return rows
+
+
+def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
+    """Some of the rows of :func:`to_rows`, n * P + p, without a copy of them all."""
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    rows: NDArray[Any] = out.transpose(axes)[items // problem.p, items % problem.p]
+    return rows
+
+
+def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of :func:`to_rows`."""
+    whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
+    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
+    placed: NDArray[Any] = whole.transpose(axes)
+    return placed
+
+
+def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+    from convforge.verify import loops
+
+    x = inputs.x.astype(np.float64)
+    seen = x if problem.layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    out = np.empty((problem.n, problem.c, problem.p, problem.q))
+    args = (np.ascontiguousarray(seen), problem.r, problem.s, problem.stride, problem.dilation, problem.padding, out)
+    launch(loops.maximum, problem.n * problem.c, problem.flops, args)
+    value = out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
+    return Truth(value, np.abs(value))
+
+
+# Operation -> its truth, given problem, inputs and perhaps the runtime of a GPU.
+_TRUTHS: dict[str, Callable[[Any, Inputs, Runtime | None], Truth]] = {
+    "conv2d": conv2d_truth,
+    "gemm": _gemm,
+    "max_pool2d": _max_pool2d,
+    "relu": _relu,
+}
+
+
+def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
+    """x as (N, C, H, W): a view."""
+    return x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
+
+
+def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
+    """The weights in cross-correlation order: a view."""
+    assert inputs.w is not None
+    return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
+
+
+def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A (M, K) and B (K, N): views."""
+    assert inputs.w is not None
+    return inputs.x.T if problem.transpose_a else inputs.x, inputs.w.T if problem.transpose_b else inputs.w
+
+
+def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """Contiguous, in float32 where that holds every value, so that one compiled kernel serves; else in float64."""
+    if dtype is None:
+        dtype = np.float64 if array.dtype in (np.float64, np.int32) else np.float32
+    return np.ascontiguousarray(array, dtype)
+
+
+def _style(style: str, acc_dtype: str) -> int:
+    from convforge.verify import loops
+
+    if style == "truth":
+        return loops.COMPENSATED if acc_dtype == "float64" else loops.PLAIN
+    if is_integer(acc_dtype):
+        raise ValueError(f"sums of type {acc_dtype} are exact in any order; there is no sequential error")
+    if style in ("cut", "two levels"):
+        return loops.CUT32 if style == "cut" else loops.TWO_LEVELS
+    return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
+
+
+def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
+    """Run a kernel of this room on the CPU's threads."""
+    runtime = cpu_runtime()
+    block = block_of_items(items, flops, runtime.facts)
+    runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

@@ -1,0 +1,155 @@
+"""Host side of truth.cu: the sums of large problems on a GPU, bit for bit those of loops.py."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
+
+# From here on the device computes the truth: where a host of few cores takes longer than the way to a GPU and back.
+DEVICE_FLOPS = 10**7
+# Of a device's memory, for factors and sums.
+MEMORY_SHARE = 0.5
+# Of a factor there, at most: pixels may be float64, and a filter always is; matrices are float32.
+FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
+# Threads of a block, as one side of a tile of truth.cu; blocks of a grid, which go on in steps of it.
+TILE = 16
+MOST_BLOCKS = 2**31 - 1
+
+Floats = NDArray[np.float64]
+
+
+class _Convolution(ctypes.Structure):
+    """struct Convolution of truth.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "rows", "columns", "totals", "beside")),
+        *((name, ctypes.c_longlong) for name in ("outputs", "x_n", "x_c", "x_h", "x_w")),
+        *((name, ctypes.c_double) for name in ("outside", "zero")),
+        *((name, ctypes.c_int) for name in ("K", "P", "Q", "channels", "filters", "R", "S")),
+        *((name, ctypes.c_int) for name in ("stride_h", "stride_w", "dilation_h", "dilation_w")),
+    )
+
+
+class _Product(ctypes.Structure):
+    """struct Product of truth.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("a", "b", "totals", "beside")),
+        *((name, ctypes.c_longlong) for name in ("a_row", "a_deep", "b_deep", "b_column")),
+        *((name, ctypes.c_int) for name in ("M", "N", "K")),
+    )
+
+
+def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
+    """Whether the truth of a problem is computed on this runtime's device rather than by the host's loops.
+
+    It is where the problem is large, the device is no CPU and has the memory, and sums are not of type float64: their
+    truth takes twice that precision, which the loops alone have.
+
+    Examples
+    --------
+    >>> from convforge.backends.cpu import cpu_runtime
+    >>> from convforge.problem import parse_problem
+    >>> truth_on_device(parse_problem("m4096n4096k4096_f32"), cpu_runtime())
+    False
+    """
+    if runtime is None or runtime.facts.backend == "cpu" or problem.flops < DEVICE_FLOPS:
+        return False
+    if problem.weights is None or problem.acc_dtype == "float64":
+        return False
+    factors = FACTOR_BYTES[problem.operation] * (problem.input.size + problem.weights.size)
+    return factors + 16 * problem.outputs <= MEMORY_SHARE * runtime.facts.memory_bytes
+
+
+def kernels() -> tuple[KernelSource, ...]:
+    """All kernels of truth.cu as they are compiled."""
+    convolutions = [(dtype, layout) for dtype in ("float32", "float64") for layout in ("NCHW", "NHWC")]
+    return (*(_convolution(*choice) for choice in convolutions), _product())
+
+
+def _convolution(dtype: str, layout: str) -> KernelSource:
+    """Of pixels of this type, and an output that lies so."""
+    lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {_WORDS[dtype]};")
+    return KernelSource("verify/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
+
+
+def _product() -> KernelSource:
+    lines = (*constants(CHANNELS_LAST=False), "using pixel_t = float;")
+    return KernelSource("verify/truth.cu", "truth_gemm", lines, _Product, "Product")
+
+
+_WORDS = {"float32": "float", "float64": "double"}
+
+
+def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
+    """Sums of all outputs before the epilogue, and the sums of absolute values beside them.
+
+    Parameters
+    ----------
+    x : (N, C, H, W) array of float32 or float64
+        A view in that order of axes; it is uploaded in the order that it lies in memory.
+    w : (K, C / groups, R, S) array
+        In cross-correlation order.
+
+    Returns
+    -------
+    two arrays of float64, of the output's shape in its physical layout
+    """
+    top, bottom, left, right = problem.padding
+    rows = border_indices(problem.h, top, bottom, problem.padding_mode).astype(np.int32)
+    columns = border_indices(problem.w, left, right, problem.padding_mode).astype(np.int32)
+    x_there = _upload(x, runtime)
+    there = [x_there, *(runtime.upload(array) for array in (np.ascontiguousarray(w, np.float64), rows, columns))]
+    sums = [runtime.empty(problem.out_shape, np.float64) for _ in range(2)]
+    outputs = problem.n * problem.p * problem.k * problem.q
+    args = _Convolution(
+        *(_address(array) for array in (*there, *sums)), outputs,
+        *(step // x_there.itemsize for step in x_there.strides), problem.outside, problem.epilogue.x_zero_point,
+        problem.k, problem.p, problem.q, problem.c_per_group, problem.k_per_group, problem.r, problem.s,
+        *problem.stride, *problem.dilation,
+    )  # fmt: skip
+    info = LaunchInfo("truth_conv2d", (_blocks(outputs),), (TILE * TILE,))
+    return _run(_convolution(x.dtype.name, problem.out_layout), info, args, sums, runtime)
+
+
+def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
+    """The same of a product of matrices of float32 or 16 bits, A (M, K) and B (K, N), views too: two arrays (M, N)."""
+    a_there, b_there = (
+        _upload(matrix if matrix.itemsize == 4 else matrix.astype(np.float32), runtime) for matrix in (a, b)
+    )
+    sums = [runtime.empty((problem.m, problem.n), np.float64) for _ in range(2)]
+    args = _Product(
+        *(_address(array) for array in (a_there, b_there, *sums)),
+        *(step // 4 for step in (*a_there.strides, *b_there.strides)), problem.m, problem.n, problem.k,
+    )  # fmt: skip
+    tiles = -(-problem.m // TILE) * -(-problem.n // TILE)
+    info = LaunchInfo("truth_gemm", (min(tiles, MOST_BLOCKS),), (TILE, TILE))
+    return _run(_product(), info, args, sums, runtime)
+
+
+def _run(source: KernelSource, info: LaunchInfo, args: Any, sums: list[Any], runtime: Runtime) -> tuple[Floats, Floats]:
+    runtime.launch(runtime.compile(source), info, args)
+    runtime.synchronize()
+    return runtime.download(sums[0]), runtime.download(sums[1])
+
+
+def _blocks(outputs: int) -> int:
+    return min(-(-outputs // (TILE * TILE)), MOST_BLOCKS)
+
+
+def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
+    """A copy on the device: the axes as in the view, without gaps, in memory in the order of the view's strides."""
+    order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
+    return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))
+
+
+def _address(array: Any) -> int:
+    found = getattr(array, "address", None)
+    return int(array.__array_interface__["data"][0]) if found is None else int(found)

@@ -1,0 +1,396 @@
+"""The verdict on a result: right or not, by how much, what the fault looks like, and the line that reproduces it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convforge.backends.runtime import Runtime
+from convforge.problem import Problem
+from convforge.problem.types import finfo, is_integer
+from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded
+from convforge.verify.gate import Gate
+from convforge.verify.inputs import Inputs, make_inputs, output_dtype
+from convforge.verify.rooms import Rooms
+from convforge.verify.rows import rows_of
+from convforge.verify.truth import Floats, Truth, launch
+from convforge.verify.truth import truth as compute_truth
+
+# Elements that are compared at a time: few enough for the cache.
+BLOCK = 1 << 14
+# From so many outputs on, and for these types, the passes of scans.py are worth compiling.
+LARGE = 1 << 21
+SCANNED = ("float32", "float64", "uint8", "int8", "int32")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check found.
+
+    Attributes
+    ----------
+    ok : bool
+    rms : float
+        RMS error over the RMS of the truth; Inf where a finite number should stand and none does.
+    max_error : float
+        Largest absolute error.
+    bound_ratio : float
+        Largest error over its elementwise bound, rounding of the result included; above 1 where the bound is broken.
+    fault : str or None
+        What the wrong result looks like, such as "flipped filter"; None if it is right.
+    message : str
+        Index, expected and got, and the line that reproduces it; empty if it is right.
+    """
+
+    ok: bool
+    rms: float
+    max_error: float
+    bound_ratio: float
+    fault: str | None = None
+    message: str = ""
+
+
+def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Weights (K, C, R, S) of the same ranks: every row and every column is scaled, in all filters alike."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
+    return np.asarray(rows * columns * w, np.float64)
+
+
+class Judge:
+    """What results of a problem on one set of inputs are held against: computed once, however many results come.
+
+    Parameters
+    ----------
+    problem : Problem
+    inputs : Inputs
+    truth : Truth, optional
+        Of these inputs, where it is known.
+    runtime : Runtime, optional
+        Of a GPU that may compute it; see :func:`convforge.verify.truth`.
+
+    Attributes
+    ----------
+    truth : Truth
+    rooms : Rooms
+        Host memory for the results that come.
+    gate : Gate or None
+        On RMS errors; None where nothing is summed.
+
+    Examples
+    --------
+    >>> from convforge.verify import make_inputs
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
+    >>> judge = Judge(problem, make_inputs(problem))
+    >>> right = judge.truth.value.astype("float32")
+    >>> judge.verdict("strict", right).ok, judge.verdict("strict", right[..., ::-1]).ok
+    (True, False)
+    """
+
+    def __init__(
+        self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
+    ) -> None:
+        self.problem = problem
+        self.inputs = inputs
+        self._runtime = runtime
+        self.rooms = Rooms()
+        self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
+        self._dtype = output_dtype(problem)
+        self._limits: dict[str, _Limits | None] = {}
+        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None
+
+    @cached_property
+    def other_inputs(self) -> Inputs:
+        """Inputs of the same kind with other numbers, which a stored result does not answer.
+
+        Where all channels share one filter they share another one, so that what takes but one is given no more; and
+        float weights that were chosen for their rank get others of the same rank.
+        """
+        kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
+        others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
+        if w is not None and others.w is not None and w.ndim == 4 and w.size:
+            if self.inputs.own_weights and not is_integer(others.w.dtype.name):
+                others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
+            elif (w == w[:1, :1]).all():
+                others.w[...] = others.w[:1, :1].copy()
+        return others
+
+    @cached_property
+    def other(self) -> Judge:
+        """What results on them are held against."""
+        return Judge(self.problem, self.other_inputs, runtime=self._runtime)
+
+    def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
+        """Hold a result against the truth.
+
+        Every element must lie between the truth less its bound and the truth plus its bound, both rounded to the
+        output's type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the
+        class's gate.
+
+        Parameters
+        ----------
+        precision : str
+            Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
+        got : array of the output's shape, in its physical layout and type
+        """
+        shape = self.problem.out_shape
+        if got.shape != shape or got.dtype != self._dtype:
+            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
+                           f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}"
+                           f"{list(shape)}")  # fmt: skip
+        if not got.size:
+            return Verdict(True, 0.0, 0.0, 0.0)
+        if precision not in self._limits:
+            # They are large: those of strict methods, which most are, and of the class that was asked for last.
+            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
+            self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
+        figures = _scan(got, self._limits[precision])
+        if figures is not None and (self.gate is None or self.gate.excess(precision, got) is None):
+            return Verdict(True, *figures)
+        return self._in_full(precision, got)
+
+    def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which elements of a result of the output's shape and type lie within their bound."""
+        bound = error_bound(self.problem, precision, self.truth, self.inputs)
+        return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
+
+    def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
+        """The verdict on a result that is wrong, or that holds infinities and NaNs which may be right."""
+        problem, truth = self.problem, self.truth
+        bound = error_bound(problem, precision, truth, self.inputs)
+        values = got.astype(np.float64)
+        good = within(problem, precision, values, truth, bound)
+        errors = _errors(values, truth, got.dtype)
+        figures = _figures(errors, truth, bound, good, got.dtype)
+        excess = self.gate.excess(precision, got) if self.gate is not None and good.all() else None
+        if good.all() and excess is None:
+            return Verdict(True, *figures)
+        from convforge.verify.faults import name_fault
+
+        fault = name_fault(problem, got, truth, self.inputs)
+        if excess is not None:
+            good = ~rows_of(problem).outputs_in(excess.band, excess.channel)
+        index = _worst(errors, good)
+        where = f"{problem}: at {index} expected {float(truth.value[index])!r}, got {values[index].item()!r}"
+        count = f"{int((~good).sum())} of {good.size} outputs break the bound" if excess is None else str(excess)
+        message = f"{where}; {count}\n  looks like: {fault}\n  reproduce: {reproduction(problem, self.inputs)}"
+        return Verdict(False, *figures, fault, message)
+
+
+def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
+    """Hold one result against the truth: :meth:`Judge.verdict` where only one is to be judged.
+
+    Examples
+    --------
+    >>> from convforge.verify import make_inputs, truth
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
+    >>> inputs = make_inputs(problem)
+    >>> right = truth(problem, inputs)
+    >>> compare(problem, "strict", right.value.astype("float32"), right, inputs).ok
+    True
+    >>> compare(problem, "strict", 1.001 * right.value.astype("float32"), right, inputs).fault
+    'scaled by a constant: 1.001'
+    """
+    return Judge(problem, inputs, truth).verdict(precision, got)
+
+
+def reproduction(problem: Problem, inputs: Inputs) -> str:
+    """The line of Python that makes the same inputs again."""
+    if inputs.kind == "given":
+        return f'parse_problem("{problem}") with the inputs that were given'
+    return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The numbers between which the elements of a result must lie, all flat.
+
+    Attributes
+    ----------
+    low, high : array of the output's type
+    expected : array of float64
+        The truth, within the output type's range.
+    slack : array
+        The bound and the rounding of the result together.
+    size : float
+        RMS of the truth.
+    """
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+    expected: Floats
+    slack: NDArray[Any]
+    size: float
+
+
+def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
+    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which takes more to judge."""
+    dtype = output_dtype(problem)
+    if is_scanned(problem):
+        return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
+    if _may_overflow(problem, truth) is not None:
+        return None
+    bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
+    expected = np.ascontiguousarray(truth.value).ravel()
+    low, high = np.empty(expected.size, dtype), np.empty(expected.size, dtype)
+    slack = np.empty(expected.size, np.float64 if dtype == np.float64 else np.float32)
+    squares = 0.0
+    for begin in range(0, expected.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        value, margin = expected[part], bound[part]
+        with np.errstate(invalid="ignore", over="ignore"):
+            low[part], high[part] = rounded(value - margin, dtype), rounded(value + margin, dtype)
+            if not (np.isfinite(low[part]).all() and np.isfinite(high[part]).all() and np.isfinite(value).all()):
+                return None
+        slack[part] = margin + half_spacing(value, dtype)
+        squares += float(value @ value)
+    size = math.sqrt(squares / expected.size)
+    if is_integer(dtype.name):
+        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+
+
+def is_scanned(problem: Problem) -> bool:
+    """Whether results of a problem are compared by the compiled passes."""
+    return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
+
+
+def warm_up(problem: Problem) -> None:
+    """Compile what comparing results of a problem takes, if anything: seconds, once a machine."""
+    if is_scanned(problem):
+        dtype, few = output_dtype(problem), np.ones(1)
+        limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
+        assert limits is not None
+        _scan_of_large(few.astype(dtype), limits)
+
+
+def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
+    """The limits in one pass, on all cores."""
+    from convforge.verify import scans
+
+    value, magnitude = np.ascontiguousarray(truth.value).ravel(), np.ascontiguousarray(truth.magnitude).ravel()
+    low, high = np.empty(value.size, dtype), np.empty(value.size, dtype)
+    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
+    whole = is_integer(dtype.name)
+    least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
+    rounding = (0.0, 0.5) if whole else (float(finfo(dtype).eps) / 2, float(finfo(dtype).smallest_subnormal))
+    squares = np.empty(-(-value.size // scans.BLOCK))
+    args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
+            *rounding, low, high, slack, squares)  # fmt: skip
+    launch(scans.limits, squares.size, value.size, args)
+    if np.isnan(total := float(squares.sum())):
+        return None
+    size = math.sqrt(total / value.size)
+    expected = np.clip(value, least, most) if whole else value
+    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+
+
+def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
+    """What :func:`_scan` gives, in one pass on all cores."""
+    from convforge.verify import scans
+
+    flat = np.ascontiguousarray(got).reshape(-1)
+    figures = np.empty((-(-flat.size // scans.BLOCK), 3))
+    args = (flat, limits.low, limits.high, limits.expected, limits.slack, figures)
+    launch(scans.compare, len(figures), flat.size, args)
+    if np.isnan(total := float(figures[:, 0].sum())):
+        return None
+    return math.sqrt(total / flat.size) / limits.size, float(figures[:, 1].max()), float(figures[:, 2].max())
+
+
+def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
+    """Relative RMS error, largest error and largest ratio to the bound; None where an element is not in its limits."""
+    if limits is None:
+        return None
+    if got.size >= LARGE and got.dtype.name in SCANNED:
+        return _scan_of_large(got, limits)
+    flat, squares, largest, ratio = got.ravel(), 0.0, 0.0, 0.0
+    for begin in range(0, flat.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        values = flat[part]
+        with np.errstate(invalid="ignore"):  # ml_dtypes minds a NaN
+            inside = (limits.low[part] <= values) & (values <= limits.high[part])
+        if not inside.all():
+            return None
+        errors = np.abs(values - limits.expected[part])
+        squares += float(errors @ errors)
+        largest = max(largest, float(errors.max()))
+        errors /= limits.slack[part]
+        ratio = max(ratio, float(errors.max()))
+    return math.sqrt(squares / flat.size) / limits.size, largest, ratio
+
+
+def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
+    """Where partial sums may overflow in one order of summation and not in another; None where nowhere."""
+    largest = _largest_sum(problem)
+    if largest == math.inf:
+        return None
+    overflow: NDArray[np.bool_] = truth.magnitude > largest
+    return overflow if overflow.any() else None
+
+
+def _largest_sum(problem: Problem) -> float:
+    """The largest finite number of the type that sums are taken in; infinite where nothing can overflow."""
+    if not problem.multiplies or is_integer(problem.acc_dtype):
+        return math.inf
+    return float(np.finfo(problem.acc_dtype).max)
+
+
+def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
+    """Which elements are as near the truth as they must be."""
+    dtype = output_dtype(problem)
+    expected = truth.value
+    with np.errstate(invalid="ignore"):
+        good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
+    finite = np.isfinite(expected)
+    if not finite.all():
+        # A class that keeps Inf and NaN must say which; the others may turn an Inf into a NaN.
+        if precision == "strict" or is_integer(dtype.name):
+            right = rounded(expected, dtype)
+            same = (values == right) | (np.isnan(values) & np.isnan(right))
+        else:
+            same = ~np.isfinite(values)
+        good = np.where(finite, good, same)
+    if (overflow := _may_overflow(problem, truth)) is not None:
+        good |= overflow & finite & ~np.isfinite(values)
+    return good
+
+
+def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
+    """Absolute errors; 0 where both are the same Inf or NaN, or where the truth is beyond the type's range."""
+    expected = truth.value
+    if is_integer(dtype.name):
+        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    reached = rounded(expected, dtype)
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(values - expected)
+    same = (values == reached) & ~np.isfinite(reached) | (np.isnan(values) & np.isnan(expected))
+    return np.where(same | ~np.isfinite(expected), 0.0, np.where(np.isnan(errors), np.inf, errors))
+
+
+def _figures(
+    errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]
+) -> tuple[float, float, float]:
+    """Relative RMS error, largest error, largest ratio to the bound."""
+    finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
+    size = float(np.sqrt(np.mean(finite**2)))
+    rms = float(np.sqrt(np.mean(errors**2))) / (size if size > 0 else 1.0)
+    slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
+    ratio = float(np.max(errors / slack))
+    if not good.all():
+        ratio = max(ratio, math.nextafter(1.0, 2.0))
+    return rms, float(errors.max()), ratio
+
+
+def _worst(errors: Floats, good: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Index of the wrong element with the largest error."""
+    score = np.where(np.isfinite(errors), errors, np.finfo(np.float64).max)
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(good, -1.0, score))), good.shape))
