@@ -66,7 +66,7 @@ def _digest(method: Any, row: dict[str, str], facts: dict[str, Any]) -> str | No
     try:
         from convforge.benchmark.digests import current_digest
     except ImportError:  # a tree in which benchmark/ was named bench/
-        from convforge.bench.digests import current_digest  # type: ignore[import-not-found, no-redef]
+        from convforge.bench.digests import current_digest  # type: ignore[import-untyped, no-redef]
     key = (row["operation"], row["backend"], row["name"], row["problem"], row["config"])
     return current_digest(*key, facts)
 
