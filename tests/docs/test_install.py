@@ -25,7 +25,7 @@ print(why_no_compiler() or len(compile_kernel(source, "sm_90").code))
 """
 
 
-def run(folder: Path, *words: str) -> str:
+def run(folder: Path, *words: str, ends: int = 0) -> str:
     """Run a program of the environment in `folder`, from outside the checkout; what it wrote."""
     unset = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if name not in unset}
@@ -34,12 +34,12 @@ def run(folder: Path, *words: str) -> str:
         words, cwd=folder, env={**variables, "PATH": path, "PIP_COMPILE": "0", "COLUMNS": "200"},
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, f"{shlex.join(words)}: {done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == ends, f"{shlex.join(words)}: {done.stdout}\n{done.stderr}"
+    return done.stdout if ends == 0 else done.stderr
 
 
-def test_the_readme_has_both_install_lines() -> None:
-    assert LINES == ["pip install .", "pip install '.[cuda13]'"]
+def test_the_readme_has_the_install_lines() -> None:
+    assert LINES == ["pip install .", "pip install '.[cuda13]'", "pip install '.[lab,cuda13]'"]
 
 
 @pytest.mark.thorough
@@ -57,6 +57,11 @@ def test_an_install_line_gives_a_library_that_works(line: str, tmp_path: Path) -
         "(512, 512) uint8 (1, 8, 512, 512) (1, 8, 512, 512) True"
     )
     assert "machine" in run(tmp_path, "convforge", "doctor")
+    bench = ["convforge", "bench", "n1c1h8w8_k1r3s3_st1_p1_f32_nchw", "--methods", "direct_naive", "--quick"]
+    if "lab" in line:
+        assert "direct_naive" in run(tmp_path, *bench)
+    else:
+        assert "pip install 'convforge[lab]'" in run(tmp_path, *bench, ends=1)
     said = run(tmp_path, "python", "-c", COMPILE).strip()
     if "cuda" in line:
         assert int(said) > 1000

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# A module of ours, where something is imported from it.
-_OURS = re.compile(r"(?<=from )convforge[\w.]*(?= import )")
+# A module of ours, where something is imported from it; the folder of a kernel's file.
+_OURS = re.compile(r"(?<=from )convforge[\w.]*(?= import )|(?<=\")algorithms/(?:\w+/)+(?=\w+\.cu\")")
 
 
 def main(request: Path, answer: Path) -> None:
@@ -63,12 +63,9 @@ def _method(row: dict[str, str]) -> Any:
 
 def _digest(method: Any, row: dict[str, str], facts: dict[str, Any]) -> str | None:
     """The digest that this tree gives such a result, by the scheme that it has."""
-    try:
-        from convforge.benchmark.digests import current_digest
-    except ImportError:  # a tree in which benchmark/ was named bench/
-        from convforge.bench.digests import current_digest  # type: ignore[import-untyped, no-redef]
-    key = (row["operation"], row["backend"], row["name"], row["problem"], row["config"])
-    return current_digest(*key, facts)
+    room = "benchmark" if importlib.util.find_spec("convforge.benchmark") else "bench"  # its name in older trees
+    found: str | None = importlib.import_module(f"convforge.{room}.digests").current_digest(**row, facts=facts)
+    return found
 
 
 def _of_kernels(
@@ -107,7 +104,7 @@ def _of_python(method: Any, closure: ModuleType) -> str:
     kind = type(method)
     file = Path(str(sys.modules[kind.__module__].__file__))
     parts = closure.closure(Path(str(package.origin)).parent, file, kind.__module__, kind.__qualname__)
-    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # a module may have another name
+    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # both may have another name
     return _sha("\n\n".join(sorted(texts)).encode())
 
 

@@ -13,6 +13,9 @@ from typer.exceptions import TyperException
 
 from convforge.cli.failure import Failure
 
+# Of the extra "lab", by the names that are imported.
+LAB = {"altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert"}
+
 app = typer.Typer(
     name="convforge",
     help="2D convolution by every method the field knows, checked before it is timed.",
@@ -83,6 +86,11 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
+    except ModuleNotFoundError as missing:
+        if missing.name not in LAB:
+            raise
+        _say(f"this needs {missing.name}, which is not installed; get it with: pip install 'convforge[lab]'")
+        sys.exit(1)
     except _failures() as failure:  # looked up once something was raised
         _say(str(failure))
         sys.exit(1)
