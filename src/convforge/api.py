@@ -1,4 +1,4 @@
-"""What users call: conv2d, max_pool2d, relu, gemm, Filter, algorithms. Arrays in, arrays of the same kind out."""
+"""The functions that users call: conv2d, max_pool2d, relu, gemm, Filter, algorithms."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class Filter:
 
     @property
     def note(self) -> str:
-        """What the weights turned out to be when they were last used, such as a rank; empty before the first call."""
+        """Properties of the weights at their last use, such as a rank; empty before the first call."""
         note = None if self._last is None else self._last.note
         return "" if note is None else str(note)
 

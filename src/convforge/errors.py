@@ -94,7 +94,7 @@ class UnsupportedProblem(ValueError):
         return {name: str(reason) for name, reason in self._reasons.items()}
 
     def reason_of(self, name: str) -> Reason:
-        """Why an algorithm refused; the whole text where that is not known."""
+        """An algorithm's reason; the whole text where no single reason is known."""
         return self._reasons.get(name) or Reason.quoted(str(self))
 
     def __str__(self) -> str:

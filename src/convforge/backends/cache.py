@@ -57,7 +57,7 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def _fault(folder: Path) -> str | None:
-    """Why a folder cannot be used; None where it can, or is not there yet.
+    """Return why a folder cannot be used; None where it can, or does not exist yet.
 
     Raises
     ------
@@ -182,7 +182,7 @@ class DiskCache:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """What is stored about a kernel, and its code; None where there is no whole file."""
+        """Read a kernel's stored facts and its code; None where there is no whole file."""
         if self.folder is None:
             return None
         path = self.folder / key

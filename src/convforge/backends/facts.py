@@ -1,4 +1,4 @@
-"""What a device is: the figures that algorithms size their tiles by, and that a table can stand in for."""
+"""Facts of a device: the figures by which algorithms size their tiles. A table can stand in for a device."""
 
 from __future__ import annotations
 

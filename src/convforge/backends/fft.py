@@ -1,4 +1,4 @@
-"""What a runtime can be asked to transform: a batch of 2-D FFTs of real numbers."""
+"""Batches of 2-D FFTs of real numbers, as a runtime transforms them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Transform(Protocol):
 
     @property
     def kernel(self) -> str:
-        """What does it: a library's function."""
+        """The library's function that transforms."""
         ...
 
     @property

@@ -54,11 +54,11 @@ class KernelSource:
 
     @property
     def file(self) -> Path:
-        """Where the file lies."""
+        """The .cu file."""
         return PACKAGE / self.path
 
     def text(self) -> str:
-        """What the compiler is given: constants, the file, and asserts that both sides mean the same struct."""
+        """The compiler's input: constants, the file, and asserts that both sides declare the same struct."""
         body = read_file(self.file).decode().replace("\r\n", "\n")
         size = ctypes.sizeof(self.arguments)
         asserts = [f'static_assert(sizeof({self.struct}) == {size}, "size of {self.struct}");']

@@ -29,7 +29,7 @@ MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 
 class _Map(ABC):
-    """What maps of both modes share."""
+    """Fields that maps of both modes have."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class _Map(ABC):
         return sum((count - 1) * step for count, step in zip(self.sizes, (size, *self.strides), strict=True)) + size
 
     def refusal(self) -> str | None:
-        """Why the accelerator cannot read the array so, in words; None if it can."""
+        """Return why TMA cannot read the array, or None."""
         return next(self._faults(), None)
 
     @abstractmethod

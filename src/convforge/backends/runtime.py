@@ -16,7 +16,7 @@ from convforge.backends.fft import RealFft, Transform
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
-    """What one launch of a plan takes: read by `explain`, the bench and the studies.
+    """Resources of one launch of a plan; `explain`, the bench and the studies read it.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class LaunchInfo:
 
 
 class Runtime(Protocol):
-    """What a plan asks of the device it is bound to."""
+    """The contract of a device's runtime, which plans are bound to."""
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the device is."""
+        """Facts of the device."""
         ...
 
     def current(self) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ class Runtime(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Whether the device is the thread's own."""
+        """True if the device is the thread's current one."""
         ...
 
     def compile(self, kernel: Any) -> Any:
@@ -153,7 +153,7 @@ class Runtime(Protocol):
         ...
 
     def is_capturing(self, stream: Any = None) -> bool:
-        """Whether what `stream` is given goes into a graph, so that nothing may be waited for, and nothing measured."""
+        """True while `stream` is captured into a graph: nothing may be waited for or measured."""
         ...
 
     def release(self) -> None:

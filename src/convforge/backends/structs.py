@@ -65,7 +65,7 @@ def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithM
 
 @cache
 def address_places(kind: Any) -> tuple[int, ...]:
-    """Where addresses of arrays stand in a struct.
+    """Offsets of array addresses in a struct.
 
     Examples
     --------

@@ -47,7 +47,7 @@ def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDA
 
 
 def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
-    """Where to go with an element type that is not taken."""
+    """Advice on an element type that is not taken."""
     if word.startswith("complex"):
         return f"convolve its .real and .imag one by one, for convolution is linear, in one of {', '.join(dtypes)}"
     if word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
@@ -56,7 +56,7 @@ def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
 
 
 def lies_transposed(matrix: Any) -> bool:
-    """Whether the elements of a column lie side by side, and those of a row do not.
+    """True if the elements of a column are contiguous and those of a row are not.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def lies_transposed(matrix: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the arrays of a call live.
+    """The library and device of a call's arrays.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class Home:
 
     @property
     def on_host(self) -> bool:
-        """Whether the host reads the arrays."""
+        """True if the host reads the arrays."""
         return self.device == "cpu"
 
     def runs_on(self, device: str | None) -> str | None:
-        """Where a call runs: as asked for arrays of the host, else where the arrays are.
+        """Return the device of a call: the arrays' own, or for arrays of the host the one that was asked for.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Home:
         return self.library.seen(self.library.zeros(shape, dtype_name(seen), self.device))
 
     def output(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...] = ()) -> Output:
-        """Where a result of this shape and type goes: the caller's `out`, or a new array of the same library.
+        """Return the array for a result of this shape and dtype: the caller's `out`, or a new one of the same library.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class Home:
         return copy, self.library.seen(copy)
 
     def output_like(self, out: Any, value: Any, seen: Any) -> Output:
-        """Where the result of work element by element goes: `out` where it lies as the input does, or is the input."""
+        """Return the array for an elementwise result: `out` where its layout is the input's, or it is the input."""
         fresh = self.library.empty_like(value)
         if out is None:
             return Output(self.library, fresh, self.library.seen(fresh), None)
@@ -207,7 +207,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a result is written, and what the caller gets for it.
+    """A result's array, and the value that the caller gets for it.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class Output:
     wanted: Any
 
     def finish(self, stream: CallerStream | None) -> Any:
-        """What the caller gets, once everything has been launched."""
+        """Return the caller's value, once everything has been launched."""
         if self.wanted is None:
             return self.library.give(self.written, stream)
         self.library.copy(self.wanted, self.written)
@@ -232,7 +232,7 @@ class Output:
 
 
 def home_of(**given: Any) -> Home:
-    """Where arrays live, which are told by the names of their arguments; those that are None do not count.
+    """Find the home of a call's arrays, given by the names of their arguments; None values are skipped.
 
     Raises
     ------
@@ -260,12 +260,12 @@ def home_of(**given: Any) -> Home:
 
 
 def overlap(a: Seen, b: Seen) -> bool:
-    """Whether two arrays may share memory, by the first and last byte of each."""
+    """True if two arrays may share memory, by their first and last bytes."""
     return np.may_share_memory(_described(a), _described(b))
 
 
 def repeats(array: Seen) -> bool:
-    """Whether elements may share memory, as those of an axis that was broadcast do, or of windows that slide.
+    """True if elements of one array may share memory, as in broadcast axes or sliding windows.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def repeats(array: Seen) -> bool:
 
 
 def address(array: Seen) -> int:
-    """Where an array begins."""
+    """Address of an array's first element."""
     return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
 
 

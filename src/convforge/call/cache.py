@@ -114,7 +114,7 @@ class Ready:
         return out
 
     def _overlapping(self, places: Sequence[int]) -> bool:
-        """Whether the last array, which is written to, may share memory with one of the others."""
+        """True if the output, the last array, may share memory with another one."""
         *spans, (low, high) = self.spans
         low, high = places[-1] + low, places[-1] + high
         return any(at + first < high and low < at + last
@@ -243,7 +243,7 @@ class Calls:
     def keeper(
         self, key: Any, whole: bool, stream: CallerStream | None, about: str
     ) -> Callable[[Ready | HostReady], None] | None:
-        """What keeps a call under a key; None where it has none, or was not made on its `whole` arguments as given.
+        """Find the cached call of a key; None where there is none, or it did not use its `whole` arguments directly.
 
         Asked for before a plan is found: what is measured meanwhile makes the call one that is not made again.
         Nothing is kept of a call that a graph captures: it may not measure, and the next one may.
@@ -407,7 +407,7 @@ def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]]
 
 
 def _encoder(runtime: Any, seen: AnyMap) -> Callable[[int], bytes]:
-    """What encodes a map for another address."""
+    """Return a function that encodes a map for another address."""
 
     @lru_cache(maxsize=MAPS_KEPT)
     def encoded(place: int) -> bytes:

@@ -120,7 +120,7 @@ def _find_plan(
     workspace_limit: int | None,
     generation: int,
 ) -> Choice:
-    """What is chosen as long as nothing more is measured of problems like this one: `generation` goes up when it is."""
+    """Find a plan; measuring a problem of its bucket raises `generation`, so that the next call looks again."""
     with no_fork(), np.errstate(all="ignore"):  # what a plan needs is imported here
         return _planned(problem, algorithm, config, device, workspace_limit)
 

@@ -139,7 +139,7 @@ def in_float32(bias: Any, stream: int) -> Any:
 
 
 def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a layer (:class:`convforge.torch.Conv2d`) gives to :func:`convforge.conv2d` when it is called on x.
+    """Arguments that a layer (:class:`convforge.torch.Conv2d`) passes to :func:`convforge.conv2d` for x.
 
     Raises
     ------

@@ -86,7 +86,7 @@ def arguments(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, *_: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """What the operator gives to :func:`convforge.conv2d`, which takes x in channels_last as NHWC."""
+    """Arguments that the operator passes to :func:`convforge.conv2d`; x in channels_last goes as NHWC."""
     last = is_channels_last(x)
     top, bottom, left, right = padding
     given = (x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),

@@ -43,7 +43,7 @@ _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What became of a convolution.
+    """The decision about one convolution.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Layer:
 
 @dataclass(slots=True)
 class Replaced:
-    """What :func:`replace` did, which prints as a table.
+    """The decisions of :func:`replace`; prints as a table.
 
     Attributes
     ----------
@@ -353,14 +353,14 @@ def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> Non
 
 
 def _left_to_pytorch(layer: Layer, folded: bool) -> Layer:
-    """What is to be told of a layer whose model is left to PyTorch."""
+    """Explain a layer whose model stays with PyTorch."""
     why = "alone it would be faster by convforge, but the whole model is not"
     members = layer.folded[:1] if folded else ()
     return dataclasses.replace(layer, by="PyTorch", folded=members, why=why if layer.by == "convforge" else layer.why)
 
 
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
-    """What reaches each convolution first when the model is called with these inputs."""
+    """Record the first input of every convolution when the model is called with these inputs."""
     found: dict[str, Any] = {}
     hooks = [
         layer.register_forward_pre_hook(_noting(found, path), with_kwargs=True) for path, layer in convolutions.items()

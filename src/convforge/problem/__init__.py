@@ -1,4 +1,4 @@
-"""What is asked: frozen, hashable, validated descriptions. This room knows no algorithm and no device."""
+"""Problems: frozen, hashable, validated descriptions. This package knows no algorithm and no device."""
 
 from convforge.problem.borders import PADDING_ALIASES, PADDING_MODES, border_indices, near_padding_mode, padding_mode_of
 from convforge.problem.conv2d import Conv2dProblem

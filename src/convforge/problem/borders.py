@@ -1,4 +1,4 @@
-"""What lies outside the picture: six border modes, each one table of indices per axis.
+"""Pixels outside the image: six border modes, each a table of indices per axis.
 
 Every method reads its input through these tables, so a border costs nothing inside the picture.
 """

@@ -1,4 +1,4 @@
-"""What happens to each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
+"""The epilogue of each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class Epilogue:
 
     @property
     def is_identity(self) -> bool:
-        """Whether nothing departs from the plain convolution."""
+        """True for the plain convolution."""
         return self == Epilogue()
 
     @property
     def is_plain(self) -> bool:
-        """Whether sums are stored as they are; a zero point belongs to the sum itself."""
+        """True if sums are stored without a change; a zero point belongs to the sum itself."""
         return self == Epilogue(x_zero_point=self.x_zero_point)
 
     @property

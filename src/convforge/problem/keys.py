@@ -74,7 +74,7 @@ def tuning_key(problem: Problem) -> str:
 
 
 def compile_key(problem: Problem) -> str:
-    """What a kernel may be specialised to besides its config.
+    """The compile key: everything besides its config that a kernel may be specialised to.
 
     Batch, height and width are run-time arguments, but for three things: the bytes of the widest vectors that rows of
     pixels and of outputs divide into, where they are fewer than 16 (``v8``, ``v8x4``); whether places take 64 bits
@@ -93,7 +93,7 @@ def compile_key(problem: Problem) -> str:
 
 
 def is_small_plane(problem: Conv2dProblem) -> bool:
-    """Whether kernels may be specialised to a plane's size: depthwise, K = C, in NCHW, at most 64 x 64 pixels."""
+    """True if kernels may be specialised to a plane's size: depthwise, K = C, NCHW, at most 64 x 64 pixels."""
     depthwise = problem.groups == problem.c == problem.k
     return depthwise and problem.x_layout == problem.out_layout == "NCHW" and max(problem.h, problem.w) <= SMALL_SIDE
 
@@ -139,7 +139,7 @@ def _bucket(size: int) -> int:
 
 
 def _conv2d_seen(problem: Conv2dProblem) -> list[str]:
-    """What kernels see of batch, height and width: see :func:`compile_key`."""
+    """The part of batch, height and width that kernels are compiled for: see :func:`compile_key`."""
     tokens = _wide(problem)
     if is_small_plane(problem):
         return tokens
@@ -243,7 +243,7 @@ def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
 
 
 class _Form(NamedTuple):
-    """How the keys of an operation are written.
+    """Writer of an operation's keys.
 
     Attributes
     ----------

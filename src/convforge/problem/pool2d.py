@@ -164,7 +164,7 @@ class Pool2dProblem(Geometry):
 
 
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
-    """Where the first window begins that has taps on either side of an axis of `size` pixels and none on it.
+    """First window of an axis of `size` pixels that has taps on either side of it and none on it.
 
     Such a window begins in the padding, so the first tap that is not before the picture lies at its beginning modulo
     the dilation. These places repeat after dilation / gcd(stride, dilation) windows.

@@ -44,7 +44,7 @@ class Operand:
 
 
 class ProblemBase:
-    """What all kinds of problem have; each is a frozen dataclass that is validated when it is made.
+    """Protocol of all kinds of problem; each is a frozen dataclass, validated when it is made.
 
     What follows from a problem's fields is computed once, when it is made, and is no field: it takes no part in
     equality, hash, repr and pickles.
@@ -110,7 +110,7 @@ class ProblemBase:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """What is called the size."""
+        """Fields that form the size."""
         raise NotImplementedError
 
     @property

@@ -50,7 +50,7 @@ PRECISIONS: dict[str, str] = {
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether the element type of this NumPy name is an integer type."""
+    """True if the element type of this NumPy name is an integer type."""
     return dtype.startswith(("int", "uint"))
 
 

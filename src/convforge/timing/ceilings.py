@@ -17,7 +17,7 @@ MOVED = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device can do at best.
+    """Measured ceilings of a device: bandwidth and FLOP/s.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
 
 
 def moved(before: Ceilings, after: Ceilings) -> Reason | None:
-    """What changed during a run by more than 10 %; None where both ceilings held.
+    """Name the ceilings that moved by more than 10 % during a run; None where all held.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def moved(before: Ceilings, after: Ceilings) -> Reason | None:
 
 
 def _change(before: float, after: float) -> dict[str, str]:
-    """How far a ceiling moved; empty where it held."""
+    """Say how far a ceiling moved; empty where it held."""
     if abs(after - before) <= MOVED * before:
         return {}
     share = f"{100 * (after / before - 1):+.0f}"

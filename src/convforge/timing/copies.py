@@ -103,7 +103,7 @@ class Copies:
         return 2 * half, replace(timing, ring=size.slots, cold=size.cold)
 
     def _same(self, source: Any, target: Any) -> bool:
-        """Whether a copy is right at both of its ends."""
+        """True if a copy is right at both of its ends."""
         ends = (slice(None, COMPARED_FLOATS), slice(-COMPARED_FLOATS, None))
         read = self._runtime.download
         return all(np.array_equal(read(source[end]), read(target[end])) for end in ends)

@@ -1,4 +1,4 @@
-"""What ran a measurement, and in which state: device, system, clocks, load, libraries, commit."""
+"""State of the machine that measured: device, system, clocks, load, libraries, commit."""
 
 from __future__ import annotations
 

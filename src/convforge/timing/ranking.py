@@ -94,7 +94,7 @@ def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
 
 
 def _is_wide(own: Timing, a: Timing, b: Timing) -> bool:
-    """Whether a spread is one of what leaves the order of a and b open; the wider of the two always is."""
+    """True if this spread leaves the order of a and b open; the wider of the two always does."""
     widest = max(_width(a), _width(b))
     return _width(own) >= widest / 2 or _width(own) > WIDE / 2 * min(a.median_s, b.median_s)
 

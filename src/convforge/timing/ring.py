@@ -59,7 +59,7 @@ def last_level_cache(facts: DeviceFacts) -> int:
 
 
 def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT_BYTES) -> RingSize:
-    """How many slots of `slot_bytes` bytes to cycle through.
+    """Number of slots of `slot_bytes` bytes in the ring.
 
     At least two where the limit allows (one otherwise), at most :data:`MOST_SLOTS`, and no more than make it cold.
 

@@ -38,7 +38,7 @@ def median_uncertainty(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """How many samples to take.
+    """The number of samples to take.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class StoppingRule:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
 
     def decide(self, samples: Sequence[float], elapsed_s: float) -> Decision:
-        """Whether to go on after `elapsed_s` seconds of sampling, and if not, why not.
+        """Decide whether to sample on after `elapsed_s` seconds; if not, say why.
 
         Returns
         -------

@@ -20,7 +20,7 @@ REST_S = 0.005  # before each sample of interleaved runs
 
 
 class Clock(Protocol):
-    """What takes the time of calls; every runtime is one."""
+    """Protocol of a timer of calls; every runtime is one."""
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls of `run` take."""

@@ -1,4 +1,4 @@
-"""Which method to take: by rule, or by measuring the best few once and remembering what came of it."""
+"""Choice of a method: by rule, or by measuring the best few once and remembering the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, remembered: in memory, on the disk between processes, and in files that are shipped.
+"""Remembered measurements: in memory, on disk between processes, and in files that are shipped.
 
 On the disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
 methods and libraries. A file is replaced whole, so any number of processes may write at once, and no two buckets ever
@@ -40,7 +40,7 @@ _PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-c
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of a candidate, as it is remembered.
+    """Outcome of one candidate.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Tried:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Tried:
-        """What :meth:`to_table` wrote.
+        """Read the table that :meth:`to_table` wrote.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a choice is remembered under, besides the environment.
+    """Key of a choice, besides the environment.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a search found.
+    """Outcome of one search.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Remembered:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
-        """What :meth:`to_table` wrote.
+        """Read the table that :meth:`to_table` wrote.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Remembered:
 
 
 def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
-    """What a measurement depends on besides the problem: device, driver, our methods, and the libraries.
+    """Everything besides the problem that a measurement depends on: device, driver, our methods, libraries.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def _libraries(backend: str) -> str:
 
 
 class Choices:
-    """What is remembered. Safe from many threads and with many processes.
+    """The remembered choices. Safe from many threads and with many processes.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class Choices:
         return self._every + self._of.get(key, 0)
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
-        """What is remembered of a bucket at this level or a more thorough one: measured here, else shipped."""
+        """Find the choice for a bucket at this level or a more thorough one: measured here, else shipped."""
         shipped = self._all_shipped()
         folder = self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
@@ -297,7 +297,7 @@ class Choices:
             self._every += 1
 
     def _all_shipped(self) -> dict[str, list[Remembered]]:
-        """What was loaded; the files that CONVFORGE_TUNED names are loaded when they are first asked for."""
+        """Return the loaded choices; loads the files that CONVFORGE_TUNED names when it is first called."""
         named = os.environ.get("CONVFORGE_TUNED", "")
         if named != self._seen:
             with self._lock:
@@ -311,11 +311,11 @@ class Choices:
 
     @property
     def _folder(self) -> Path | None:
-        """Where choices are kept; None where no folder can be used."""
+        """Folder of the choices; None where no folder can be used."""
         return self.folder or cache_folder("tuned")
 
     def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
-        """What was measured here: in memory, else on the disk. What cannot be read is set aside."""
+        """Find a choice measured here: in memory, else on disk. Moves aside a file that cannot be read."""
         name = _file(where, bucket)
         key = (folder, name, str(bucket))
         with self._lock:

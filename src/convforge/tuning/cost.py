@@ -30,7 +30,7 @@ BUSY_OCCUPANCY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does in a second, and seconds of one launch."""
+    """Rates of a device, and seconds of one launch."""
 
     flops_per_s: float
     bytes_per_s: float

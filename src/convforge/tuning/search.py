@@ -28,7 +28,7 @@ CLOSE = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much a search may do.
+    """Limits of a search.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Candidate:
 
 
 class Trial(Protocol):
-    """What measures candidates of one problem.
+    """Measures candidates of one problem.
 
     Attributes
     ----------

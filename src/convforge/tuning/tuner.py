@@ -1,4 +1,4 @@
-"""Which method to take: what was measured, where something was, else the choice by rule; and measuring itself.
+"""Choice of a method from measurements, else by rule; and measuring.
 
 ``decide`` measures nothing, whatever it is asked. ``tune`` measures a bucket once. Between them stands
 ``may_measure``, the one place that says when a call may pay for measuring.
@@ -72,7 +72,7 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:
-    """What a level takes now, without measuring anything.
+    """Choose a method for a level now, without measuring.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def decide(
 def remembered(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Remembered | None:
-    """What is remembered of a problem's bucket: of a search without a limit where a candidate of it fits, else with."""
+    """Find the remembered search of a problem's bucket: one without a limit if a candidate fits, else one with it."""
     if not _is_tunable(problem, runtime):
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
@@ -236,7 +236,7 @@ def compile_for(
 
 
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
-    """Whether a call may measure what is not yet tuned.
+    """Return True if a call may measure a bucket that is not yet tuned.
 
     Where `tune` is None, on a GPU it may: its search is short, and its calls are many. On a CPU it may at the level
     "max" alone: a call there has to compile a method before it can be measured, for seconds. CONVFORGE_TUNE=0 forbids
@@ -247,7 +247,7 @@ def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = N
 
 
 def with_peers() -> bool:
-    """Whether other libraries may be chosen: where CONVFORGE_PEERS=1 says so."""
+    """True if other libraries may be chosen: CONVFORGE_PEERS=1."""
     return os.environ.get("CONVFORGE_PEERS", "") == "1"
 
 
@@ -277,7 +277,7 @@ def _searched(
 
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
-    """Whether times decide: not on the emulator, not where the weights' values do, nor where nothing is computed."""
+    """True if times decide: not on the emulator, not where the weights' values do, nor where nothing is computed."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
@@ -306,7 +306,7 @@ def _planned(
 
 
 def _reason(tried: Tried, found: Remembered) -> str:
-    """Why a remembered candidate is taken."""
+    """Reason for a remembered candidate."""
     timed = [one for one in found.tried if one.seconds is not None]
     others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
     if tried is not timed[0]:

@@ -29,7 +29,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptKernels(_Cache):  # type: ignore[misc]
-    """Where a dispatcher looks for a kernel before it compiles it, and keeps what it compiled.
+    """Cache that a dispatcher reads before it compiles a kernel, and writes afterwards.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class Pool:
 
 
 def _watcher() -> Wait:
-    """What watches a counter, compiled before a thread needs it."""
+    """Return the polling function, compiled before a thread needs it."""
     from convforge.backends.cpu.waiting import wait_while
 
     wait_while(np.zeros(1, np.int64), 0, 1)

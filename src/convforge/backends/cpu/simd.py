@@ -42,7 +42,7 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 @intrinsic  # type: ignore[untyped-decorator]
 def lanes_of(context: Any, array: Any) -> Any:
-    """How many elements of an array a vector has: a constant of the compiled code, as no arithmetic on sizes is."""
+    """Elements in a vector of an array's dtype, as a constant of the compiled code."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

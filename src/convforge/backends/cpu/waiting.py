@@ -40,7 +40,7 @@ def _pause(context: Any) -> Any:
 
 @jit
 def wait_while(counter: Any, value: int, looks: int) -> bool:
-    """Whether the first element of an int64 array ceased to be `value` within so many looks at it."""
+    """Return True when the first element of an int64 array differs from `value` within so many reads."""
     for _ in range(looks):
         if _loaded(counter) != value:
             return True

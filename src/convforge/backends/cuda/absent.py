@@ -1,4 +1,4 @@
-"""Why there is no GPU to use, in a sentence that says what would mend it."""
+"""Reasons why no GPU can be used, each with its remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CudaUnavailable(RuntimeError):
 
 @cache
 def why_no_compiler() -> str | None:
-    """Why kernels cannot be compiled; None where they can, which takes neither GPU nor driver."""
+    """Return why kernels cannot be compiled, or None; compiling needs neither GPU nor driver."""
     for module in ("cuda.core", "cuda.bindings.nvrtc"):
         try:
             there = find_spec(module) is not None
@@ -35,7 +35,7 @@ def why_no_compiler() -> str | None:
 
 @cache
 def why_absent() -> str | None:
-    """Why no GPU can be used; None where one can."""
+    """Return why no GPU can be used, or None."""
     if (reason := why_no_compiler()) is not None:
         return reason
     from cuda.bindings import driver

@@ -90,7 +90,7 @@ class DeviceArray:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements lie side by side in C order."""
+        """True if the elements are contiguous in C order."""
         return self.described.flags.c_contiguous
 
     @property

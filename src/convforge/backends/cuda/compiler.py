@@ -113,7 +113,7 @@ def kept(
     compile_: Callable[[KernelSource, str], Compiled],
     disk: DiskCache | None = None,
 ) -> Compiled:
-    """What this version of a compiler made of a kernel before, from the disk; else what it makes now."""
+    """Load the kernel that this compiler version made before, or compile it."""
     disk = DiskCache(cache_folder("cuda")) if disk is None else disk
     key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
     if (found := disk.load(key)) is not None:
@@ -127,7 +127,7 @@ def kept(
 
 
 def program_options(source: KernelSource, architecture: str) -> Any:
-    """How NVRTC is to compile a kernel: a ``cuda.core.ProgramOptions``."""
+    """Options of NVRTC for a kernel: a ``cuda.core.ProgramOptions``."""
     from cuda.core import ProgramOptions
 
     return ProgramOptions(name=source.file.name, arch=architecture, include_path=str(on_disk(HEADERS)), **OPTIONS)
@@ -151,7 +151,7 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
 
 
 def resources(log: str, name: str) -> dict[str, int]:
-    """What ptxas -v says about a kernel: the last fields of :class:`Compiled`."""
+    """Parse the output of ptxas -v: the last fields of :class:`Compiled`."""
     start = log.find(f"Compiling entry function '{name}'")
     part = log[start:] if start >= 0 else log
 

@@ -15,7 +15,7 @@ class CudaError(RuntimeError):
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """What a driver call returns beside its status.
+    """Return the values of a driver call without its status.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a GPU is, as the driver says it."""
+"""Facts of a GPU, as its driver reports them."""
 
 from __future__ import annotations
 

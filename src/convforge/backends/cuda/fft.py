@@ -54,7 +54,7 @@ class CufftError(RuntimeError):
 
 @cache
 def why_no_fft() -> str:
-    """Why there is no cuFFT to use, in a sentence that says what would mend it; empty where there is."""
+    """Return why cuFFT cannot be used, with the remedy; empty where it can."""
     try:
         _library()
     except (ImportError, OSError, RuntimeError) as fault:  # pathfinder's "not found" is a RuntimeError

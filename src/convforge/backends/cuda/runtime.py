@@ -88,7 +88,7 @@ class CudaKernel:
 
 
 class _Seen(threading.local):
-    """Where the driver says which context is the thread's own, each time anew."""
+    """Read the thread's current context from the driver, on every call."""
 
     def __init__(self) -> None:
         self.context = ctypes.c_void_p()
@@ -130,7 +130,7 @@ class CudaRuntime:
             checked(driver.cuCtxPopCurrent())
 
     def is_current(self) -> bool:
-        """Whether this GPU is the thread's own; asked on every call, so nothing is looked up for it."""
+        """True if this GPU is the thread's current one; called often, so it looks nothing up."""
         seen = self._seen
         return not self._get_context(seen.at) and seen.context.value == self._context
 
@@ -351,7 +351,7 @@ class CudaRuntime:
         checked(driver.cuStreamSynchronize(self.stream_handle(stream)))
 
     def is_capturing(self, stream: Any = None) -> bool:
-        """Whether what the stream is given goes into a graph."""
+        """True while the stream's work is captured into a graph."""
         from cuda.bindings import driver
 
         status = checked(driver.cuStreamIsCapturing(self.stream_handle(stream)))
@@ -438,7 +438,7 @@ def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
 
 
 def _has_rows_apart(array: DeviceArray) -> bool:
-    """Whether an array is rows, each in one piece, with gaps between them larger than they are."""
+    """True for an array of contiguous rows with gaps larger than the rows between them."""
     if array.ndim != 2 or not array.size or array.strides[1] != array.itemsize:
         return False
     return bool(2 * array.shape[1] * array.itemsize < array.strides[0] <= MOST_PITCH)

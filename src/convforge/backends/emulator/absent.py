@@ -1,4 +1,4 @@
-"""Why the emulator cannot run here, in a sentence that says what would mend it."""
+"""Reasons why the emulator cannot run here, each with its remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class EmulatorUnavailable(RuntimeError):
 
 
 def why_absent() -> str | None:
-    """Why kernels cannot be run on the CPU; None where they can."""
+    """Return why kernels cannot run on the CPU, or None."""
     if sys.platform != "linux":
         return "the emulator runs on Linux alone; on Windows, inside WSL"
     if shutil.which("g++") is None:

@@ -94,7 +94,7 @@ def library_of(text: str, digest: str, flags: tuple[str, ...], name: str, disk: 
 
 
 def disk_cache() -> DiskCache:
-    """Where compiled kernels are kept; CONVFORGE_CACHE_DIR moves it."""
+    """Folder of compiled kernels; CONVFORGE_CACHE_DIR moves it."""
     return DiskCache(cache_folder("emulator"))
 
 
@@ -110,7 +110,7 @@ def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
 
 
 def knows_poison() -> bool:
-    """Whether this g++ can poison variables."""
+    """True if this g++ can poison variables."""
     major = re.search(r" (\d+)\.\d", compiler_version())
     return major is not None and int(major[1]) >= POISON_SINCE
 
@@ -135,7 +135,7 @@ def _room_digest() -> str:
 
 @cache
 def _processor() -> str:
-    """What -march=native goes by: the cache may lie on a disk that several machines share."""
+    """Features of this CPU that -march=native uses: several machines may share the cache's disk."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What the emulator is: the cores of this CPU, the limits of an sm_90, so that tiles are sized as for a GPU."""
+"""Facts of the emulator: this CPU's cores with the limits of an sm_90, so that tiles get a GPU's sizes."""
 
 from __future__ import annotations
 

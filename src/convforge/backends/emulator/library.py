@@ -86,7 +86,7 @@ class Scheduler:
         self._symbol_bytes.argtypes, self._symbol_bytes.restype = [ctypes.c_void_p], ctypes.c_ulonglong
 
     def measure(self, anchor: int) -> tuple[int, int]:
-        """Where a kernel's anchor stands in its static shared memory, and the bytes of that."""
+        """Return the offset of a kernel's anchor in its static shared memory, and the bytes of that memory."""
         offset, nbytes = ctypes.c_ulonglong(), ctypes.c_ulonglong()
         arguments = (ctypes.c_void_p(anchor), ctypes.byref(offset), ctypes.byref(nbytes))
         if not self._library.emulator_measure(*arguments):

@@ -78,7 +78,7 @@ class EmulatorError(RuntimeError):
 
 @cache
 def _host() -> CpuRuntime:
-    """What runs blocks, on threads that all orders share; they sleep at once, so that a check loads no Numba."""
+    """Return the thread pool that runs blocks. Its threads never poll, so that a check does not load Numba."""
     return CpuRuntime(cpu_facts(), watches=False)
 
 
@@ -169,7 +169,7 @@ class EmulatorRuntime:
     def again(
         self, kernel: EmulatorKernel, info: LaunchInfo, template: Template
     ) -> Callable[[Sequence[int], int], None]:
-        """What launches a kernel again, on buffers at other addresses."""
+        """Return a function that launches a kernel again on buffers at other addresses."""
 
         def again(places: Sequence[int], stream: int) -> None:
             args = template.copy()
@@ -219,7 +219,7 @@ class EmulatorRuntime:
         return kernel.symbol(symbol)
 
     def tensor_map(self, seen: AnyMap) -> bytes:
-        """What a kernel is handed so that it can bring boxes of an array; see :class:`TiledMap`.
+        """Return the map by which a kernel loads tiles of an array; see :class:`TiledMap`.
 
         Raises
         ------

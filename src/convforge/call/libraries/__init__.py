@@ -1,4 +1,4 @@
-"""What is particular to NumPy, PyTorch, CuPy and JAX: where an array lies, its stream, its library's memory.
+"""Adapters for NumPy, PyTorch, CuPy and JAX: an array's device, its stream, its library's memory.
 
 No library is imported here: an array of one is only ever met once its library has been.
 """

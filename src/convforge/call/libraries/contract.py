@@ -1,4 +1,4 @@
-"""What calls ask of a library's arrays."""
+"""The contract of an array library's adapter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Library(Protocol):
     arrays: tuple[type, ...]
 
     def device(self, array: Any, name: str) -> str:
-        """Where it lies: "cpu" or "cuda:0"; ValueError for another kind of device."""
+        """Device of an array: "cpu" or "cuda:0"; ValueError for another kind."""
         ...
 
     def check(self, array: Any, name: str) -> None:
@@ -73,14 +73,14 @@ class Library(Protocol):
         ...
 
     def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
-        """What gives the addresses of arrays that have the signature of these, a GPU's, and None for others.
+        """Return a function from arrays of this signature to their addresses, and to None for others (GPU only).
 
         None where the library has nothing quicker than :meth:`signed`.
         """
         ...
 
     def address(self, array: Any) -> int:
-        """Where an array of a GPU lies."""
+        """Address and device of an array on a GPU."""
         ...
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
@@ -101,7 +101,7 @@ class Library(Protocol):
 
 
 class Plain:
-    """What a library without more to say of it says."""
+    """Defaults for a library that has nothing special."""
 
     def signed(self: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         return None

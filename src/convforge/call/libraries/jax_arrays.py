@@ -98,7 +98,7 @@ class Jax(Plain):
             return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
 
     def _wide(self, dtype: str) -> AbstractContextManager[Any]:
-        """Where JAX makes arrays of float64: unless it is told to, it makes them of float32, whatever it is asked for.
+        """Context in which JAX makes float64 arrays: by default it makes float32 in their place.
 
         Arrays of float64 come from where it was told so, and their results are float64 everywhere.
         """
