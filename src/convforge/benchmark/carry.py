@@ -173,7 +173,7 @@ def whole_name(commit: str, repository: Path) -> str:
 
 
 def main(
-    files: Annotated[list[Path], typer.Argument(help="Stored runs.")],
+    files: Annotated[list[Path], typer.Argument(help="Stored runs.", exists=True)],
     commits: Annotated[
         list[str], typer.Option("--from", help="A commit whose code may have been measured; several are tried in turn.")
     ],
