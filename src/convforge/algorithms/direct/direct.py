@@ -148,5 +148,5 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
 
     @staticmethod
     def _busy(problem: Conv2dProblem, tile_p: int, facts: DeviceFacts) -> bool:
-        """Whether strips of this height are enough to keep every core at work."""
+        """True if strips of this height keep every core at work."""
         return problem.n * problem.groups * -(-problem.p // tile_p) >= facts.cores
