@@ -7,7 +7,8 @@ from typing import Any
 
 from convforge.benchmark.ahead_tables import Ahead, ahead_of, geometric_mean, spoken_peers
 from convforge.benchmark.records import Run
-from convforge.course.report.theme import Datasets, Ink, Spec, themed, unvalidated
+from convforge.course.pages.charts import Datasets, Spec, png, themed, unvalidated
+from convforge.course.pages.looks import Ink
 
 # Colours of strides 1, 2, 3 and more on a light page: dark to light, so that they differ in print too.
 COLOURS = ("#0067b1", "#2f93c8", "#9ccbe6")
@@ -28,9 +29,7 @@ def ahead_png(run: Run, *, scale: float = 2.0) -> bytes:
     ValueError
         No case has both a method of ours and a peer.
     """
-    import vl_convert
-
-    return bytes(vl_convert.vegalite_to_png(ahead_spec(run), scale=scale))
+    return png(ahead_spec(run), scale)
 
 
 def ahead_spec(run: Run) -> Spec:
