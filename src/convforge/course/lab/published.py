@@ -44,20 +44,10 @@ ENGLISH = {
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A published table beside ours.
+    """A published table beside ours, read by the rules of a study.
 
-    Attributes
-    ----------
-    published : Published
-    study : Study
-        Whose rules read it.
-    table : Table
-    theirs : tuple of Finding
-        Of the published figures; findings that rest on doubtful ones are not supported.
-    orders : tuple of Finding
-        Of the order of each two methods, there and here.
-    matched : int
-        Cases that were timed here too.
+    `theirs` are findings of the published figures: those that rest on doubtful ones are not supported. `orders` are
+    findings of each two methods, there and here. So many cases as `matched` were timed here too.
     """
 
     published: Published
@@ -69,7 +59,7 @@ class Beside:
 
     @property
     def doubts(self) -> list[str]:
-        """What is doubtful of the table, each with the methods whose figures are."""
+        """The doubts about the table, each with the methods whose figures are doubtful."""
         words = gettext("{doubt} ({methods})")
         return [
             words.format(doubt=gettext(doubt.words), methods=gettext(", ").join(doubt.methods))

@@ -21,17 +21,9 @@ MOST_CASES = 6
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A method of ours: its files, and its times.
+    """A method of ours, and a table of its largest cases; it is stale where some of their times are of an older text.
 
-    Attributes
-    ----------
-    name, summary : str
-    files : tuple of (str, str)
-        Name within the package, and text: the code of the method, without code that all methods share.
-    measured : Table
-        Its largest cases.
-    stale : bool
-        Some of these times are of an older text.
+    Each of its files has a name within the package and a text; code that all methods share is not among them.
     """
 
     name: str

@@ -59,22 +59,10 @@ class Datasets(dict[str, list[dict[str, Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart.
+    """One chart and its rows, without theme and width.
 
-    Attributes
-    ----------
-    key : str
-        Unique in its run or chapter.
-    title : str
-        Its difference from its neighbours, such as "stride 2".
-    description : str
-        What it shows, for readers who cannot see it.
-    chart : altair chart
-        Without theme and width.
-    data : Datasets
-        Its rows.
-    by_method : bool
-        The page's legend hides and shows its marks.
+    The key is unique in its run or chapter; the title tells it from its neighbours, such as "stride 2"; the description
+    is for readers who cannot see it. `by_method`: the page's legend hides and shows its marks.
     """
 
     key: str

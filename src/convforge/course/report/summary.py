@@ -35,13 +35,8 @@ NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d
 class Duel:
     """Our best against the best peer on one case.
 
-    Attributes
-    ----------
-    ours, peer : Entry
-    ratio : float
-        Time of the peer over ours: above 1, ours is ahead.
-    tone : {"ahead", "level", "behind", "unsure"}
-        "level" is a tie, "unsure" too noisy to rank; see :mod:`convforge.timing.ranking`.
+    The ratio is the peer's time over ours: above 1, ours is ahead. The tone "level" is a tie, "unsure" is too noisy to
+    rank; see :mod:`convforge.timing.ranking`.
     """
 
     ours: Entry
@@ -62,14 +57,7 @@ class Duel:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All duels of one family and stride, or of the single cases of one kind, whose stride is empty.
-
-    Attributes
-    ----------
-    family, stride : str
-    duels : tuple of Duel
-        In the order of the file.
-    """
+    """All duels of one family and stride, or of the cases of one kind, whose stride is empty, in the file's order."""
 
     family: str
     stride: str
