@@ -37,9 +37,9 @@ from convforge.course.report.charts import (
     one_case_panel,
     panels,
     point,
-    quartiles,
     roofline_panel,
     size_title,
+    timing_fields,
 )
 from convforge.course.report.headline import largest_case
 from convforge.course.report.records import Entry
@@ -49,7 +49,6 @@ from convforge.course.studies.readings import Reading, Series, by_case, device_b
 from convforge.course.studies.timer import MISTAKEN
 from convforge.course.studies.tried import alike
 from convforge.course.studies.words import clock_name, workload_words
-from convforge.timing.timer import Timing
 
 # Series of one study that are drawn: those with the most places, of equals the largest.
 MOST_PANELS = 6
@@ -93,7 +92,7 @@ def _along(axis: str, kind: str) -> Draw:
             if rows:
                 words = gettext("{what} by {axis}, {workload}, a line a method")
                 text = words.format(what=_value_title(kind), axis=_axis_title(axis), workload=workload)
-                x = place_axis(_axis_title(axis), [row["place"] for row in rows], log=axis != "stride")
+                x = place_axis(_axis_title(axis), rows, log=axis != "stride")
                 yield lines(f"{kind}-{axis}-{i}", workload, text, rows, x, _value_axis(kind, rows), ink, TIME_FIELDS,
                             quartiles=kind == "time")  # fmt: skip
 
@@ -163,10 +162,10 @@ def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     copied = _best(readings(chapter.run, "conv2d", pick=lambda run, r: r.transfer_time))
     shown = [(names[0], there), (names[2], [host[r.problem] for r in there]),
              (names[1], [r for r in copied if r.problem in host])]  # fmt: skip
-    rows = [_timed(name, r, r.timing) for name, found in shown for r in found]
+    rows = [_timed(name, r) for name, found in shown for r in found]
     if rows:
         text = gettext("time a call by size: on the device, from host to host through it, and on its host")
-        x = place_axis(size_title("conv2d"), [row["place"] for row in rows])
+        x = place_axis(size_title("conv2d"), rows)
         yield lines("worth", gettext("with the copies, and on the host"), text, rows, x, time_axis(rows), ink,
                     ("method", "size", "by", "time", "spread"), quartiles=True)  # fmt: skip
 
@@ -184,13 +183,9 @@ def _best(found: Iterable[Reading]) -> list[Reading]:
     return [min(rs, key=lambda r: r.seconds) for rs in by_case(strict).values()]
 
 
-def _timed(name: str, r: Reading, timing: Timing) -> dict[str, Any]:
-    low, high = quartiles(timing.samples)
-    return {
-        "method": name, "by": r.method, "case": r.case, "place": r.problem.h, "size": str(r.problem.h),
-        "ms": 1e3 * timing.median_s, "low": 1e3 * low, "high": 1e3 * high,
-        "time": numbers.seconds(timing.median_s), "spread": f"±{numbers.percent(timing.spread)}",
-    }  # fmt: skip
+def _timed(name: str, r: Reading) -> dict[str, Any]:
+    place = {"place": r.problem.h, "size": str(r.problem.h)}
+    return {"method": name, "by": r.method, "case": r.case} | place | timing_fields(r.timing)
 
 
 def _blocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
@@ -217,7 +212,7 @@ def _blocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         ]
         if rows:
             text = gettext("time of every shape of block over the fastest of its method, by its threads, on {case}")
-            x = place_axis(title, [row["place"] for row in rows])
+            x = place_axis(title, rows)
             domain = [1 / 1.06, 1.1 * max(row["ratio"] for row in rows)]
             y = log_axis("y", "ratio", gettext("time ÷ that of the fastest"), domain, "ratio")
             fields = ("method", "shape", "config", "time", "spread", "occupancy", "registers")
@@ -246,13 +241,13 @@ def _block_row(chapter: Chapter, r: Reading, best: Reading) -> dict[str, Any]:
 def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     """Each partition's time over that of one pixel a thread, by size."""
     rows = [
-        _timed(gettext(name), r, r.timing) | {"ratio": r.seconds / same["pixel"].seconds, "by": r.result.config}
+        _timed(gettext(name), r) | {"ratio": r.seconds / same["pixel"].seconds, "by": r.result.config}
         for same in by_partition(chapter.shown.run).values()
         for name, r in same.items()
     ]
     if rows:
         text = gettext("time by what a thread computes, over that of one pixel a thread, by size")
-        x = place_axis(size_title("conv2d"), [row["place"] for row in rows])
+        x = place_axis(size_title("conv2d"), rows)
         domain = around([row["ratio"] for row in rows], 1.3)
         y = log_axis("y", "ratio", gettext("time ÷ that of one pixel a thread"), domain, "ratio")
         fields = ("method", "size", "time", "spread", "by")
@@ -310,7 +305,7 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         right = next((r.seconds for r in found if r.result.config == "clock=right"), None)
         if right is None:
             continue
-        rows = [_timed(clock_name(r.result.config), r, r.timing) | {"ratio": r.seconds / right} for r in found]
+        rows = [_timed(clock_name(r.result.config), r) | {"ratio": r.seconds / right} for r in found]
         domain = around([row["ratio"] for row in rows], 1.3)
         x = log_axis("x", "ratio", gettext("time shown ÷ the right time"), domain, "ratio", above=True)
         text = gettext("what each way of timing shows over the right time, on {case}").format(case=case)

@@ -168,11 +168,11 @@ def time_axis(rows: Rows) -> Any:
     return log_axis("y", "ms", gettext("time a call"), around([row["ms"] for row in rows], 1.3), "seconds")
 
 
-def place_axis(title: str, places: Iterable[int], *, log: bool = True) -> Any:
+def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
     """The horizontal axis of the field "place", a tick a place."""
     import altair as alt
 
-    found = sorted(set(places))
+    found = sorted({int(row["place"]) for row in rows})
     if log:
         scale = alt.Scale(type="log", base=2, domain=around(found, 1.15), nice=False)
     else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from convforge.benchmark.records import Run
 from convforge.course.language import gettext, in_language
@@ -38,6 +39,7 @@ from convforge.course.report import numbers
 from convforge.course.report.records import NARROW, Entry, View, view
 from convforge.course.report.summary import Duel, arithmetic, duels
 from convforge.course.report.tables import status
+from convforge.timing.timer import Timing
 
 Kind = Literal["ratio", "time", "gflops", "cases", "roofline", "errors"]
 KINDS: tuple[Kind, ...] = ("ratio", "time", "gflops", "cases", "roofline", "errors")
@@ -117,7 +119,6 @@ def point(shown: View, entry: Entry) -> dict[str, Any]:
     timing, r = entry.timing, entry.result
     assert timing is not None
     roof, rate = shown.roof(entry), entry.gflops
-    low, high = quartiles(timing.samples)
     notes = [gettext("noisy")] if timing.noisy else []
     notes += [] if timing.cold else [gettext("hot in the cache")]
     notes += [gettext("GFLOP/s nominal")] if entry.nominal else []
@@ -125,12 +126,8 @@ def point(shown: View, entry: Entry) -> dict[str, Any]:
         "method": r.algorithm,
         "case": r.case,
         "size": entry.size_text,
-        "ms": 1e3 * timing.median_s,
-        "low": 1e3 * low,
-        "high": 1e3 * high,
+        **timing_fields(timing),
         "gflops": rate,
-        "time": numbers.seconds(timing.median_s),
-        "spread": f"±{numbers.percent(timing.spread)}",
         "rate": numbers.MISSING if rate is None else f"{numbers.three(rate)} GFLOP/s",
         "of_the_roof": numbers.MISSING if not roof or rate is None else numbers.percent(rate / roof),
         "error": numbers.MISSING if r.error is None or r.error.rms is None else numbers.tiny(r.error.rms),
@@ -138,18 +135,16 @@ def point(shown: View, entry: Entry) -> dict[str, Any]:
     }
 
 
-def quartiles(samples: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile of samples in seconds.
-
-    Examples
-    --------
-    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0]), quartiles([2.0])
-    ((2.0, 4.0), (2.0, 2.0))
-    """
-    if len(samples) == 1:
-        return samples[0], samples[0]
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return low, high
+def timing_fields(timing: Timing) -> dict[str, Any]:
+    """The fields of a row that tell its time: the median and the quartiles in ms, and texts."""
+    low, high = np.quantile(timing.samples, (0.25, 0.75))
+    return {
+        "ms": 1e3 * timing.median_s,
+        "low": 1e3 * float(low),
+        "high": 1e3 * float(high),
+        "time": numbers.seconds(timing.median_s),
+        "spread": f"±{numbers.percent(timing.spread)}",
+    }
 
 
 def size_title(operation: str) -> str:
@@ -169,7 +164,7 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
         every = [row for _, row in rows]
         if kind == "gflops" and not any(row["gflops"] for row in every):
             continue
-        x = place_axis(size_title(members[0].result.operation), [row["place"] for row in every])
+        x = place_axis(size_title(members[0].result.operation), every)
         rates = [row["gflops"] or 0.0 for row in every]
         y = time_axis(every) if kind == "time" else linear_axis("gflops", "GFLOP/s", rates)
         for stride in sorted({e.stride for e in members}):
@@ -202,25 +197,25 @@ def _limit(data: Datasets, shown: View, ink: Ink, chosen: Iterable[Entry], x: An
 
 
 def _ratio_panels(shown: View, ink: Ink) -> Iterator[Panel]:
-    rows = [(d, _ratio_row(d)) for d in duels(shown)]
-    if not rows:
+    found = duels(shown)
+    if not found:
         return
-    ratios = [row["ratio"] for _, row in rows]
-    domain = around([0.8, 1.25, *ratios], 1.08)
+    domain = around([0.8, 1.25, *(d.ratio for d in found)], 1.08)
     title = gettext("time of the best peer ÷ ours")
+    y = log_axis("y", "ratio", title, domain, "ratio")
     for number, family in enumerate(shown.series):
-        members = [(d, row) for d, row in rows if d.ours.family == family and d.ours.size is not None]
-        if members:
-            x = place_axis(size_title(members[0][0].ours.result.operation), [row["place"] for _, row in members])
-            y = log_axis("y", "ratio", title, domain, "ratio")
+        own = [d for d in found if d.ours.family == family and d.ours.size is not None]
+        if own:
             text = gettext("ratio to the best peer by size, {problem}, a line a stride; above 1 ours is ahead")
-            yield _ratio_lines(f"ratio-{number}", shown.short(family), text.format(problem=family),
-                               [row for _, row in members], x, y, ink)  # fmt: skip
-    single = sorted((row for d, row in rows if not shown.is_series(d.ours)), key=lambda row: -row["ratio"])
+            rows = [_ratio_row(d) for d in own]
+            x = place_axis(size_title(own[0].ours.result.operation), rows)
+            yield _ratio_lines(f"ratio-{number}", shown.short(family), text.format(problem=family), rows, x, y, ink)
+    single = sorted((d for d in found if not shown.is_series(d.ours)), key=lambda d: -d.ratio)
     if single:
         x = log_axis("x", "ratio", title, domain, "ratio", above=True)
         text = gettext("ratio to the best peer by case; right of 1 ours is ahead")
-        yield _ratio_dots("ratio-cases", gettext("single cases"), text, single, x, ink)
+        rows = [_ratio_row(d) for d in single]
+        yield _ratio_dots("ratio-cases", gettext("single cases"), text, rows, x, ink)
 
 
 def _ratio_row(d: Duel) -> dict[str, Any]:
