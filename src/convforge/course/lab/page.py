@@ -25,7 +25,7 @@ from convforge.course.lab.words import (
     title_of,
 )
 from convforge.course.language import gettext, in_language
-from convforge.course.pages.charts import Panel
+from convforge.course.pages.charts import Panel, unvalidated
 from convforge.course.pages.looks import Ink
 from convforge.course.pages.page import html, resource, template
 from convforge.course.report import machine, numbers, tables
@@ -53,7 +53,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
     pages : sequence of (name, address)
         The same page in other languages.
     """
-    with in_language(code):
+    with in_language(code), unvalidated():
         book = in_this_language(book)
         ink = charts.ink_of(book, "page")
         ratios = charts.whole_panels(book, "ratio", ink)

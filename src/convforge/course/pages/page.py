@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from convforge.course.language import gettext, language, ngettext
-from convforge.course.pages.charts import Panel, panel_spec, unvalidated
+from convforge.course.pages.charts import Panel, panel_spec
 from convforge.course.pages.looks import Ink, css_variables
 
 # Outlines of Vega's symbols in a square from -1 to 1.
@@ -49,8 +49,7 @@ def html(name: str, inks: Mapping[str, Ink], *, css: str = "", **shown: Any) -> 
     scripts = [chart_script(), resource("pages", "page.js")]
     style = css_variables(inks) + resource("pages", "page.css") + css
     digests = " ".join(f"'{_digest(script)}'" for script in scripts)
-    with unvalidated():
-        page: str = template(name).render(style=style, scripts=scripts, digests=digests, **shown)
+    page: str = template(name).render(style=style, scripts=scripts, digests=digests, **shown)
     return page
 
 

@@ -8,15 +8,14 @@ from typing import Any
 
 from convforge.benchmark.records import Run
 from convforge.course.language import gettext, in_language
-from convforge.course.pages.charts import Panel
+from convforge.course.pages.charts import unvalidated
 from convforge.course.pages.page import html
 from convforge.course.pages.pictures import figures
 from convforge.course.report import machine, tables
-from convforge.course.report.charts import Kind, ink_of, panels, roofline_entries
+from convforge.course.report.charts import KINDS, ink_of, panels, roofline_entries
 from convforge.course.report.headline import headline
 from convforge.course.report.records import View, view
 from convforge.course.report.summary import cautions, gates
-from convforge.course.report.table import Table
 
 
 def render(
@@ -49,7 +48,7 @@ def render(
     """
     if not runs or any(not run.results for run in runs):
         raise ValueError("a report needs runs with at least one result each")
-    with in_language(language):
+    with in_language(language), unvalidated():
         sections = [_section(f"run{i}", view(run)) for i, run in enumerate(runs)]
         return html(
             "report.html.j2",
@@ -64,16 +63,17 @@ def render(
 def _section(key: str, shown: View) -> dict[str, Any]:
     """Everything that the page shows of one run, by its name in the template."""
     ink = ink_of(shown, "page")
-
-    def drawn(kind: Kind) -> list[Panel]:
-        return [panel for _, panel in panels(shown, kind, ink)]
-
-    times, rates = list(panels(shown, "time", ink)), list(panels(shown, "gflops", ink))
-
-    def family(name: str) -> tuple[str, list[Panel], list[Panel], Table]:
-        own = [[panel for of, panel in found if of == name] for found in (times, rates)]
-        return name, own[0], own[1], tables.series_table(shown, name)
-
+    found = {kind: list(panels(shown, kind, ink)) for kind in KINDS}
+    drawn = {kind: [panel for _, panel in own] for kind, own in found.items()}
+    series = [
+        (
+            family,
+            [panel for row, panel in found["time"] if row == family],
+            [panel for row, panel in found["gflops"] if row == family],
+            tables.series_table(shown, family),
+        )
+        for family in shown.series
+    ]
     machine_name = machine.machine_name(shown)
     return {
         "key": key,
@@ -85,16 +85,16 @@ def _section(key: str, shown: View) -> dict[str, Any]:
         "headline": headline(shown),
         "cautions": cautions(shown),
         "summary": tables.summary_table(shown),
-        "ratios": drawn("ratio"),
+        "ratios": drawn["ratio"],
         "verdicts": tables.verdict_table(shown),
-        "series": [family(name) for name in shown.series],
-        "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn("cases")],
-        "roofline": drawn("roofline"),
+        "series": series,
+        "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn["cases"]],
+        "roofline": drawn["roofline"],
         "roofline_table": tables.roofline_table(shown, roofline_entries(shown)),
         "results": tables.result_table(shown),
         "steps": tables.step_table(shown),
         "error_table": tables.error_table(shown),
-        "errors": drawn("errors"),
+        "errors": drawn["errors"],
         "gates": gates(shown),
         "troubles": tables.trouble_table(shown),
         "facts": machine.facts(shown),
