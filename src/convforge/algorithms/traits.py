@@ -67,9 +67,9 @@ class Mark(NamedTuple):
     Attributes
     ----------
     hue : str
-        A name of :data:`convforge.course.report.palette.HUES`.
+        A name of :data:`convforge.course.pages.looks.HUES`.
     shape : str
-        One of :data:`convforge.course.report.palette.SHAPES`.
+        One of :data:`convforge.course.pages.looks.SHAPES`.
     dash : tuple of int
         Lengths of dashes and gaps in pixels: of peers. Lines of ours are solid.
     """

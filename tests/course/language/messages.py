@@ -21,7 +21,7 @@ from babel.messages.pofile import read_po, write_po
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
-from convforge.course.lab import orders
+from convforge.course.lab import published
 from convforge.course.studies import STUDIES, channels, common, filter_size
 from convforge.course.studies.published import TABLES
 from convforge.course.studies.words import nouns
@@ -105,7 +105,7 @@ def _forms(data: Any) -> Iterator[str]:
 def sentences() -> Iterator[tuple[str, str]]:
     """The sentences of all studies: file, and the English one."""
     yield from (("course/studies/common.py", text) for text in common.ENGLISH.values())
-    yield from (("course/lab/orders.py", text) for text in orders.ENGLISH.values())
+    yield from (("course/lab/published.py", text) for text in published.ENGLISH.values())
     for study in STUDIES.values():
         yield from ((_path(study.rules[0].__module__), text) for text in study.english.values())
 

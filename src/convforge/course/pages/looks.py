@@ -1,40 +1,35 @@
-"""How each method looks in every chart: one colour, dash and shape, the same on every page; no two look the same.
+"""The colours of pages, and each method's colour, dash and shape: the same in every chart, and no two alike.
 
-Ours are saturated, solid and filled; peers are grey, dashed and hollow. Hues follow Okabe and Ito (Color universal
-design, 2008), darkened until each has a contrast of 3:1 against the page; shape and dash say the same once more, for
-eyes and printers that see no colour. A method states its look beside its class (`algorithms/traits.py`).
+Our methods are saturated, solid and filled; peers are grey, dashed and hollow. Hues follow Okabe and Ito (Color
+universal design, 2008), darkened until each has a contrast of 3:1 against the page. Shape and dash repeat what the hue
+tells, for eyes and printers that see no colour. A method states its look beside its class (`algorithms/traits.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
+from typing import Literal
 
 from convforge.peers import every_algorithm
 
+Theme = Literal["page", "light", "dark"]
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One method's look.
+# Fonts with Chinese glyphs follow those with Latin ones.
+FONT = (
+    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'PingFang SC', 'Microsoft YaHei', "
+    "'Noto Sans CJK SC', 'Noto Sans SC', sans-serif"
+)
 
-    Attributes
-    ----------
-    light, dark : str
-        Colour on a light and on a dark page.
-    shape : str
-        One of Vega's.
-    dash : tuple of int
-        Lengths of dashes and gaps in pixels; empty: solid.
-    ours : bool
-    """
-
-    light: str
-    dark: str
-    shape: str
-    dash: tuple[int, ...] = ()
-    ours: bool = True
-
+# Page colours: name -> light, dark.
+INKS = {
+    "ink": ("#1b1f24", "#e8ebef"),
+    "muted": ("#5b636d", "#a2abb6"),
+    "line": ("#d9dde2", "#343b45"),
+    "paper": ("#ffffff", "#14181d"),
+    "accent": ("#0067b1", "#58a9f5"),
+}
 
 # Colours on a light and on a dark page. A library has one tint of grey; its functions differ in shape and dash.
 HUES = {
@@ -71,21 +66,59 @@ _SPARE = ("mauve", "crimson", "indigo", "moss", "brown", "pink", "teal")
 _SPARE_PEERS = ("cupy", "cudnn", "cublas", "npp")
 _SPARE_DASHES = ((5, 2), (4, 2), (3, 4), (9, 4))
 
-# What a chart tells apart beside methods, such as partitions or clocks: hues far from each other, and a shape and a
-# dash each, for those lines stand in no chart of methods.
+# Looks of lines that are no methods, such as partitions or clocks: no chart of methods holds them.
 _NAMED: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("blue", ()), ("amber", (8, 3)), ("green", (2, 2)), ("vermillion", (8, 3, 2, 3)), ("purple", (4, 4)),
     ("sky", (12, 3)), ("pink", (6, 2, 2, 2)), ("olive", (1, 3)), ("indigo", (12, 3, 2, 3, 2, 3)),
 )  # fmt: skip
 
 
-def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
-    """The look of each method; no two have the same colour, dash and shape.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One method's look: colours on a light and a dark page, Vega's shape, and dashes in pixels (none: solid)."""
 
-    Parameters
-    ----------
-    methods : iterable of (str, bool)
-        Name, and whether it is ours.
+    light: str
+    dark: str
+    shape: str
+    dash: tuple[int, ...] = ()
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """The colours of one theme.
+
+    On the page colours are the stylesheet's variables, so that charts follow a dark, light or printed page by
+    themselves; in files they are the light or dark values.
+    """
+
+    theme: Theme
+    methods: Mapping[str, Look]
+
+    def __call__(self, name: str) -> str:
+        """A page colour."""
+        return f"var(--{name})" if self.theme == "page" else INKS[name][self.theme == "dark"]
+
+    def method(self, name: str) -> str:
+        """A method's colour."""
+        look = self.methods[name]
+        if self.theme == "page":
+            return f"var(--m{list(self.methods).index(name)})"
+        return look.dark if self.theme == "dark" else look.light
+
+
+def css_variables(inks: Mapping[str, Ink]) -> str:
+    """The stylesheet's colours: the page's, and below each selector those of an ink's methods."""
+    blocks = [(":root", [("--" + name, *pair) for name, pair in INKS.items()])]
+    for selector, ink in inks.items():
+        blocks.append((selector, [(f"--m{i}", x.light, x.dark) for i, x in enumerate(ink.methods.values())]))
+    light = "".join(f"{selector}{{{''.join(f'{n}:{a};' for n, a, _ in rows)}}}" for selector, rows in blocks)
+    dark = "".join(f"{selector}{{{''.join(f'{n}:{b};' for n, _, b in rows)}}}" for selector, rows in blocks)
+    return f"{light}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"
+
+
+def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
+    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape.
 
     Examples
     --------
@@ -96,7 +129,7 @@ def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
     named = dict(methods)
     stated = {(a.name, a.ours): a.look for a in every_algorithm() if a.look is not None}
     found = {name: _look(*stated[name, ours], ours) for name, ours in named.items() if (name, ours) in stated}
-    # By name, so that a method looks the same whatever stands before it.
+    # By name, so that a method's look does not depend on those before it.
     taken, spare = set(found.values()), {ours: _spare(ours) for ours in (True, False)}
     for name in sorted(named.keys() - found.keys()):
         found[name] = next(look for look in spare[named[name]] if look not in taken)
@@ -104,7 +137,7 @@ def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
 
 
 def named_looks(names: Iterable[str]) -> dict[str, Look]:
-    """The looks of what one chart tells apart that is no method: each has a colour, a shape and a dash of its own.
+    """The looks of a chart's lines that are no methods: each has its own colour, shape and dash.
 
     Examples
     --------

@@ -1,5 +1,5 @@
 "use strict";
-// Charts, sortable tables, filters. No library but Vega, which stands in the script before this one.
+// Charts, sortable tables, filters. The only library is Vega, in the script before this one.
 (() => {
   // Sorting: a click on a column's name, or Enter or Space on it; numbers by value, words as people sort them,
   // missing values last either way.
@@ -90,7 +90,7 @@
     }
   }
 
-  // Each is drawn once, whoever asks first: its turn, or the printer.
+  // Each chart is drawn once: at its turn, or earlier for the printer.
   function drawn(place) {
     if (!begun.has(place)) begun.set(place, draw(place));
     return begun.get(place);
@@ -104,8 +104,8 @@
     document.documentElement.dataset.charts = "drawn";
   }
 
-  // Paper: every chart, as wide as its place there, and what is closed but short. Drawing waits for nothing but
-  // promises, which the browser settles between this event and the printing.
+  // Paper: every chart as wide as its place there, and folds that are short are opened. Drawing waits for promises
+  // alone, which the browser settles between this event and the printing.
   const PAPER_PX = 700;
   const PAPER_GAP_PX = 14;
 
@@ -135,7 +135,7 @@
     Promise.all(plots.map(drawn)).then(print);
   };
 
-  // Points by the keyboard: arrows go along a line and between lines; what a pointer would be told is shown and said.
+  // Points by the keyboard: arrows go along a line and between lines; the tooltip is shown and announced.
   const reading = document.getElementById("reading");
   const read = new Map();
 
@@ -194,7 +194,7 @@
     reading.textContent = "";
   }
 
-  // What a pointer would be told, beside the point; nothing while the point is scrolled out of the window.
+  // Shows the tooltip beside the point; not while the point is scrolled out of the window.
   function show(place, item) {
     const box = item._svg.getBoundingClientRect();
     const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };

@@ -1,4 +1,4 @@
-"""Pictures inside the page: each different one once, shrunk to what a page needs, as data addresses."""
+"""Pictures inside a page: each different one once, shrunk, as data addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convforge.course.language import gettext
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Longest side in pixels, the first with which all pictures together stay within the page's share for them.
+# Longest side in pixels: the first with which all pictures together stay within the page's share for them.
 LONGEST_SIDES = (480, 360, 240, 160)
 SHARE_BYTES = 900_000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -22,17 +22,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One picture of the page.
-
-    Attributes
-    ----------
-    captions : tuple of str
-        Several where several files hold the same bytes.
-    address : str
-        The picture itself.
-    width, height : int
-        In pixels.
-    """
+    """One picture of the page, with its size in pixels; it has several captions where files hold the same bytes."""
 
     captions: tuple[str, ...]
     address: str
@@ -41,7 +31,7 @@ class Figure:
 
     @property
     def caption(self) -> str:
-        """What stands below the picture.
+        """The words below the picture.
 
         Examples
         --------
@@ -49,9 +39,8 @@ class Figure:
         'edges by fft, edges by im2col: the same picture, to the byte'
         """
         names = ", ".join(self.captions)
-        return (
-            names if len(self.captions) == 1 else gettext("{names}: the same picture, to the byte").format(names=names)
-        )
+        same = gettext("{names}: the same picture, to the byte")
+        return names if len(self.captions) == 1 else same.format(names=names)
 
 
 def find_pictures(folder: Path) -> list[tuple[str, Path]]:
@@ -72,11 +61,7 @@ def find_pictures(folder: Path) -> list[tuple[str, Path]]:
 
 
 def figures(pictures: Sequence[tuple[str, Path]]) -> list[Figure]:
-    """Read, shrink and encode pictures.
-
-    Parameters
-    ----------
-    pictures : sequence of (caption, path)
+    """Read, shrink and encode pictures, given as pairs of a caption and a path.
 
     Raises
     ------
