@@ -34,6 +34,7 @@ from convforge.problem import parse_problem
 from convforge.timing.ring import ring_limit, ring_size
 from convforge.timing.stopping import StoppingRule
 from convforge.tuning.heuristic import fit
+from convforge.verify import check_nan_spread
 
 PROBLEM = parse_problem(TEXTS["conv2d"])
 LIMIT = workspace_limit(FACTS)
@@ -179,6 +180,26 @@ def test_convolutions_by_a_played_frontend(text: str, installed: Any) -> None:
         return
     assert [config.plan for config in peer().configs(problem, FACTS)] == ["best", "0"]
     checked(peer(), problem, cudnn_peer.CudnnConfig("0"))
+
+
+def test_arrays_with_gaps_are_not_handed_to_cudnn(installed: Any) -> None:
+    installed(PlayedPlan("eng0"))
+    runtime: Any = HostRuntime()
+    plan = peer().plan(PROBLEM, cudnn_peer.CudnnConfig("0"), runtime)
+    w, out = runtime.empty(PROBLEM.w_shape, "float32"), runtime.empty(PROBLEM.out_shape, "float32")
+    x = runtime.empty((1, 3, 9, 16), "float32")[..., ::2]
+    with pytest.raises(ValueError, match="cuDNN takes arrays whose elements lie side by side; one of shape"):
+        plan({"x": x, "w": plan.prepare(w), "out": out})
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_nan_and_inf_spread_as_declared(kind: str, installed: Any) -> None:
+    installed(PlayedPlan("eng0"))
+    runtime: Any = HostRuntime()
+    plan = peer().plan(parse_problem("n2c2h13w12_k3r3s3_st2_p1_f32_nchw"), cudnn_peer.CudnnConfig("0"), runtime)
+    with np.errstate(invalid="ignore"):
+        verdict = check_nan_spread(plan, kind)
+    assert verdict.ok, verdict.message
 
 
 def test_a_row_of_the_bench_keeps_every_plan(installed: Any) -> None:

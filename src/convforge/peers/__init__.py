@@ -13,7 +13,6 @@ from convforge.algorithms.contract import Algorithm
 from convforge.peers.contract import PeerPlan
 from convforge.peers.cublas import Cublas, CublasTf32
 from convforge.peers.cudnn import Cudnn, CudnnTf32
-from convforge.peers.cudnn_legacy import CudnnLegacy, CudnnLegacyFft, CudnnLegacyTf32, CudnnLegacyWinograd
 from convforge.peers.cupy import CupyNdimage
 from convforge.peers.npp import NppFilter
 from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
@@ -43,10 +42,6 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchRelu(),
     Cudnn(),
     CudnnTf32(),
-    CudnnLegacy(),
-    CudnnLegacyTf32(),
-    CudnnLegacyWinograd(),
-    CudnnLegacyFft(),
     TorchConv2dCuda(),
     TorchConv2dCudaTf32(),
     TorchConv2dCudaChannelsLast(),
