@@ -1,7 +1,7 @@
-"""Other libraries under the same contract as our methods, marked not ours: what we measure ourselves against.
+"""Other libraries under the same contract as our methods, marked not ours: our methods are measured against them.
 
-:func:`every_algorithm` joins both lists, for the rooms that show or take methods of either.
-No library is imported before a plan of its is made; one that is absent refuses, with the line that installs it.
+:func:`every_algorithm` joins both lists. Making a plan imports its library; one that is absent refuses, with the line
+that installs it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from convforge.problem.types import is_integer
 
 
 class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
-    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
 
     name = "torch_max_pool2d"
     summary = "PyTorch's max_pool2d"
@@ -31,7 +31,6 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     look = Mark("torch", "triangle-left", (7, 3))
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if is_integer(problem.dtype):
@@ -41,11 +40,9 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
         return missing_cuda() if problem.n else Reason("PyTorch is asked for no empty batch")
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         pool = pooling(problem)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -61,12 +58,11 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
                         kernel="torch.nn.functional.max_pool2d", allocates=True)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
-    """``torch.matmul`` into the caller's array: cuBLAS, or cuBLASLt, as PyTorch chooses it."""
+    """``torch.matmul`` into the caller's array: cuBLAS or cuBLASLt, as PyTorch chooses."""
 
     name = "torch_matmul"
     summary = "PyTorch's matmul"
@@ -77,7 +73,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     look = Mark("torch", "triangle-right", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("PyTorch is asked for products that sum at least one number")
         if is_integer(problem.dtype):
@@ -86,11 +81,9 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         return missing_cuda()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         import torch
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -109,7 +102,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
     def versions(self) -> dict[str, str]:
-        """Versions of PyTorch and of the cuBLAS beside it."""
         return {"torch": version("torch"), "cublas": version("nvidia-cublas", "nvidia-cublas-cu12")}
 
 
@@ -123,12 +115,11 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
     look = Mark("torch", "triangle-down", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
 
 
 class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"
@@ -139,7 +130,6 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     look = Mark("torch", "triangle-left", (3, 3))
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype == "uint16":
@@ -149,11 +139,9 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
         return missing_cuda() if problem.size else Reason("PyTorch is asked for no empty array")
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         import torch
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -167,5 +155,4 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
                         kernel="torch.clamp_min")  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}

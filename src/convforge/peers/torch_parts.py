@@ -22,7 +22,7 @@ from convforge.problem.types import is_integer, itemsize
 
 
 class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
-    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
 
     name = "torch_max_pool2d"
     summary = "PyTorch's max_pool2d"
@@ -31,7 +31,6 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     look = Mark("torch", "triangle-left", (7, 3))
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
@@ -39,11 +38,9 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         ready(runtime.facts)
         pool = pooling(problem)
 
@@ -66,14 +63,13 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
         )
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
     """``max_pool2d`` of a tensor with axes N, C, H, W.
 
-    PyTorch pads either side alike, by at most half a window; other padding is written out, up to the last window.
+    PyTorch pads opposite sides alike, by at most half a window; other padding is written first, up to the last window.
     """
     import torch
 
@@ -110,7 +106,6 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     look = Mark("torch", "triangle-right", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.dtype):
             return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums",
                           dtype=problem.dtype)  # fmt: skip
@@ -120,11 +115,9 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
         return missing()
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -138,12 +131,11 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 class TorchRelu(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"
@@ -152,7 +144,6 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     look = Mark("torch", "triangle-left", (3, 3))
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
@@ -160,11 +151,9 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
         return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -176,5 +165,4 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
