@@ -14,7 +14,7 @@ from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
 from convforge.problem.types import is_integer
 from convforge.verify.bounds import rounded
 from convforge.verify.inputs import Inputs, output_dtype
-from convforge.verify.rows import border_of
+from convforge.verify.rows import border_of, only_border
 from convforge.verify.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
 
 # A fault is named where it explains all but this part of the RMS error.
@@ -352,11 +352,9 @@ def _place(problem: Problem, values: Floats, expected: Floats) -> str:
     if not large.any():
         return "unknown: small errors"
     if isinstance(problem, Conv2dProblem):
-        rows, columns = border_of(problem)
-        wrong = to_rows(problem, large).reshape(problem.n, problem.p, problem.k, problem.q)
-        inside = wrong[:, ~rows][..., ~columns]
-        if inside.size and not inside.any():
+        if only_border(problem, large):
             return "wrong at the border alone"
+        wrong = to_rows(problem, large).reshape(problem.n, problem.p, problem.k, problem.q)
         channels = np.flatnonzero(wrong.any(axis=(0, 1, 3)))
         if channels.size < problem.k:
             return f"wrong in output channels {', '.join(map(str, channels[:8]))} alone"

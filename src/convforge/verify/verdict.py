@@ -15,8 +15,8 @@ from convforge.problem import Problem
 from convforge.problem.types import finfo, is_integer
 from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded
 from convforge.verify.gate import Gate
+from convforge.verify.host_memory import HostMemory
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
-from convforge.verify.rooms import Rooms
 from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
@@ -77,7 +77,7 @@ class Judge:
     Attributes
     ----------
     truth : Truth
-    rooms : Rooms
+    memory : HostMemory
         Host memory for the results that come.
     gate : Gate or None
         On RMS errors; None where nothing is summed.
@@ -99,7 +99,7 @@ class Judge:
         self.problem = problem
         self.inputs = inputs
         self._runtime = runtime
-        self.rooms = Rooms()
+        self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
