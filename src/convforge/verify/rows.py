@@ -179,12 +179,13 @@ class ProductRows:
 Rows = ConvolutionRows | ProductRows
 
 
+# Operation -> the rows of its outputs.
+_ROWS: dict[str, Callable[[Any], Rows]] = {"conv2d": ConvolutionRows, "gemm": ProductRows}
+
+
 def rows_of(problem: Problem) -> Rows:
     """The rows of a problem whose outputs are sums of products."""
-    if isinstance(problem, Conv2dProblem):
-        return ConvolutionRows(problem)
-    assert isinstance(problem, GemmProblem)
-    return ProductRows(problem)
+    return _ROWS[problem.operation](problem)
 
 
 def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -48,10 +48,10 @@ class _Product(ctypes.Structure):
 
 
 def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
-    """Whether the truth of a problem is computed on this runtime's device rather than by the host's loops.
+    """True if this runtime's device computes the truth of a problem, and not the host's loops.
 
-    It is where the problem is large, the device is no CPU and has the memory, and sums are not of type float64: their
-    truth takes twice that precision, which the loops alone have.
+    The problem must be large, the device a GPU with the memory, and the sums not float64: their truth needs twice that
+    precision, which the loops alone have.
 
     Examples
     --------
@@ -69,13 +69,13 @@ def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
 
 
 def kernels() -> tuple[KernelSource, ...]:
-    """All kernels of truth.cu as they are compiled."""
+    """All kernels of truth.cu."""
     convolutions = [(dtype, layout) for dtype in ("float32", "float64") for layout in ("NCHW", "NHWC")]
     return (*(_convolution(*choice) for choice in convolutions), _product())
 
 
 def _convolution(dtype: str, layout: str) -> KernelSource:
-    """Of pixels of this type, and an output that lies so."""
+    """The kernel for pixels of this type and an output in this layout."""
     lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {_WORDS[dtype]};")
     return KernelSource("verify/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
 
@@ -89,18 +89,10 @@ _WORDS = {"float32": "float", "float64": "double"}
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """Sums of all outputs before the epilogue, and the sums of absolute values beside them.
+    """Sums of all outputs before the epilogue and sums of absolute values: two float64 arrays in the output's layout.
 
-    Parameters
-    ----------
-    x : (N, C, H, W) array of float32 or float64
-        A view in that order of axes; it is uploaded in the order that it lies in memory.
-    w : (K, C / groups, R, S) array
-        In cross-correlation order.
-
-    Returns
-    -------
-    two arrays of float64, of the output's shape in its physical layout
+    `x` is a view (N, C, H, W) of float32 or float64, uploaded in its order in memory; `w` is (K, C / groups, R, S) in
+    cross-correlation order.
     """
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode).astype(np.int32)
@@ -145,7 +137,7 @@ def _blocks(outputs: int) -> int:
 
 
 def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
-    """A copy on the device: the axes as in the view, without gaps, in memory in the order of the view's strides."""
+    """A copy on the device with the view's axes, without gaps, in the order of the view's strides."""
     order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
     return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))
 

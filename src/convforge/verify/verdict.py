@@ -1,4 +1,4 @@
-"""The verdict on a result: right or not, by how much, what the fault looks like, and the line that reproduces it."""
+"""The verdict on a result: right or not, its errors, the name of its fault, and the line that reproduces it."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ SCANNED = ("float32", "float64", "uint8", "int8", "int32")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check found.
+    """The result of a check.
 
     Attributes
     ----------
     ok : bool
     rms : float
-        RMS error over the RMS of the truth; Inf where a finite number should stand and none does.
+        RMS error over the RMS of the truth; Inf where an output is not finite but should be.
     max_error : float
         Largest absolute error.
     bound_ratio : float
         Largest error over its elementwise bound, rounding of the result included; above 1 where the bound is broken.
     fault : str or None
-        What the wrong result looks like, such as "flipped filter"; None if it is right.
+        The name of the fault, such as "flipped filter"; None if the result is right.
     message : str
-        Index, expected and got, and the line that reproduces it; empty if it is right.
+        Index, expected and got, and the line that reproduces it; empty if the result is right.
     """
 
     ok: bool
@@ -56,19 +56,17 @@ class Verdict:
 
 
 def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Weights (K, C, R, S) of the same ranks: every row and every column is scaled, in all filters alike."""
+    """Weights (K, C, R, S) of the same ranks: every row and column is scaled, in all filters alike."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
     return np.asarray(rows * columns * w, np.float64)
 
 
 class Judge:
-    """What results of a problem on one set of inputs are held against: computed once, however many results come.
+    """Judges results of a problem on one set of inputs; computes the truth once, however many results come.
 
     Parameters
     ----------
-    problem : Problem
-    inputs : Inputs
     truth : Truth, optional
         Of these inputs, where it is known.
     runtime : Runtime, optional
@@ -78,7 +76,7 @@ class Judge:
     ----------
     truth : Truth
     memory : HostMemory
-        Host memory for the results that come.
+        For the results.
     gate : Gate or None
         On RMS errors; None where nothing is summed.
 
@@ -107,10 +105,10 @@ class Judge:
 
     @cached_property
     def other_inputs(self) -> Inputs:
-        """Inputs of the same kind with other numbers, which a stored result does not answer.
+        """Inputs of the same kind with other numbers, for which a stored result is wrong.
 
-        Where all channels share one filter they share another one, so that what takes but one is given no more; and
-        float weights that were chosen for their rank get others of the same rank.
+        Where all channels share one filter they share another one here, for methods that take nothing else; float
+        weights that were chosen for their rank get others of the same rank.
         """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
@@ -123,21 +121,15 @@ class Judge:
 
     @cached_property
     def other(self) -> Judge:
-        """What results on them are held against."""
+        """The judge of results on the other inputs."""
         return Judge(self.problem, self.other_inputs, runtime=self._runtime)
 
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
-        """Hold a result against the truth.
+        """Compare a result of the output's shape, layout and type with the truth.
 
-        Every element must lie between the truth less its bound and the truth plus its bound, both rounded to the
+        Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
         output's type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the
-        class's gate.
-
-        Parameters
-        ----------
-        precision : str
-            Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
-        got : array of the output's shape, in its physical layout and type
+        gate of the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
@@ -156,7 +148,7 @@ class Judge:
         return self._in_full(precision, got)
 
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which elements of a result of the output's shape and type lie within their bound."""
+        """Mask of the elements of a result that are within their bound."""
         bound = error_bound(self.problem, precision, self.truth, self.inputs)
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
@@ -184,7 +176,7 @@ class Judge:
 
 
 def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Hold one result against the truth: :meth:`Judge.verdict` where only one is to be judged.
+    """Compare one result with the truth: :meth:`Judge.verdict` for a single result.
 
     Examples
     --------
@@ -210,7 +202,7 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """The numbers between which the elements of a result must lie, all flat.
+    """Limits of the elements of a result, all flat.
 
     Attributes
     ----------
@@ -218,7 +210,7 @@ class _Limits:
     expected : array of float64
         The truth, within the output type's range.
     slack : array
-        The bound and the rounding of the result together.
+        Sum of the bound and the rounding of the result.
     size : float
         RMS of the truth.
     """
@@ -231,7 +223,7 @@ class _Limits:
 
 
 def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
-    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which takes more to judge."""
+    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which needs :func:`within`."""
     dtype = output_dtype(problem)
     if is_scanned(problem):
         return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
@@ -258,12 +250,12 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
 
 
 def is_scanned(problem: Problem) -> bool:
-    """Whether results of a problem are compared by the compiled passes."""
+    """True if the compiled passes compare results of a problem."""
     return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile what comparing results of a problem takes, if anything: seconds, once a machine."""
+    """Compile the passes that compare results of a problem, if any: seconds, once a machine."""
     if is_scanned(problem):
         dtype, few = output_dtype(problem), np.ones(1)
         limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
@@ -294,7 +286,7 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
 
 
 def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
-    """What :func:`_scan` gives, in one pass on all cores."""
+    """The result of :func:`_scan`, in one pass on all cores."""
     from convforge.verify import scans
 
     flat = np.ascontiguousarray(got).reshape(-1)
@@ -307,7 +299,7 @@ def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, fl
 
 
 def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
-    """Relative RMS error, largest error and largest ratio to the bound; None where an element is not in its limits."""
+    """Relative RMS error, largest error and largest ratio to the bound; None where an element is outside its limits."""
     if limits is None:
         return None
     if got.size >= LARGE and got.dtype.name in SCANNED:
@@ -329,7 +321,7 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
 
 
 def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
-    """Where partial sums may overflow in one order of summation and not in another; None where nowhere."""
+    """Mask of partial sums that may overflow in one order of summation and not in another; None where none may."""
     largest = _largest_sum(problem)
     if largest == math.inf:
         return None
@@ -338,14 +330,14 @@ def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
 
 
 def _largest_sum(problem: Problem) -> float:
-    """The largest finite number of the type that sums are taken in; infinite where nothing can overflow."""
+    """The largest finite number of the sums' type; infinite where nothing can overflow."""
     if not problem.multiplies or is_integer(problem.acc_dtype):
         return math.inf
     return float(np.finfo(problem.acc_dtype).max)
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
-    """Which elements are as near the truth as they must be."""
+    """Mask of the elements that are within their bound of the truth."""
     dtype = output_dtype(problem)
     expected = truth.value
     with np.errstate(invalid="ignore"):
