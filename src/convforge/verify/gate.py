@@ -17,7 +17,7 @@ are compared as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Problem
-from convforge.problem.types import finfo, is_integer, numpy_dtype
+from convforge.problem.types import finfo, is_integer
 from convforge.verify.bounds import (
     beyond_rounding,
     fft_energy,
@@ -36,13 +36,7 @@ from convforge.verify.bounds import (
     within_range,
 )
 from convforge.verify.factors import ROUNDINGS, Factors, rounded, ways
-from convforge.verify.honest import (
-    Honest,
-    Way,
-    apart_from_scale,
-    baseline,
-    sampled_items,
-)
+from convforge.verify.honest import Honest, Way, apart_from_scale, baseline, sampled_items
 from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats, Truth, to_rows
@@ -53,36 +47,33 @@ from convforge.verify.truth import Floats, Truth, to_rows
 # sequential sum of nine products hardly errs. Transforms or passes in TF32: hundreds and more.
 ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 64.0}
 
-# What an honest method is expected to reach at most, of which luck in a small band makes more; half of what is allowed
-# where nothing is said.
+# Class -> the largest factor expected of an honest method, before luck in a small band; by default half of ALLOWED.
 USUAL: dict[str, float] = {"strict": math.sqrt(2)}
 
-# Sums of tensor cores -> how many times the loop's error of that style is allowed beside twice the sequential one's,
-# and how many times is usual. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop
-# that cuts every product's sum off, and 1 times the two levels that it is a model of.
+# Style of tensor cores' sums -> the factor of that loop's error that is allowed beside twice the sequential one's, and
+# the usual factor. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop that truncates
+# the sum after every product, and 1 times the two levels that it is a model of.
 TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
 
-# A result this many times as near the truth as rounded factors are is more exact than its class asks, however computed.
+# A result whose error is at most this share of that of rounded factors is more exact than its class asks.
 FINER = 0.25
 
-# From so many independent outputs on, errors are compared without their proportional part as well.
+# From this many independent outputs on, errors are compared without their proportional part as well.
 ENOUGH = 8
 
-# A way of rounding that leaves less than this share of what is allowed is taken for the way; honest sums of many
-# products leave up to a half.
+# A way of rounding that leaves less than this share of the allowed error is accepted; honest sums of many products
+# leave up to a half.
 LITTLE = 0.5
 
-# Rows from which the way of rounding is told, and the likeliest ways that are tried.
+# Rows by which ways of rounding are ordered, for how many FLOPs all rows are taken, and how many ways are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
-# The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
+# The FFT's RMS error grows as u sqrt(log N) times the image's norm (Gentleman and Sande, Fast Fourier transforms for
 # fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
 FFT_CONSTANT = 4.0
 
 # A false alarm has at most the probability exp(-RARE) for each channel and band.
 RARE = 20.0
-
-_HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +118,7 @@ class Gate:
     quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        inputs: Inputs,
-        truth: Truth,
-        items: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._whole, self._magnitude = truth.value, truth.magnitude
         self._items, self._dtype = items, output_dtype(problem)
@@ -191,30 +176,29 @@ class Gate:
         return self._output_rows.bands(self._rows_seen)
 
     @cached_property
-    def _types(self) -> tuple[set[str], str, str]:
-        """Element types of the factors, the sums and the output."""
-        problem = self._problem
-        factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
-        return factors, problem.acc_dtype, problem.out_dtype
-
-    @property
     def _is_stored_whole(self) -> bool:
         """True if sums are stored without rounding them to a narrower type."""
-        _, sums, out = self._types
-        return not is_integer(out) and finfo(numpy_dtype(out)).nmant >= finfo(sums).nmant
+        return not is_integer(self._dtype.name) and finfo(self._dtype).nmant >= finfo(self._problem.acc_dtype).nmant
 
     @cached_property
     def _strict(self) -> Way:
         """The baseline of unrounded factors."""
-        factors, sums, _ = self._types
-        styles = ("sequential", "cut") if factors <= _HALVES and sums == "float32" else ("sequential",)
-        return Way(baseline(self._problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+        problem = self._problem
+        factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
+        halves = factors <= {"float16", "bfloat16"} and problem.acc_dtype == "float32"
+        styles = ("sequential", "cut") if halves else ("sequential",)
+        return Way(baseline(problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+
+    def _true(self, factors: Factors, items: NDArray[np.int64]) -> Floats:
+        """The truth of rounded factors in some rows, within the output type's range."""
+        return within_range(rows_of(factors.problem).true(factors.inputs, items).value, self._dtype)
 
     def _error(self, values: Floats, reference: Floats) -> Floats:
         """Signed errors; where the result is rounded, the distance of the truth from the numbers that round to it."""
-        out = self._types[2]
         with np.errstate(invalid="ignore"):
-            return values - reference if self._is_stored_whole else beyond_rounding(values, reference, out)
+            if self._is_stored_whole:
+                return values - reference
+            return beyond_rounding(values, reference, self._dtype.name)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
         """The error that remains for the best of the likeliest ways of rounding the factors.
@@ -240,7 +224,7 @@ class Gate:
             yield before, self._ways[before]
         for factors in self._nearest(precision, values):
             if factors.words not in self._ways:
-                reference = rows_of(factors.problem).true(factors.inputs, self._rows_seen).value
+                reference = self._true(factors, self._rows_seen)
                 styles = ("sequential", "two levels" if precision == "fp8" else "cut")
                 loops = baseline(factors.problem, factors.inputs, self._rows_seen, reference, styles)
                 self._ways[factors.words] = Way(loops, self._bands, factors.words)
@@ -253,12 +237,12 @@ class Gate:
         Truncated sums are below all of them on positive numbers, so errors count both in full and without their part
         proportional to the output.
         """
-        items = self._rows_seen
-        step = 1 if self._problem.flops * items.size <= FEW_FLOPS * self._all_rows else max(items.size // FEW_ROWS, 1)
+        items, rows = self._rows_seen, self._output_rows.pictures * self._output_rows.height
+        step = 1 if self._problem.flops * items.size <= FEW_FLOPS * rows else max(items.size // FEW_ROWS, 1)
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
         found, errors = [], []
         for factors in ways(self._problem, self._inputs, precision):
-            reference = within_range(rows_of(factors.problem).true(factors.inputs, items[::step]).value, self._dtype)
+            reference = self._true(factors, items[::step])
             error = self._error(values[::step], reference)
             known = np.isfinite(error) & np.isfinite(reference)
             along = few.sums(reference**2, known)
@@ -268,19 +252,15 @@ class Gate:
         orders = np.argsort(np.array(errors), axis=0, kind="stable")  # a column for each kind of error
         return [found[i] for i in list(dict.fromkeys(orders.ravel().tolist()))[:TRIED]]
 
-    @property
-    def _all_rows(self) -> int:
-        return self._output_rows.pictures * self._output_rows.height
-
     def _finer(self, precision: str, values: Floats) -> Measured | None:
         """The worst band of a result that is nearer the truth than rounded factors; None if any band is not."""
         factors = rounded(self._problem, self._inputs, precision)
         truth = within_range(self._rows(self._whole), self._dtype)
-        coarse = within_range(rows_of(factors.problem).true(factors.inputs, self._rows_seen).value, self._dtype)
+        coarse = self._true(factors, self._rows_seen)
         with np.errstate(invalid="ignore"):
             errors, allowed = self._error(values, truth) ** 2, (FINER * (coarse - truth)) ** 2
         known = np.isfinite(errors) & np.isfinite(allowed)
-        found: Measured | None = None
+        found = []
         for band in self._bands:
             count = np.maximum((known & band.mask).sum(axis=(0, 2)), 1)
             rms, most = (np.sqrt(band.sums(squares, known) / count) for squares in (errors, allowed))
@@ -288,32 +268,31 @@ class Gate:
                 return None
             worst = int(np.argmax(rms / np.maximum(most, np.finfo(np.float64).tiny)))
             note = f"more exact than {factors.words}"
-            this = Measured(worst, band.name, float(rms[worst]), float(most[worst]), note)
-            found = this if found is None or this.ratio > found.ratio else found
-        return found
+            found.append(Measured(worst, band.name, float(rms[worst]), float(most[worst]), note))
+        return _worst(found)
 
     def _judge(self, precision: str, way: Way, values: Floats) -> Measured | None:
         error = self._error(values, way.baseline.reference)
         chosen = way.baseline.known
         if not np.isfinite(error).all():  # the bound has judged them
             chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
-        found: Measured | None = None
+        kinds = (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,)
+        found = []
         for number, band in enumerate(self._bands):
             honest = way.honest(number, precision, chosen)
-            for apart in (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,):
-                worst = _worst_channel(way, band, honest, error, chosen, precision, apart)
-                if worst and (not found or worst.ratio > found.ratio):
-                    found = worst
-        return found
+            found += [_worst_channel(way, band, honest, error, chosen, precision, apart) for apart in kinds]
+        return _worst(found)
 
     def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
         """The FFT spreads its error over the whole image: one RMS for each image and channel."""
-        whole = self._items is None
-        rows, reference = (to_rows(problem, got), to_rows(problem, self._whole)) if whole else (got, self._whole)
-        picture = (np.arange(problem.n * problem.p) if self._items is None else self._items) // problem.p
+        rows, reference, items = got, self._whole, self._items
+        if items is None:
+            rows, reference = to_rows(problem, got), to_rows(problem, self._whole)
+            items = np.arange(problem.n * problem.p)
+        picture = items // problem.p
         if self._fft is None:
             self._fft = _fft_allowed(problem, self._inputs, self._magnitude)
-        found: Measured | None = None
+        found = []
         for n in np.unique(picture):
             values, truth = rows[picture == n].astype(np.float64), within_range(reference[picture == n], self._dtype)
             error = self._error(values, truth)
@@ -322,9 +301,12 @@ class Gate:
             rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
             allowed = np.maximum(self._fft[n], np.finfo(np.float64).tiny)
             worst = int(np.argmax(rms / allowed))
-            this = Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst]))
-            found = this if found is None or this.ratio > found.ratio else found
-        return found
+            found.append(Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst])))
+        return _worst(found)
+
+
+def _worst(found: Iterable[Measured | None]) -> Measured | None:
+    return max((each for each in found if each is not None), key=lambda each: each.ratio, default=None)
 
 
 def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> Floats:

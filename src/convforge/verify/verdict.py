@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import Runtime
 from convforge.problem import Problem
 from convforge.problem.types import finfo, is_integer
-from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded
+from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded, within_range
 from convforge.verify.gate import Gate
 from convforge.verify.host_memory import HostMemory
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
@@ -94,9 +94,7 @@ class Judge:
     def __init__(
         self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
     ) -> None:
-        self.problem = problem
-        self.inputs = inputs
-        self._runtime = runtime
+        self.problem, self.inputs, self._runtime = problem, inputs, runtime
         self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
@@ -133,9 +131,8 @@ class Judge:
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
-            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
-                           f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}"
-                           f"{list(shape)}")  # fmt: skip
+            message = f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}{list(shape)}"
+            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type", message)
         if not got.size:
             return Verdict(True, 0.0, 0.0, 0.0)
         if precision not in self._limits:
@@ -230,9 +227,7 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
     if _may_overflow(problem, truth) is not None:
         return None
     bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
-    expected = np.ascontiguousarray(truth.value).ravel()
-    low, high = np.empty(expected.size, dtype), np.empty(expected.size, dtype)
-    slack = np.empty(expected.size, np.float64 if dtype == np.float64 else np.float32)
+    expected, low, high, slack = _flat(truth, dtype)
     squares = 0.0
     for begin in range(0, expected.size, BLOCK):
         part = slice(begin, begin + BLOCK)
@@ -243,10 +238,19 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
                 return None
         slack[part] = margin + half_spacing(value, dtype)
         squares += float(value @ value)
-    size = math.sqrt(squares / expected.size)
-    if is_integer(dtype.name):
-        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
-    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+    return _Limits(low, high, within_range(expected, dtype), slack, _size(squares, expected))
+
+
+def _flat(truth: Truth, dtype: np.dtype[Any]) -> tuple[Floats, NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The truth's values, and empty arrays for `low`, `high` and `slack`."""
+    value = np.ascontiguousarray(truth.value).ravel()
+    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    return value, np.empty(value.size, dtype), np.empty(value.size, dtype), slack
+
+
+def _size(squares: float, value: Floats) -> float:
+    """RMS of values, 1 where all are 0: relative errors are then absolute ones."""
+    return math.sqrt(squares / value.size) or 1.0
 
 
 def is_scanned(problem: Problem) -> bool:
@@ -267,9 +271,8 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
     """The limits in one pass, on all cores."""
     from convforge.verify import scans
 
-    value, magnitude = np.ascontiguousarray(truth.value).ravel(), np.ascontiguousarray(truth.magnitude).ravel()
-    low, high = np.empty(value.size, dtype), np.empty(value.size, dtype)
-    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    value, low, high, slack = _flat(truth, dtype)
+    magnitude = np.ascontiguousarray(truth.magnitude).ravel()
     more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
     whole = is_integer(dtype.name)
     least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
@@ -280,9 +283,7 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
     launch(scans.limits, squares.size, value.size, args)
     if np.isnan(total := float(squares.sum())):
         return None
-    size = math.sqrt(total / value.size)
-    expected = np.clip(value, least, most) if whole else value
-    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value))
 
 
 def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
@@ -344,12 +345,11 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
         good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
     finite = np.isfinite(expected)
     if not finite.all():
-        # A class that keeps Inf and NaN must say which; the others may turn an Inf into a NaN.
+        # Strict arithmetic keeps Inf and NaN apart; the other classes may turn an Inf into a NaN.
+        same = ~np.isfinite(values)
         if precision == "strict" or is_integer(dtype.name):
             right = rounded(expected, dtype)
             same = (values == right) | (np.isnan(values) & np.isnan(right))
-        else:
-            same = ~np.isfinite(values)
         good = np.where(finite, good, same)
     if (overflow := _may_overflow(problem, truth)) is not None:
         good |= overflow & finite & ~np.isfinite(values)
@@ -358,9 +358,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
 
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
     """Absolute errors; 0 where both are the same Inf or NaN, or where the truth is beyond the type's range."""
-    expected = truth.value
-    if is_integer(dtype.name):
-        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    expected = within_range(truth.value, dtype)
     reached = rounded(expected, dtype)
     with np.errstate(invalid="ignore"):
         errors = np.abs(values - expected)
@@ -373,8 +371,7 @@ def _figures(
 ) -> tuple[float, float, float]:
     """Relative RMS error, largest error, largest ratio to the bound."""
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
-    size = float(np.sqrt(np.mean(finite**2)))
-    rms = float(np.sqrt(np.mean(errors**2))) / (size if size > 0 else 1.0)
+    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
     slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
     ratio = float(np.max(errors / slack))
     if not good.all():
