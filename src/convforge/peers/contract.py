@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.host.conv import address
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -44,6 +45,11 @@ def version(*packages: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     return "unknown"
+
+
+def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
+    """`configs` of a method without parameters."""
+    return [Config()]
 
 
 def sums_dtype(problem: Conv2dProblem) -> str:

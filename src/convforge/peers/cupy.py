@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, version
 from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
@@ -53,6 +52,7 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("cupy", "diamond", (8, 3, 2, 3))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if reason := absence("cupy", "CuPy", "cupy-cuda13x") or dtype_refusal(problem):
@@ -70,9 +70,6 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
         if problem.acc_dtype == "float64" and sums_type(problem) != "float64":
             return Reason("CuPy sums {pixels} in {own}, not in float64", pixels=problem.x_dtype, own=sums_type(problem))
         return None
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         where = placement(problem, list(BORDERS))

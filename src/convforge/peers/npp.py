@@ -13,7 +13,7 @@ Interleaved pixels (C3R, C4R) share one filter; planes (C1R) are filtered one by
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import c_int, c_size_t, c_uint, c_void_p
 from functools import cache, lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, packed_address
+from convforge.peers.contract import PeerPlan, one_config, packed_address
 from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.peers.planes import MOST_FILTERINGS
 from convforge.problem import Conv2dProblem
@@ -82,13 +82,11 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("npp", "triangle-right", (4, 2, 1, 2))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         reason = missing_library("nppif") or type_refusal(problem) or form_refusal(problem) or border_refusal(problem)
         return reason or missing_library("nppif", function_name(problem))
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         name = function_name(problem)

@@ -23,7 +23,7 @@ from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, dtype_refusal, readable, sums_dtype
+from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, readable, sums_dtype
 from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
@@ -103,6 +103,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
 
     operation = "conv2d"
     ours = False
+    configs = one_config
     borders: ClassVar[tuple[str, ...]] = ()
     interleaves: ClassVar[bool] = False  # filters all channels of an NHWC image at once
     call: ClassVar[str]
@@ -121,9 +122,6 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
                 most=MOST_FILTERINGS,
             )
         return None
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         self.start(runtime.facts)

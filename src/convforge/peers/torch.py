@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, readable, sums_dtype, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, readable, sums_dtype, version
 from convforge.problem import Conv2dProblem, border_indices
 from convforge.problem.types import is_integer
 
@@ -78,12 +77,10 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     ours = False
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return missing() or dtype_refusal(problem) or epilogue_refusal(problem)
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         ready(runtime.facts)

@@ -8,7 +8,7 @@ Other threads that use PyTorch meanwhile see them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, version
+from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, sums_dtype, version
 from convforge.peers.short_list import random_array
 from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
 from convforge.problem import Conv2dProblem
@@ -118,6 +118,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     reads = "forward"
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
+    configs = one_config
     _plan: ClassVar[type[PeerPlan]] = PeerPlan
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
@@ -137,9 +138,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         if not problem.n:
             return Reason("PyTorch is asked for no empty batch")
         return _border_refusal(problem) or missing_cuda()
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         dtype = compute_dtype(problem)

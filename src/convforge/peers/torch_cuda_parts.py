@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config
@@ -11,7 +10,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, version
+from convforge.peers.contract import PeerPlan, one_config, version
 from convforge.peers.torch import missing
 from convforge.peers.torch_cuda import device_array, logical_tensor, missing_cuda, running, tensor
 from convforge.peers.torch_parts import pooling
@@ -29,6 +28,7 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-left", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         if reason := missing():
@@ -38,9 +38,6 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
                 "max_pool2d of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
             )
         return missing_cuda() if problem.n else Reason("PyTorch is asked for no empty batch")
-
-    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         pool = pooling(problem)
@@ -71,6 +68,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-right", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         if not problem.m * problem.n * problem.k:
@@ -79,9 +77,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
             return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums",
                           dtype=problem.dtype)  # fmt: skip
         return missing_cuda()
-
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
         import torch
@@ -128,6 +123,7 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-left", (3, 3))
+    configs = one_config
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         if reason := missing():
@@ -137,9 +133,6 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
                 "clamp_min of PyTorch takes no array of {dtype} on a GPU; cast to float32", dtype=problem.dtype
             )
         return missing_cuda() if problem.size else Reason("PyTorch is asked for no empty array")
-
-    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
         import torch

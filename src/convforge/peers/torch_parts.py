@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, version
+from convforge.peers.contract import PeerPlan, one_config, version
 from convforge.peers.torch import missing, ready, tensor
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
 from convforge.problem.types import is_integer, itemsize
@@ -29,6 +29,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     operation = "max_pool2d"
     ours = False
     look = Mark("torch", "triangle-left", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         if reason := missing():
@@ -37,16 +38,13 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
             return Reason("max_pool2d of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
 
-    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
-
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         ready(runtime.facts)
         pool = pooling(problem)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             x = tensor(logical(buffers["x"], problem.layout))
-            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the pictures' own type
+            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the images' own type
                 x = x.contiguous()
             y = pool(x)
             y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
@@ -104,6 +102,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     ours = False
     look = Mark("torch", "triangle-right", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         if is_integer(problem.dtype):
@@ -113,9 +112,6 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
             return Reason("matmul of PyTorch on the CPU is compared in float32 and float64, not in {dtype}",
                           dtype=problem.dtype)  # fmt: skip
         return missing()
-
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
         torch = ready(runtime.facts)
@@ -142,6 +138,7 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     operation = "relu"
     ours = False
     look = Mark("torch", "triangle-left", (3, 3))
+    configs = one_config
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         if reason := missing():
@@ -149,9 +146,6 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
         if problem.dtype in ("bfloat16", "uint16"):
             return Reason("clamp_min of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
-
-    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
         torch = ready(runtime.facts)

@@ -52,22 +52,10 @@ class Bound:
 
 
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
-    """The largest error that arithmetic of this class may make before the result is rounded to the output's type.
+    """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
 
-    Parameters
-    ----------
-    precision : str
-        Class of the arithmetic of the result: a key of :data:`convforge.problem.PRECISIONS`.
-
-    Returns
-    -------
-    array of float64, in the output's layout
-        Zero where every order of summation gives the exact result.
-
-    Raises
-    ------
-    ValueError
-        No bound is known for the class.
+    `precision` is a key of :data:`convforge.problem.PRECISIONS`. The array, of float64 in the output's layout, is zero
+    where every order of summation gives the exact result. ValueError for a class without a bound.
     """
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
@@ -339,7 +327,7 @@ def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def fft_levels(problem: Conv2dProblem) -> float:
-    """log2 of the points of a transform of the whole padded picture."""
+    """log2 of the points of a transform of the whole padded image."""
     return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
 
 

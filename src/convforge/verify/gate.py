@@ -123,23 +123,13 @@ class Gate:
         self._whole, self._magnitude = truth.value, truth.magnitude
         self._items, self._dtype = items, output_dtype(problem)
         self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
-        self._fft: Floats | None = None  # allowed in each picture and channel
+        self._fft: Floats | None = None  # allowed in each image and channel
         self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
+        """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does.
 
-        Parameters
-        ----------
-        precision : str
-            Class of the arithmetic of `got`.
-        got : array
-            The whole output, or the rows of the gate.
-
-        Raises
-        ------
-        ValueError
-            The class has no gate.
+        `got` is the whole output, or the rows of the gate. ValueError where the class has no gate.
         """
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
@@ -203,8 +193,7 @@ class Gate:
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
         """The error that remains for the best of the likeliest ways of rounding the factors.
 
-        With very many products the errors of sums hide the way of rounding in a few rows, so others are tried until one
-        leaves little.
+        With very many products a few rows do not show the way of rounding, so others are tried until one leaves little.
         """
         least: Measured | None = None
         for words, way in self._tried(precision, values):

@@ -57,19 +57,9 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Inputs of this kind for a problem; the same seed gives the same numbers.
+    """Inputs of a kind of :data:`KINDS` for a problem; the same seed gives the same numbers.
 
-    Parameters
-    ----------
-    problem : Problem
-    kind : str
-        A key of :data:`KINDS`.
-    seed : int
-
-    Raises
-    ------
-    ValueError
-        The kind is unknown, or is one of NaN and Inf for integers.
+    ValueError where the kind is unknown, or is NaN or Inf for integers.
 
     Examples
     --------
