@@ -164,9 +164,8 @@ def _of_format(name: str, form: Format) -> dict[str, Rounding]:
     }
 
 
-# Class -> how it may round its factors besides leaving them as they are, the most precise way first. Tensor cores that
-# are handed float32 numbers cut off what TF32 does not hold. float16 has a range of its own; with a scale that keeps
-# out of its ends only its bits count.
+# Class -> the ways in which it may round its factors, besides not at all, the most precise first. Tensor cores truncate
+# float32 numbers to TF32. float16 has a smaller range; with a scale that avoids its ends only its bits count.
 ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "tf32": _of_bits(10) | {"cut off": partial(cut_off, bits=10)},
     "fp16": _of_bits(10) | {"in float16": _to_float16},

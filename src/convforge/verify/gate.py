@@ -309,7 +309,7 @@ def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> F
     norm = norm / problem.epilogue.divisor
     if problem.epilogue.scale != "none":
         norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
-    # The epilogue comes on top.
+    # The epilogue adds roundings of its own.
     largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
     allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
     return np.asarray(allowed + 4 * u * largest, np.float64)

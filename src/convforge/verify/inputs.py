@@ -15,10 +15,10 @@ from convforge.problem.types import is_integer
 # Random numbers that are made at a time, in float64: few enough for the cache.
 CHUNK = 1 << 16
 
-# Different numbers of arrays that repeat them: a prime, so that no rows or planes are alike.
+# Arrays that repeat numbers have this many: a prime, so that no rows or planes are alike.
 DIFFERENT = (1 << 16) + 1
 
-# Kind -> what it is for.
+# Kind -> its purpose.
 KINDS: dict[str, str] = {
     "normal": "random normal numbers; the full range of an integer type",
     "repeated": "normal, the same numbers again and again: soon made, for large arrays of which a sample is checked",

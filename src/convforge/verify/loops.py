@@ -13,7 +13,7 @@ import numpy as np
 
 from convforge.backends.cpu.jit import jit_exact
 
-# How a product is added to a row of sums, and what is kept beside it.
+# Styles of sums: how a product is added, and the figures beside the sums.
 PLAIN = 0  # in float64; beside it the sum of absolute values
 COMPENSATED = 1  # as if in twice float64's precision; beside it the sum of absolute values
 SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squares of what :func:`roundings` says

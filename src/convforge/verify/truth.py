@@ -82,7 +82,7 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     else:
         sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    # As the output lies in memory: every result is compared with them.
+    # In the output's order of memory: every result is compared with them.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
@@ -195,7 +195,7 @@ def epilogue(
     return activate(value, ends.activation, ends.alpha), magnitude
 
 
-# Activation -> its largest slope, and the size of terms inside it that are rounded whatever y is.
+# Activation -> its largest slope, and the size of its inner terms that are rounded whatever y is.
 SLOPES: dict[str, tuple[float, float]] = {
     "identity": (1.0, 0.0),
     "relu": (1.0, 0.0),
@@ -231,26 +231,23 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
     return y
 
 
+# Output layout -> order of axes as (N, P, K, Q), and back.
+_ROW_AXES = {"NCHW": (0, 2, 1, 3), "NHWC": (0, 1, 3, 2)}
+
+
 def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
     """An array of the output's shape as output rows (N * P, K, Q)."""
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    rows: NDArray[Any] = out.transpose(axes).reshape(problem.n * problem.p, problem.k, problem.q)
-    return rows
+    return out.transpose(_ROW_AXES[problem.out_layout]).reshape(problem.n * problem.p, problem.k, problem.q)
 
 
 def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
     """Some of the rows of :func:`to_rows`, without a copy of them all."""
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    rows: NDArray[Any] = out.transpose(axes)[items // problem.p, items % problem.p]
-    return rows
+    return np.asarray(out.transpose(_ROW_AXES[problem.out_layout])[items // problem.p, items % problem.p])
 
 
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     """The inverse of :func:`to_rows`."""
-    whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    placed: NDArray[Any] = whole.transpose(axes)
-    return placed
+    return rows.reshape(problem.n, problem.p, problem.k, problem.q).transpose(_ROW_AXES[problem.out_layout])
 
 
 def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:

@@ -12,13 +12,13 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
-# From here on the device computes the truth: where a host of few cores takes longer than the way to a GPU and back.
+# FLOPs from which the device computes the truth: a host of few cores then takes longer than copies to a GPU and back.
 DEVICE_FLOPS = 10**7
-# Of a device's memory, for factors and sums.
+# Share of a device's memory for factors and sums.
 MEMORY_SHARE = 0.5
-# Of a factor there, at most: pixels may be float64, and a filter always is; matrices are float32.
+# Bytes of an element of a factor, at most: pixels may be float64, and a filter always is; matrices are float32.
 FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
-# Threads of a block, as one side of a tile of truth.cu; blocks of a grid, which go on in steps of it.
+# One side of a tile of threads in truth.cu; most blocks of a grid, which advance by the size of the grid.
 TILE = 16
 MOST_BLOCKS = 2**31 - 1
 

@@ -23,7 +23,7 @@ from convforge.verify.truth import truth as compute_truth
 
 # Elements that are compared at a time: few enough for the cache.
 BLOCK = 1 << 14
-# From so many outputs on, and for these types, the passes of scans.py are worth compiling.
+# From this many outputs on, and for these types, the passes of scans.py are worth compiling.
 LARGE = 1 << 21
 SCANNED = ("float32", "float64", "uint8", "int8", "int32")
 
@@ -136,7 +136,7 @@ class Judge:
         if not got.size:
             return Verdict(True, 0.0, 0.0, 0.0)
         if precision not in self._limits:
-            # They are large: those of strict methods, which most are, and of the class that was asked for last.
+            # They are large, so keep those of strict arithmetic, the most frequent, and of the last class.
             self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
             self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
         figures = _scan(got, self._limits[precision])
