@@ -66,17 +66,9 @@ BYTES_OF_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """Arguments of a column-major gemm.
+    """Arguments of a column-major gemm: its sizes `m`, `n`, `k`, and leading dimensions `ld_*` in elements.
 
-    Attributes
-    ----------
-    first, second : {"a", "b"}
-        Which of our matrices each factor is.
-    op_first, op_second : {"N", "T"}
-    m, n, k : int
-        Rows and columns of the column-major product, and products in an element.
-    ld_first, ld_second, ld_out : int
-        Leading dimensions, in elements.
+    `first` and `second` name the matrix of ours ("a" or "b") that each factor is; `op_*` are "N" or "T".
     """
 
     first: str

@@ -236,14 +236,9 @@ class _Turning:
         )
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The flipped filters. Where channels share one they are compared first, which waits for the GPU.
+        """The flipped filters; UnsupportedProblem where channels of a pixel have filters that differ.
 
-        A captured stream cannot be waited for: there the weights were prepared, and compared, before the capture.
-
-        Raises
-        ------
-        UnsupportedProblem
-            Interleaved channels have filters that differ.
+        Comparing them waits for the GPU, which a capture forbids: captured weights were prepared, and compared, before.
         """
         packed = self._pack(w, stream)
         shared = channels(self._problem) > 1

@@ -160,9 +160,9 @@ def short_list(
     names : sequence of str
         Names of the ways; a way is known by its index.
     build : callable
-        Prepares a way and returns its workspace in bytes. :class:`LibraryFault` where the library refuses it.
+        Prepares a way and returns its workspace in bytes.
     execute : callable
-        Runs a way on the buffers of a call. :class:`LibraryFault` where the library refuses it.
+        Runs a way on the buffers of a call. As `build`, it raises :class:`LibraryFault` where the library refuses.
     noun, exclusion
         Of :class:`ShortList`.
     """

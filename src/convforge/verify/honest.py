@@ -81,14 +81,8 @@ def sampled_items(problem: Problem) -> NDArray[np.int64]:
 class Honest:
     """The errors that a band may have, by channel.
 
-    Attributes
-    ----------
-    count, independent : array
-        Outputs, and how many of them count as independent.
-    squares : tuple of (style, array, array)
-        Sums of squared errors of the loops, and of those without their proportional part.
-    along : array
-        Sum of the squared truth.
+    `count` outputs, of which `independent` count as such; `squares`: style of the sums, sum of the loop's squared
+    errors, and that without their proportional part; `along`: sum of the squared truth.
     """
 
     count: NDArray[np.int64]
