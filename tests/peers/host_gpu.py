@@ -29,7 +29,7 @@ STREAM = 7
 
 
 class HostRuntime:
-    """What plans ask of a runtime; arrays are the GPU's kind, at addresses of the host."""
+    """A runtime for plans; its arrays are of the GPU's kind, at addresses of the host."""
 
     facts = FACTS
     device = 0

@@ -1,4 +1,4 @@
-"""What large results are compared by: the compiled passes say what the NumPy ones say; bits; inputs made in pieces."""
+"""Comparison of large results: the compiled passes agree with the NumPy ones; bits; inputs made in pieces."""
 
 from __future__ import annotations
 

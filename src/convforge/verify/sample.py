@@ -47,7 +47,7 @@ class Sample:
 
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
-        self._rows = rows_of(problem) if problem.multiplies else None  # else results are held against it whole
+        self._rows = rows_of(problem) if problem.multiplies else None  # None: results are compared whole
         self.items = sampled((self._rows.pictures, self._rows.height) if self._rows else (1, 1), problem.flops)
         self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
         self._bounds: dict[str, NDArray[np.float64]] = {}

@@ -146,7 +146,7 @@ def _seen(
     found = found[found >= 0]
     if pictures.size * found.size >= problem.n * problem.h:
         return x, rows, items
-    place = np.full(problem.h + 1, -1)  # the last one stands for -1
+    place = np.full(problem.h + 1, -1)  # the last one is for -1
     place[found] = np.arange(found.size)
     return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
 
