@@ -162,7 +162,7 @@ def test_a_plan_that_is_refused_late_ends_neither_explain_nor_a_bench(installed:
     installed(PlayedPlan("eng0", unbuilt="CUDNN_STATUS_NOT_SUPPORTED"))
     reason = fit(peer(), PROBLEM, runtime, 32)
     assert str(reason) == "none of cuDNN's plans can be run: 1 plan: 0 run, 1 failed: CUDNN_STATUS_NOT_SUPPORTED"
-    installed(PlayedPlan("eng0", notes=("FFT",)), PlayedPlan("eng1", 64), PlayedPlan("eng2", 16, slow_s=0.002))
+    installed(PlayedPlan("eng0", notes=("FFT",)), PlayedPlan("eng1", 64), PlayedPlan("eng2", 16, slow_s=0.02))
     (row,) = rows_of(Case("rgb", PROBLEM), [peer()], ClockRuntime(), Settings(workspace_limit=32))
     assert str(row.config) == "plan=2"
     assert str(fit(peer(), PROBLEM, runtime, 8)) == "it needs a workspace of at least 16 bytes; the limit is 8"
