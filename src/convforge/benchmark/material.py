@@ -15,8 +15,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
-from convforge.verify.bits import same
-from convforge.verify.rooms import Rooms
+from convforge.verify.host_memory import HostMemory, same
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
 TWO_SETS_FLOPS = 2 * 10**9
@@ -75,7 +74,7 @@ class Material:
         sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
         self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self.runtime = runtime
-        self._rooms = Rooms()
+        self._memory = HostMemory()
         self.ring = Ring(case.problem, sets, runtime)
 
     @property
@@ -101,14 +100,14 @@ class Material:
         """
         worst = None
         for slot in self.ring.slots[:count]:
-            out = self._rooms.bring(self.runtime, slot.result, "out")
+            out = self._memory.bring(self.runtime, slot.result, "out")
             if slot.kind in accepted and same(out, accepted[slot.kind]):
                 continue
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
             if slot.kind not in accepted:  # of one method at a time
-                accepted[slot.kind] = self._rooms.copy(out, f"accepted {slot.kind}")
+                accepted[slot.kind] = self._memory.copy(out, f"accepted {slot.kind}")
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
         return worst
