@@ -1,9 +1,10 @@
-"""What a study is: a question, what is measured for it, the rules that read the records, and their sentences."""
+"""A study: a question, the parts that are measured for it, the rules that read the records, and their sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -11,16 +12,16 @@ from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
-from convforge.course.studies import common
+from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
-from convforge.course.studies.words import render
+from convforge.course.studies.words import details, say, template
 
 Rule = Callable[[Run], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cases, by some methods, on one device; a study measures one or several.
+    """Some cases, by some methods, on one device.
 
     Attributes
     ----------
@@ -60,7 +61,9 @@ class Study:
     rules : sequence of callable
         Each reads a run and yields findings.
     english : mapping
-        Form of a finding -> its sentence in English, with its values by name; see :mod:`.words`.
+        Form of a finding -> its sentence in English, with its values by name; see :func:`.words.template`.
+    figures : mapping
+        Form or family of findings -> the details below its sentence, in English.
     gpu_s, cpu_s : float
         Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
         study may take.
@@ -84,6 +87,7 @@ class Study:
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]
     rules: Sequence[Rule]
     english: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gpu_s: float = 75.0
     cpu_s: float = 200.0
     view: str = "time"
@@ -94,26 +98,38 @@ class Study:
     extra: Callable[[Runtime, Store, bool], None] | None = None
 
     def own(self, run: Run) -> Run:
-        """What of a run the study is about."""
+        """The part of a run that the study is about."""
         return run if self.cut is None else self.cut(run)
 
     def findings(self, run: Run) -> list[Finding]:
-        """What the rules find in a run; what makes its figures doubtful stands at the end."""
+        """What the rules find in a run, and at the end what makes its figures doubtful."""
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
-        return [*found, *common.quality(run, times=self.timed)]
+        return [*found, *rules.quality(run, times=self.timed)]
 
     def sentence(self, finding: Finding) -> str:
-        """A finding in the language of this place.
+        """A finding in one sentence, in the language of this place.
 
         Raises
         ------
         KeyError
             The finding is not of this study.
         """
-        return render(finding, self.sentences)
+        return say(self.template(finding), finding.values)
 
-    @property
-    def sentences(self) -> dict[str, str]:
-        """Form of a finding -> its sentence in English, with those that all studies share."""
-        return {**common.ENGLISH, **self.english}
+    def details(self, finding: Finding) -> list[str]:
+        """The figures of a finding that its sentence does not show, a line each, in the language of this place."""
+        known: dict[str, Sequence[str]] = {**rules.FIGURES, **self.figures}
+        try:
+            lines = template(known, finding.form)
+        except KeyError:
+            lines = known.get(finding.form.partition("/")[0], ())
+        return list(details(finding, self.template(finding), lines))
+
+    def to_table(self, finding: Finding) -> dict[str, Any]:
+        """A finding as JSON holds it, with its sentence and details."""
+        return finding.to_table() | {"sentence": self.sentence(finding), "details": self.details(finding)}
+
+    def template(self, finding: Finding) -> str:
+        """The sentence of a finding in English, with fields."""
+        return template({**rules.ENGLISH, **self.english}, finding.form)
