@@ -1,6 +1,6 @@
-"""The outcomes of all rules on the stored runs, kept in outcomes.txt: a change of the rules must leave them as they are.
+"""The outcomes of all rules on the stored runs, kept in outcomes.txt: a change of the code must not change them.
 
-``python -m tests.course.studies.outcomes`` writes the file anew, after runs were stored or a rule was changed on purpose.
+``python -m tests.course.studies.outcomes`` writes the file after runs were stored or a rule was changed on purpose.
 """
 
 from __future__ import annotations

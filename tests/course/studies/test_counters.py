@@ -17,8 +17,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Counters, Profile, Run
 from convforge.benchmark.store import Store, load_run
 from convforge.course.studies import counters, memory
-from convforge.course.studies.counters import Call, NoCounters, count, find_profiler
-from convforge.course.studies.profiled import work
+from convforge.course.studies.counters import Call, NoCounters, count, find_profiler, make_calls
 from convforge.errors import Reason
 
 PROBLEM = "n1c3h64w64_k1r3s3_p1_f32_nchw"
@@ -39,7 +38,7 @@ import json, sys
 assert "--csv" in sys.argv and "none" == sys.argv[sys.argv.index("--clock-control") + 1]
 kernels = sys.argv[sys.argv.index("--kernel-name") + 1]
 job = json.load(open(sys.argv[-1]))
-assert sys.argv[-3:-1] == ["-m", "convforge.course.studies.profiled"], sys.argv
+assert sys.argv[-3] == "-c" and "make_calls(sys.argv[1])" in sys.argv[-2], sys.argv
 assert kernels == "regex:^(" + "|".join(dict.fromkeys(k for c in job["calls"] for k in c["kernels"])) + ")$"
 {body}
 """
@@ -111,13 +110,16 @@ def test_without_a_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @needs_emulator
-def test_the_profiled_process_makes_the_calls() -> None:
+def test_the_profiled_process_makes_the_calls(tmp_path: Path) -> None:
     """On the emulator, which has the same kernels; a config that is unknown is no call."""
     call = {"case": "a", "operation": "conv2d", "method": "direct_naive", "problem": "n1c3h8w8_k1r3s3_p1_f32_nchw",
             "config": "block_x=32,block_y=4,partition=pixel,resident=1280", "kernels": ["direct_naive"]}  # fmt: skip
-    work({"device": "emulator", "calls": [json.loads(json.dumps(call))]})
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"device": "emulator", "calls": [call]}), encoding="utf-8")
+    make_calls(str(job))
+    job.write_text(json.dumps({"device": "emulator", "calls": [call | {"config": "block_x=7"}]}), encoding="utf-8")
     with pytest.raises(StopIteration):
-        work({"device": "emulator", "calls": [call | {"config": "block_x=7"}]})
+        make_calls(str(job))
 
 
 # What the study of memory says of them.

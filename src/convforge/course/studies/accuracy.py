@@ -9,8 +9,8 @@ from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import allowed, device_backend, distinct, spanned
-from convforge.course.studies.study import Part, Study
-from convforge.problem import Conv2dProblem, parse_problem
+from convforge.course.studies.study import Part, Study, padded
+from convforge.problem import parse_problem
 
 # Types that methods of float arithmetic are asked for.
 TYPES = ("float64", "float32", "float16")
@@ -25,11 +25,8 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """3x3 over few and many channels, so sums from 9 to 2304 terms; by type."""
     size, counts = (14, CHANNELS[:2]) if quick else (28, CHANNELS)
     types = TYPES[:2] if quick else TYPES
-    cases = []
-    for count in counts:
-        for dtype in types if count == counts[-1] else ("float32",):
-            problem = Conv2dProblem(n=1, c=count, h=size, w=size, k=8, r=3, s=3, padding=(1, 1, 1, 1), x_dtype=dtype)
-            cases.append(Case(f"{dtype}_c{count}", problem))
+    kinds = [("float32", c) for c in counts[:-1]] + [(dtype, counts[-1]) for dtype in types]
+    cases = [Case(f"{dtype}_c{c}", padded(size, c, 8, x_dtype=dtype)) for dtype, c in kinds]
     # Compiling every method takes longer than the small form may.
     return [Part(cases, ("direct_*", "im2col", "winograd*") if quick else ())]
 

@@ -133,10 +133,7 @@ def wide(run: Run) -> Iterator[Finding]:
         if not both:
             continue
         judged.add(group.method)
-        told = compare(both)
-        values = {"method": group.name} | told.values
-        form = told.form if told.pairs else "unsure"
-        yield Finding("width", f"width/{form}", values, told.data, supported=form not in ("level", "unsure"))
+        yield compare(both).finding("width", "width", {"method": group.name})
     for method, cases in tried(run).items():
         if method not in judged and pairs(cases, _is_wide, _is_narrow):
             yield undecided("width", "width/apart", method=method)
@@ -201,18 +198,10 @@ def default(run: Run) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """How time and occupancy are related in a group of configs, by Kendall's tau.
+    """How time and occupancy are related in a group of configs, by Kendall's tau on each case.
 
-    Attributes
-    ----------
-    group : Alike
-    split : dict
-        "faster", "slower" or "neither", with more occupancy -> the cases.
-    taus : dict
-        By case.
-    most : dict
-        Case -> occupancy of the fastest, the highest, and the time there over the fastest's.
-    data : tuple of Datum
+    `split` has the cases that are "faster", "slower" or "neither" with more occupancy. `most` has for each case the
+    occupancy of the fastest config, the highest occupancy, and the time there over the fastest's.
     """
 
     group: Alike

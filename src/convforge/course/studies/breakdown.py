@@ -11,8 +11,7 @@ from convforge.benchmark.suites import Case, load
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import device_backend, readings, spanned
-from convforge.course.studies.study import Part, Study
-from convforge.problem import Conv2dProblem
+from convforge.course.studies.study import Part, Study, padded
 
 # From this share of a copy's rate on, the expansion runs at the speed of memory.
 NEAR = 0.7
@@ -25,7 +24,7 @@ EXPANSION = ("expansion", "im2col_expand")
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """ResNet's layers, by im2col and by implicit GEMM, which expands nothing; on a GPU the same on its host."""
     if quick:
-        return [Part([Case("layer_14", _layer(14, 16))], ("im2col", "implicit_gemm"), steps=True)]
+        return [Part([Case("layer_14", padded(14, 16, 16))], ("im2col", "implicit_gemm"), steps=True)]
     batch1 = [case for case in load(["layers-b1"])[1] if case.name.startswith("resnet50") and "3x3" in case.name]
     if facts.backend != "cuda":
         return [Part(batch1, ("im2col", "implicit_gemm"), steps=True)]
@@ -34,10 +33,6 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
         Part(host, ("im2col",), host=True, steps=True, share=0.3),
         Part([*batch1, *load(["layers-b32"])[1]], ("im2col", "implicit_gemm"), steps=True, share=0.7),
     ]
-
-
-def _layer(size: int, channels: int) -> Conv2dProblem:
-    return Conv2dProblem(n=1, c=channels, h=size, w=size, k=channels, r=3, s=3, padding=(1, 1, 1, 1))
 
 
 def _expanded(run: Run, backend: str) -> list[Result]:

@@ -10,8 +10,7 @@ from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Series, data_of, readings, series
-from convforge.course.studies.study import Part, Study
-from convforge.problem import Conv2dProblem
+from convforge.course.studies.study import Part, Study, padded
 from convforge.timing.ranking import LEVEL, WIDE
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "winograd*", "cudnn", "torch_conv2d")
@@ -24,12 +23,8 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """As many filters as channels, 3x3, on a picture of 56x56."""
     whole = COUNTS if facts.backend == "cuda" else COUNTS[:-1]
     counts, size = ((1, 4, 16), 14) if quick else (whole, 56)
-    cases = [Case(f"channels_{count}", _problem(count, size)) for count in counts]
+    cases = [Case(f"channels_{count}", padded(size, count, count)) for count in counts]
     return [Part(cases, METHODS)]
-
-
-def _problem(count: int, size: int) -> Conv2dProblem:
-    return Conv2dProblem(n=1, c=count, h=size, w=size, k=count, r=3, s=3, padding=(1, 1, 1, 1))
 
 
 def _series(run: Run) -> list[Series]:

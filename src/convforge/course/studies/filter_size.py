@@ -10,8 +10,7 @@ from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
 from convforge.course.studies.readings import Holds, readings, series
-from convforge.course.studies.study import Part, Study
-from convforge.problem import Conv2dProblem
+from convforge.course.studies.study import Part, Study, padded
 
 METHODS = ("direct_*", "depthwise*", "fft*", "separable", "cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
 SIDES = (1, 3, 5, 7, 9, 11, 15, 21, 31, 47, 63)
@@ -24,16 +23,12 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """One channel by filters of full rank, and an RGB picture blurred, each channel by itself."""
     gpu = facts.backend == "cuda"
     sides, size = ((3, 7, 15), 64) if quick else (SIDES, 1024) if gpu else (CPU_SIDES, 256)
-    full = [Case(f"full_{size}_{side}x{side}", _problem(size, side, 1)) for side in sides]
-    blur = [Case(f"blur_{size}_{side}x{side}", _problem(size, side, 3), weights="gaussian") for side in sides]
+    full = [Case(f"full_{size}_{side}x{side}", padded(size, 1, 1, side)) for side in sides]
+    blur = [
+        Case(f"blur_{size}_{side}x{side}", padded(size, 3, 3, side, groups=3), weights="gaussian") for side in sides
+    ]
     methods = tuple(m for m in METHODS if not quick or m in ("direct_*", "fft*", "separable"))
     return [Part([*full, *blur], methods)]
-
-
-def _problem(size: int, side: int, channels: int) -> Conv2dProblem:
-    half = side // 2
-    return Conv2dProblem(n=1, c=channels, h=size, w=size, k=channels, r=side, s=side, groups=channels,
-                         padding=(half, half, half, half))  # fmt: skip
 
 
 def winners(run: Run) -> Iterator[Finding]:

@@ -14,16 +14,8 @@ from convforge.timing.timer import Timing
 class Datum:
     """One figure of a record that a finding rests on.
 
-    Attributes
-    ----------
-    case, method, config : str
-        Which result.
-    what : str
-        Which of its figures: "time", "transfer_time", "occupancy", "bound_ratio", ...
-    value : float
-        Times in seconds, shares as fractions.
-    spread : float or None
-        Half the interquartile range over the median; None where the figure is no timing, or has too few samples.
+    `what` is "time", "transfer_time", "occupancy", "bound_ratio" or another figure; times are in seconds, shares are
+    fractions. `spread` is half the interquartile range over the median, None for too few samples or no timing.
     """
 
     case: str

@@ -14,13 +14,13 @@ from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import (
     Reading,
     by_case,
-    compare,
     data_of,
     device_backend,
     distinct,
     named,
     pairs,
     readings,
+    versus,
 )
 from convforge.course.studies.study import Part, Study
 from convforge.problem import GemmProblem
@@ -89,14 +89,9 @@ def rung(run: Run) -> Iterator[Finding]:
 
 def library(run: Run) -> Iterator[Finding]:
     """The fastest rung, whoever wrote it, against the best library, size by size."""
-    told = compare(pairs(by_case(_square(run)), lambda r: r.result.ours, lambda r: not r.result.ours))
-    values = told.values
-    if not told.pairs:
-        yield undecided("against-library", "library/unsure" if told.unsure else "library/none", **values)
-        return
-    values |= {"rungs": distinct(own.method for own, _ in told.pairs.values()),
-               "libraries": distinct(other.method for _, other in told.pairs.values())}  # fmt: skip
-    yield Finding("against-library", f"library/{told.form}", values, told.data, supported=told.form != "level")
+    told = versus(_square(run), lambda r: r.result.ours, lambda r: not r.result.ours)
+    rungs, libraries = (distinct(both[i].method for both in told.pairs.values()) for i in (0, 1))
+    yield told.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
 
 
 def peak(run: Run) -> Iterator[Finding]:

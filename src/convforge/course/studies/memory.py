@@ -15,17 +15,7 @@ from convforge.benchmark.suites import Case, load, select
 from convforge.course.studies import rules
 from convforge.course.studies.counters import Call, NoCounters, count
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import (
-    Reading,
-    by_case,
-    compare,
-    data_of,
-    device_backend,
-    named,
-    pairs,
-    readings,
-    series,
-)
+from convforge.course.studies.readings import Reading, data_of, device_backend, named, pairs, readings, series, versus
 from convforge.course.studies.study import Part, Study
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.types import itemsize
@@ -129,7 +119,7 @@ def claim(run: Run) -> Iterator[Finding]:
     slow, fast = STEPS["shared-memory"]
     if device_backend(run) == "cpu":
         return
-    told = compare(pairs(by_case(readings(run, "conv2d")), named(fast), named(slow)))
+    told = versus(readings(run, "conv2d"), named(fast), named(slow))
     for name, (wanted, low, high) in CLAIMS.items():
         gains = {case: told.gains[case] for case, (own, _) in told.pairs.items() if wanted(own.problem)}
         values: dict[str, Any] = {"filters": FILTERS[name], "low": low, "high": high, "n": len(gains),

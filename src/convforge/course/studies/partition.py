@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 from statistics import geometric_mean
+from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.block_tables import shape_of
@@ -71,14 +72,12 @@ def partitions(run: Run) -> Iterator[Finding]:
     cases = by_partition(run)
     for name in _names(cases):
         told = compare({case: (same[name], same["pixel"]) for case, same in cases.items() if name in same})
-        values = {"partition": name} | told.values
-        if not told.pairs:
-            yield undecided("partition", "partition/unsure", **values)
-            continue
-        case = values["inverse"]["most_case"]
-        own, pixel = map(_threads, told.pairs[case])
-        values |= {"case": case, "threads": own, "pixel_threads": pixel}
-        yield Finding("partition", f"partition/{told.form}", values, told.data, supported=told.form != "level")
+        values: dict[str, Any] = {"partition": name}
+        if told.pairs:
+            case = told.values["inverse"]["most_case"]
+            own, pixel = map(_threads, told.pairs[case])
+            values |= {"case": case, "threads": own, "pixel_threads": pixel}
+        yield told.finding("partition", "partition", values)
 
 
 def _threads(r: Reading) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from convforge.benchmark.records import Result, Run
-from convforge.course.studies.finding import Datum
+from convforge.course.studies.finding import Datum, Finding
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.timing.ranking import Order, order, rank
 from convforge.timing.timer import Timing
@@ -20,13 +20,7 @@ Place = TypeVar("Place")
 class Reading:
     """A timed result.
 
-    Attributes
-    ----------
-    result : Result
-    problem : Problem
-    timing : Timing
-    method : str
-        The algorithm, with its arithmetic where that must be asked for by name and is not in the algorithm's.
+    `method` is the algorithm, with its arithmetic if that must be asked for by name and is not in the algorithm's.
     """
 
     result: Result
@@ -51,7 +45,7 @@ class Reading:
 
     @property
     def strict(self) -> bool:
-        """Whether the problem allows the method's arithmetic, so that it competes."""
+        """True if the problem allows the method's arithmetic, so that it competes."""
         return allowed(self.result, self.problem)
 
     def datum(self, what: str = "time") -> Datum:
@@ -60,7 +54,7 @@ class Reading:
 
 
 def allowed(result: Result, problem: Problem) -> bool:
-    """Whether a result's arithmetic is one that its problem allows."""
+    """True if its problem allows a result's arithmetic."""
     return result.precision in ("strict", problem.precision)
 
 
@@ -78,16 +72,10 @@ def readings(
     pick: Callable[[Run, Result], Timing | None] | None = None,
     every_config: bool = False,
 ) -> list[Reading]:
-    """The timed results of an operation, of each method's configs on a case the fastest.
+    """The timed results of an operation, of each method's configs on a case the fastest, or every one.
 
-    Parameters
-    ----------
-    backend : str or None
-        That of the run's device where None.
-    pick : callable
-        Which timing counts: that of the final, else the row's, by default.
-    every_config : bool
-        Every config, not the fastest alone.
+    `backend` is that of the run's device by default. `pick` chooses the timing, by default that of the final, else the
+    row's.
     """
     backend, timing_of = backend or device_backend(run), pick or Run.timing
     found: dict[tuple[str, ...], Reading] = {}
@@ -181,12 +169,7 @@ def pairs(points: Mapping[Place, Sequence[Reading]], own: Holds, other: Holds) -
 class Comparison(Generic[Place]):
     """One kind of readings against another, place by place.
 
-    Attributes
-    ----------
-    pairs : dict
-        Place -> own and other reading. Their order can be told.
-    unsure : list of str
-        Names of the places that are too noisy to rank.
+    `pairs` has the own and the other reading where their order can be told; `unsure` names the other places.
     """
 
     pairs: dict[Place, tuple[Reading, Reading]]
@@ -218,6 +201,13 @@ class Comparison(Generic[Place]):
         """All times as figures."""
         return data_of(r for both in self.pairs.values() for r in both)
 
+    def finding(self, rule: str, family: str, values: Mapping[str, Any]) -> Finding:
+        """A finding of the form "faster", "slower", "level" or "mixed", else "unsure" or "none"."""
+        form = self.form if self.pairs else "unsure" if self.unsure else "none"
+        return Finding(
+            rule, f"{family}/{form}", {**values, **self.values}, self.data, form in ("faster", "slower", "mixed")
+        )
+
     @property
     def values(self) -> dict[str, Any]:
         """What a finding says of the comparison; `where` is the split of a mixed one."""
@@ -230,6 +220,11 @@ class Comparison(Generic[Place]):
         return values
 
 
+def versus(found: Iterable[Reading], own: Holds, other: Holds) -> Comparison[str]:
+    """Compare two kinds of readings, the fastest of each, case by case."""
+    return compare(pairs(by_case(found), own, other))
+
+
 def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
     """Compare pairs of readings, leaving out those that are too noisy to rank."""
     told = {place: ab for place, ab in both.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
@@ -240,16 +235,9 @@ def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
 class Series:
     """Cases that differ along one axis alone.
 
-    Attributes
-    ----------
-    axis : str
-        "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
-    workload : dict
-        The parameters that they have in common.
-    points : dict
-        Place on the axis -> readings there, in the axis' order.
-    apart : dict
-        Of the workload what tells the series from others of the run; empty if it is the only one.
+    `axis` is "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
+    `workload` has the parameters that they share, and `apart` those of them that other series of the run do not have.
+    `points` has the readings at each place, in the axis' order.
     """
 
     axis: str

@@ -22,6 +22,7 @@ from convforge.course.studies.readings import (
     pairs,
     ranked,
     stretches,
+    versus,
 )
 from convforge.timing.ranking import LEVEL, order
 
@@ -138,7 +139,7 @@ def _one_winner(points: Mapping[int, list[Reading]], part: Mapping[str, Any]) ->
 
 def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
     """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
-    compared = compare(pairs(by_case(found), named(fast), named(slow)))
+    compared = versus(found, named(fast), named(slow))
     values = {"slow": slow, "fast": fast} | compared.values
     if not compared.pairs:
         yield undecided(rule, "undecided/pair" if compared.unsure else "pair/missing", **values)

@@ -13,15 +13,14 @@ from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
     Reading,
     Series,
-    by_case,
     compare,
     data_of,
     named,
-    pairs,
     ranked,
     readings,
     series,
     spanned,
+    versus,
 )
 from convforge.course.studies.study import Part, Study
 from convforge.timing.ranking import order
@@ -138,8 +137,8 @@ def im2col(run: Run) -> Iterator[Finding]:
     """im2col against the best direct method, stride by stride."""
     found = readings(run, "conv2d")
     for stride in sorted({r.problem.stride[0] for r in found}):
-        cases = by_case(r for r in found if r.problem.stride[0] == stride and r.strict)
-        told = compare(pairs(cases, named("im2col"), lambda r: r.method.startswith("direct")))
+        strict = [r for r in found if r.problem.stride[0] == stride and r.strict]
+        told = versus(strict, named("im2col"), lambda r: r.method.startswith("direct"))
         values = {"stride": stride} | told.values
         if told.pairs:
             won, _, level = told.split.values()

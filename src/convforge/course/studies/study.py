@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
@@ -15,6 +15,7 @@ from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
 from convforge.course.studies.words import details, say, template
+from convforge.problem import Conv2dProblem
 
 Rule = Callable[[Run], Iterable[Finding]]
 
@@ -23,19 +24,9 @@ Rule = Callable[[Run], Iterable[Finding]]
 class Part:
     """Some cases, by some methods, on one device.
 
-    Attributes
-    ----------
-    cases : sequence of Case
-    methods : tuple of str
-        Patterns of names; those that no method of the device matches are passed over.
-    host : bool
-        On the CPU, whatever device the study is about.
-    share : float
-        Of the study's budget.
-    all_configs, steps, transfer : bool
-        As in the bench's settings; `transfer` where the device has any.
-    keep : callable or None
-        Which rows to measure; all where None.
+    `methods` are patterns of names, all where empty; those that no method of the device matches are passed over. With
+    `host` it is measured on the CPU, whatever device the study is about. `share` is of the study's budget. `keep`
+    chooses the rows to measure; the other fields are the bench's settings.
     """
 
     cases: Sequence[Case]
@@ -48,6 +39,11 @@ class Part:
     keep: Callable[[Row], bool] | None = None
 
 
+def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
+    """A convolution of one square picture whose output has its size."""
+    return Conv2dProblem(n=1, c=c, h=size, w=size, k=k, r=side, s=side, padding=(side // 2,) * 4, **more)
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
     """A study.
@@ -57,7 +53,7 @@ class Study:
     name, asks : str
         The name on the command line, and the question in a line, in English.
     parts : callable
-        Facts of the device, and whether the small form is wanted -> what is measured.
+        Facts of the device, and True for the small form -> what is measured.
     rules : sequence of callable
         Each reads a run and yields findings.
     english : mapping
@@ -70,7 +66,7 @@ class Study:
     view : str
         The table to show: "time", "blocks" or "steps".
     timed : bool
-        Whether it is about times, so that noise makes it doubtful.
+        True if it is about times, so that noise makes it doubtful.
     answered_by : tuple of str
         Names of the rules that answer the question, one or more for each of its parts, in its order.
     suites : tuple of str
@@ -78,16 +74,15 @@ class Study:
     cut : callable or None
         Of a run with more cases the one with those that the study is about.
     extra : callable or None
-        Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
-        form is wanted.
+        Measures what the bench's runner does not, and appends it to the store, for a runtime and the small form or not.
     """
 
     name: str
     asks: str
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]
     rules: Sequence[Rule]
-    english: Mapping[str, str] = field(default_factory=dict)
-    figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    english: Mapping[str, str]
+    figures: Mapping[str, Sequence[str]]
     gpu_s: float = 75.0
     cpu_s: float = 200.0
     view: str = "time"
@@ -108,13 +103,7 @@ class Study:
         return [*found, *rules.quality(run, times=self.timed)]
 
     def sentence(self, finding: Finding) -> str:
-        """A finding in one sentence, in the language of this place.
-
-        Raises
-        ------
-        KeyError
-            The finding is not of this study.
-        """
+        """A finding in one sentence, in the language of this place; a finding of another study is a KeyError."""
         return say(self.template(finding), finding.values)
 
     def details(self, finding: Finding) -> list[str]:

@@ -22,9 +22,8 @@ from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import Reading, by_case, data_of, readings
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, Study, padded
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem
 from convforge.timing.ranking import order
 from convforge.timing.ring import Cycle
 from convforge.timing.stopping import StoppingRule
@@ -43,18 +42,16 @@ MISTAKE_S = 2.0
 
 def _cases(quick: bool) -> list[Case]:
     sizes = (64,) if quick else (128, 1024)
-    return [
-        Case(f"rgb_to_1_{n}_s1", Conv2dProblem(n=1, c=3, h=n, w=n, k=1, r=3, s=3, padding=(1, 1, 1, 1))) for n in sizes
-    ]
+    return [Case(f"rgb_to_1_{n}_s1", padded(n, 3, 1)) for n in sizes]
 
 
 def _mistaken_cases(backend: str, quick: bool) -> list[Case]:
-    """What the mistakes are made on; on a GPU first a call of milliseconds, far longer than handing it over takes.
+    """The cases of the mistakes; on a GPU first a call of milliseconds, far longer than handing it over takes.
 
     There alone a clock that does not wait shows too little; on short calls it shows the host's work, which is more.
     """
-    long = Conv2dProblem(n=1, c=3, h=2048, w=2048, k=1, r=31, s=31, padding=(15, 15, 15, 15))
-    return [*([Case("rgb_to_1_2048_31x31", long)] if backend == "cuda" and not quick else []), *_cases(quick)]
+    long = [Case("rgb_to_1_2048_31x31", padded(2048, 3, 1, 31))] if backend == "cuda" and not quick else []
+    return [*long, *_cases(quick)]
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -63,11 +60,11 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     return [Part(_cases(quick), (METHOD.get(facts.backend, "direct_naive"), *peers), transfer=True)]
 
 
-class Impatient:
-    """The host's clock, read without waiting for the device: the wait comes after."""
+class HostClock:
+    """The host's clock, read before the device is done, or once it is: then right, but for the launch and the wait."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, *, waits: bool) -> None:
+        self.runtime, self.waits = runtime, waits
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """See :class:`convforge.timing.timer.Clock`."""
@@ -75,22 +72,11 @@ class Impatient:
         begin = time.perf_counter()
         for _ in range(repeats):
             run()
+            if self.waits:
+                self.runtime.synchronize()
         taken = time.perf_counter() - begin
         self.runtime.synchronize()
         return taken
-
-
-class Waiting(Impatient):
-    """The host's clock, read once the device is done: right, but for what it costs the host to launch and to wait."""
-
-    def time(self, run: Callable[[], None], repeats: int) -> float:
-        """See :class:`convforge.timing.timer.Clock`."""
-        self.runtime.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-            self.runtime.synchronize()
-        return time.perf_counter() - begin
 
 
 def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
@@ -157,10 +143,10 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
         slot, own = slots[i], method.plan(problem, config, runtime)
         own(own.buffers(slot.x, own.prepare(slot.w), slot.operands, slot.out))
 
-    calls, waiting = material.ring.calls(plan, workspace), Waiting(runtime)
+    calls, waiting = material.ring.calls(plan, workspace), HostClock(runtime, waits=True)
     return {
         "right": measure(calls, runtime, rule),
-        "no_wait": measure(calls, Impatient(runtime), rule),
+        "no_wait": measure(calls, HostClock(runtime, waits=False), rule),
         "host_clock": measure(calls, waiting, rule),
         "allocating": measure(Cycle(len(slots), allocating), waiting, rule),
         "planning": measure(Cycle(len(slots), planning), waiting, rule),

@@ -28,15 +28,9 @@ Cases = dict[str, list[Reading]]
 class Alike:
     """Configs of a method that differ in the shape of their block alone.
 
-    Attributes
-    ----------
-    method : str
-    name : str
-        The method, with what these configs share and others of the method do not.
-    cases : dict
-        Case -> their readings, two or more. A case on which one was skipped is left out where another has them all.
-    cut : list of str
-        Cases on which one was skipped.
+    `name` is the method with the part of their configs that other configs of the method do not have. `cases` has their
+    readings, two or more. `cut` names the cases on which a config was skipped; these are left out of `cases` if another
+    case has all configs.
     """
 
     method: str
@@ -46,7 +40,7 @@ class Alike:
 
 
 def timed(run: Run) -> dict[str, Cases]:
-    """Method of ours -> case -> its readings, one a config, in the order of its configs; partitions left out."""
+    """Method of ours -> case -> its readings, one a config, without partitions."""
     found: dict[str, Cases] = {}
     for operation in OPERATIONS:
         for r in readings(run, operation, every_config=True):

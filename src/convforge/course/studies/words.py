@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -47,13 +47,7 @@ def template(table: Mapping[str, Entry], form: str) -> Entry:
 
 
 def render(finding: Finding, sentences: Mapping[str, str]) -> str:
-    """The sentence of a finding in the language of this place, and what its rule left out as too noisy to rank.
-
-    Raises
-    ------
-    KeyError
-        The table lacks the finding's form, or the sentence asks for a value that the finding lacks.
-    """
+    """The sentence of a finding by a table of sentences, and what its rule left out as too noisy to rank."""
     said = say(template(sentences, finding.form), finding.values)
     return said + (say(" Too noisy to rank: {unsure:names}.", finding.values) if finding.values.get("unsure") else "")
 
@@ -113,8 +107,20 @@ def clock_name(config: str) -> str:
     return known.get(config, config)
 
 
+# Specs without a method of their own.
+_PLAIN: dict[str, Callable[[Any], str]] = {
+    "rate": lambda rate: f"{three(rate / 1e12)} TFLOP/s" if rate >= 1e12 else f"{three(rate / 1e9)} GFLOP/s",
+    "bytes_rate": lambda bytes_per_s: f"{three(bytes_per_s / 1e9)} GB/s",
+    "megabytes": lambda nbytes: f"{three(nbytes / 1e6)} MB",
+    "tiny": lambda error: f"{error:.1e}",
+    "either": "/".join,
+    "word": gettext,
+    "clock": clock_name,
+}
+
+
 class Formatter(string.Formatter):
-    """Formats a finding's values in the language of this place; a format spec is the name of a method without "say".
+    """Formats a finding's values in the language of this place; a spec is a name above or of a method without "say_".
 
     Examples
     --------
@@ -129,9 +135,9 @@ class Formatter(string.Formatter):
         return said if language() == "en" else _BESIDE.sub(" ", _BETWEEN.sub("", said))
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A value by one of the specs below, with its noun where it has one; other specs are Python's."""
+        """A value by one of the specs, with its noun if it has one; other specs are Python's."""
         name, _, noun = format_spec.partition(" ")
-        say = getattr(self, f"say_{name}", None)
+        say: Any = _PLAIN.get(name) or getattr(self, f"say_{name}", None)
         if say is None:
             return str(super().format_field(value, format_spec))
         return str(say(value, noun) if noun else say(value))
@@ -164,31 +170,8 @@ class Formatter(string.Formatter):
             said = f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}" if percent >= 0.1 else f"{percent:.1g}"
         return gettext("{share} %").format(share=said)
 
-    def say_rate(self, flops_per_s: float) -> str:
-        """FLOPs a second."""
-        big = flops_per_s >= 1e12
-        return f"{three(flops_per_s / 1e12)} TFLOP/s" if big else f"{three(flops_per_s / 1e9)} GFLOP/s"
-
-    def say_bytes_rate(self, rate: float) -> str:
-        """Bytes a second."""
-        return f"{three(rate / 1e9)} GB/s"
-
-    def say_megabytes(self, nbytes: float) -> str:
-        """Bytes."""
-        return f"{three(nbytes / 1e6)} MB"
-
-    def say_tiny(self, value: float) -> str:
-        """An error."""
-        return f"{value:.1e}"
-
     def say_names(self, names: Sequence[object]) -> str:
-        """A list, cut at `MOST_NAMES`.
-
-        Raises
-        ------
-        ValueError
-            It is empty: the finding should have another form.
-        """
+        """A list, cut at `MOST_NAMES`; an empty one is an error."""
         if not names:
             raise ValueError("a sentence names what an empty list holds: its finding should have another form")
         words = [str(name) for name in names]
@@ -200,18 +183,6 @@ class Formatter(string.Formatter):
         if more:
             return gettext("{names} and {n} more").format(names=first, n=more)
         return gettext("{names} and {last}").format(names=first, last=words[-1])
-
-    def say_either(self, names: Sequence[str]) -> str:
-        """Methods that are level."""
-        return "/".join(names)
-
-    def say_word(self, word: str) -> str:
-        """A word that a rule chose, such as the name of a family of methods."""
-        return gettext(word)
-
-    def say_clock(self, config: str) -> str:
-        """See :func:`clock_name`."""
-        return clock_name(config)
 
     def say_axis(self, axis: str) -> str:
         """The parameter that differs along a series."""
@@ -260,7 +231,7 @@ class Formatter(string.Formatter):
         said = []
         for part in stretches:
             first, last = part["first"], part["last"]
-            said.append(f"{first if first == last else f'{first}-{last}'}: {self.say_either(part['methods'])}")
+            said.append(f"{first if first == last else f'{first}-{last}'}: {'/'.join(part['methods'])}")
         return gettext("; ").join(said)
 
     def say_span(self, span: Mapping[str, Any]) -> str:
@@ -278,9 +249,7 @@ class Formatter(string.Formatter):
 
     def say_ratios(self, ratios: Mapping[Any, float]) -> str:
         """Names, each with its ratio."""
-        return self.say_names(
-            [f"{self.say_word(str(name))}: {self.say_times(ratio)}" for name, ratio in ratios.items()]
-        )
+        return self.say_names([f"{gettext(str(name))}: {self.say_times(ratio)}" for name, ratio in ratios.items()])
 
     def say_groups(self, groups: Mapping[Any, Sequence[str]]) -> str:
         """Names, and what belongs to each."""
