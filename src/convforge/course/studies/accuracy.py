@@ -8,7 +8,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import allowed, device_backend, distinct, spanned
+from convforge.course.studies.readings import allowed, by_case, device_backend, distinct, spanned
 from convforge.course.studies.study import Part, Study, padded
 from convforge.problem import parse_problem
 
@@ -74,18 +74,11 @@ def bound(run: Run) -> Iterator[Finding]:
     yield Finding("within-bound", f"bound/{form}", values, data)
 
 
-def _by_case(found: Sequence[Result]) -> dict[str, list[Result]]:
-    cases: dict[str, list[Result]] = {}
-    for r in found:
-        cases.setdefault(r.case, []).append(r)
-    return cases
-
-
 def spread(run: Run) -> Iterator[Finding]:
     """How much the methods of strict arithmetic differ, by type."""
     strict = [r for r in _checked(run) if allowed(r, parse_problem(r.problem)) and _rms(r) > 0]
     for dtype in dict.fromkeys(map(_type, strict)):
-        cases = _by_case([r for r in strict if _type(r) == dtype])
+        cases = by_case([r for r in strict if _type(r) == dtype])
         several = {case: rs for case, rs in cases.items() if len({r.algorithm for r in rs}) > 1}
         if not several:
             continue
@@ -102,7 +95,7 @@ def spread(run: Run) -> Iterator[Finding]:
 def narrower(run: Run) -> Iterator[Finding]:
     """The error of each other arithmetic, against the worst strict method of the same case."""
     found: dict[str, list[tuple[Result, Result]]] = {}
-    for rs in _by_case(_checked(run)).values():
+    for rs in by_case(_checked(run)).values():
         strict = [r for r in rs if r.precision == "strict" and _rms(r) > 0]
         for r in rs if strict else ():
             if r.precision != "strict":

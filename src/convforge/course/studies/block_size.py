@@ -28,12 +28,12 @@ from convforge.course.studies.readings import (
     spanned,
 )
 from convforge.course.studies.study import Part, Study
-from convforge.course.studies.tried import Alike, alike, shape, tried
+from convforge.course.studies.tried import Alike, Cases, alike, shape, tried
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
 PRODUCTS = ("gemm_*",)
 # Fewer shapes, or fewer values of occupancy, say nothing about a relation.
-FEWEST_SHAPES, FEWEST_VALUES = 6, 3
+FEWEST: dict[str, Any] = {"shapes": 6, "shares": 3}
 SIGNIFICANT = 0.05
 
 
@@ -107,15 +107,11 @@ def shapes(run: Run) -> Iterator[Finding]:
             "n": len(leaders),
             "unsure": unsure,
             "shapes": len({shape(r) for found in group.cases.values() for r in found}),
-            "ratio": _ratio(group.cases[top]),
-            "case": top,
-            "best": shape(best),
-            "worst": shape(worst),
-            "best_s": best.seconds,
-            "worst_s": worst.seconds,
             "shared": sorted(shared),
             "each": each if not shared else {},
         }
+        values |= {"case": top, "ratio": worst.seconds / fastest(group.cases[top]).seconds, "best": shape(best),
+                   "best_s": best.seconds, "worst": shape(worst), "worst_s": worst.seconds}  # fmt: skip
         even = all(len(found) == len(group.cases[case]) for case, found in leaders.items())
         form = "level" if even else "changes" if not shared else "one" if len(leaders) == 1 else "same"
         data = data_of(r for found in group.cases.values() for r in found)
@@ -129,24 +125,22 @@ def wide(run: Run) -> Iterator[Finding]:
     """Blocks at least a warp wide against narrower ones: a warp of a narrow block reads several rows at once."""
     judged = set[str]()
     for group in alike(run):
-        both = pairs(group.cases, _is_wide, _is_narrow)
-        if not both:
-            continue
-        judged.add(group.method)
-        yield compare(both).finding("width", "width", {"method": group.name})
+        if both := _by_width(group.cases):
+            judged.add(group.method)
+            yield compare(both).finding("width", "width", {"method": group.name})
     for method, cases in tried(run).items():
-        if method not in judged and pairs(cases, _is_wide, _is_narrow):
+        if method not in judged and _by_width(cases):
             yield undecided("width", "width/apart", method=method)
 
 
-def _is_wide(r: Reading) -> bool:
-    found = shape_of(r.result.config)
-    return found is not None and found.kind == "threads" and found.first >= 32
+def _by_width(cases: Cases) -> dict[str, tuple[Reading, Reading]]:
+    return pairs(cases, lambda r: _columns(r) >= 32, lambda r: 0 < _columns(r) < 32)
 
 
-def _is_narrow(r: Reading) -> bool:
+def _columns(r: Reading) -> int:
+    """Columns of the block of threads; 0 if the config has none."""
     found = shape_of(r.result.config)
-    return found is not None and found.kind == "threads" and found.first < 32
+    return found.first if found is not None and found.kind == "threads" else 0
 
 
 # The default.
@@ -229,7 +223,7 @@ def _related(run: Run) -> Iterator[Related]:
             known = [(r, share) for r in found if (share := _occupancy(r)) is not None]
             seen = seen or bool(known)
             shares = [share for _, share in known]
-            if len(known) < FEWEST_SHAPES or len(set(shares)) < FEWEST_VALUES:
+            if len(known) < FEWEST["shapes"] or len(set(shares)) < FEWEST["shares"]:
                 continue
             tau = kendalltau(shares, [r.seconds for r, _ in known])
             name = "neither" if tau.pvalue > SIGNIFICANT else "faster" if tau.statistic < 0 else "slower"
@@ -263,8 +257,8 @@ def occupancies(run: Run) -> Iterator[Finding]:
     related = {form: [one.group.name for one in found if one.form == form]
                for form in ("faster", "slower", "neither", "mixed")}  # fmt: skip
     untold = _untold(found)
-    values: dict[str, Any] = {"related": related, "untold": untold, "level": SIGNIFICANT, "shapes": FEWEST_SHAPES,
-              "shares": FEWEST_VALUES, "k": len(related["faster"]), "n": sum(map(len, related.values()))}  # fmt: skip
+    values: dict[str, Any] = {"related": related, "untold": untold, "level": SIGNIFICANT, **FEWEST}
+    values |= {"k": len(related["faster"]), "n": sum(map(len, related.values()))}
     form = "none" if not values["n"] else "some" if untold else "all"
     supported = values["n"] > len(related["neither"])
     data = tuple(datum for one in found for datum in one.data)
@@ -275,7 +269,7 @@ def occupancy(run: Run) -> Iterator[Finding]:
     """Whether configs with more occupancy are faster, their blocks differing in shape alone."""
     every = list(_related(run))
     for method in _untold(every):
-        yield undecided("occupancy", "occupancy/too-few", method=method, shapes=FEWEST_SHAPES, shares=FEWEST_VALUES)
+        yield undecided("occupancy", "occupancy/too-few", method=method, **FEWEST)
     for found in every:
         if not found.taus:
             continue

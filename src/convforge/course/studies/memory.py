@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
@@ -63,19 +64,20 @@ def steps(run: Run) -> Iterator[Finding]:
         if (rule == "rows-in-cache") != cpu or not {slow, fast} & timed or (cpu and fast not in timed):
             continue
         for finding in rules.pair(found, slow, fast, rule):
-            split = finding.values.get("split", {})
-            turns = _turns([r for r in found if r.method == fast], split) if finding.form == "pair/mixed" else {}
-            if turns:
-                yield replace(finding, form="steps/turns", values={**finding.values, "where": turns})
-            else:
-                yield finding
+            turns = _turns([r for r in found if r.method == fast], finding.values.get("where", {}))
+            turned: dict[str, Any] = (
+                {"form": "steps/turns", "values": {**finding.values, "where": turns}} if turns else {}
+            )
+            yield replace(finding, **turned)
 
 
 def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Order -> the square filters where it holds, with their channels; empty where cases differ in more than those.
+    """Order -> the square filters where it holds, such as "C 1, 3: 3x3-5x5"; empty if cases differ in other things too.
 
-    Numbers of channels with the same order at the same filters are together: "C 1, 3: 3x3-5x5".
+    `split` has the cases of each order; C is the number of channels.
     """
+    if not split:
+        return {}
     orders = {case: name for name, cases in split.items() for case in cases}
     problems = {r.case: r.problem for r in found if r.case in orders}
     places = {case: (p.c, p.r) for case, p in problems.items()}
@@ -84,21 +86,17 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
         return {}
     if len(set(places.values())) < len(orders):
         return {}
-    spans: dict[str, dict[int, list[list[int]]]] = {}
-    before = (0, "")
-    for case, (channels, side) in sorted(places.items(), key=lambda pair: pair[1]):
-        own = spans.setdefault(orders[case], {}).setdefault(channels, [])
-        if (channels, orders[case]) == before:
-            own[-1].append(side)
-        else:
-            own.append([side])
-        before = (channels, orders[case])
+    spans: dict[str, dict[int, list[str]]] = {}
+    ordered = sorted(places, key=lambda case: places[case])
+    for (channels, name), cases in groupby(ordered, key=lambda case: (places[case][0], orders[case])):
+        sides = [f"{places[case][1]}x{places[case][1]}" for case in cases]
+        words = sides[0] if len(sides) == 1 else f"{sides[0]}-{sides[-1]}"
+        spans.setdefault(name, {}).setdefault(channels, []).append(words)
     turns: dict[str, list[str]] = {}
     for name, by_channels in spans.items():
         same: dict[str, list[str]] = {}
-        for channels, own in by_channels.items():
-            words = ", ".join("-".join(f"{s}x{s}" for s in dict.fromkeys((sides[0], sides[-1]))) for sides in own)
-            same.setdefault(words, []).append(str(channels))
+        for channels, runs in by_channels.items():
+            same.setdefault(", ".join(runs), []).append(str(channels))
         turns[name] = [f"C {', '.join(channels)}: {words}" for words, channels in same.items()]
     return turns
 

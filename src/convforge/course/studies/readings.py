@@ -53,6 +53,9 @@ class Reading:
         return Datum.of(self.case, self.method, self.result.config, self.timing, what)
 
 
+Timed = TypeVar("Timed", Reading, Result)
+
+
 def allowed(result: Result, problem: Problem) -> bool:
     """True if its problem allows a result's arithmetic."""
     return result.precision in ("strict", problem.precision)
@@ -92,11 +95,11 @@ def readings(
     return list(found.values())
 
 
-def by_case(found: Iterable[Reading]) -> dict[str, list[Reading]]:
-    """Readings by case, in their order."""
-    cases: dict[str, list[Reading]] = {}
-    for reading in found:
-        cases.setdefault(reading.case, []).append(reading)
+def by_case(found: Iterable[Timed]) -> dict[str, list[Timed]]:
+    """Readings or results by case, in their order."""
+    cases: dict[str, list[Timed]] = {}
+    for one in found:
+        cases.setdefault(one.case, []).append(one)
     return cases
 
 

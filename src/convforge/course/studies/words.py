@@ -228,11 +228,8 @@ class Formatter(string.Formatter):
 
     def say_stretches(self, stretches: Sequence[Mapping[str, Any]]) -> str:
         """The fastest methods along an axis, in its order."""
-        said = []
-        for part in stretches:
-            first, last = part["first"], part["last"]
-            said.append(f"{first if first == last else f'{first}-{last}'}: {'/'.join(part['methods'])}")
-        return gettext("; ").join(said)
+        ends = [(part["first"], part["last"], "/".join(part["methods"])) for part in stretches]
+        return gettext("; ").join(_named(f"{a}" if a == b else f"{a}-{b}", methods) for a, b, methods in ends)
 
     def say_span(self, span: Mapping[str, Any]) -> str:
         """The least and the most of ratios, each with its case."""
@@ -249,11 +246,15 @@ class Formatter(string.Formatter):
 
     def say_ratios(self, ratios: Mapping[Any, float]) -> str:
         """Names, each with its ratio."""
-        return self.say_names([f"{gettext(str(name))}: {self.say_times(ratio)}" for name, ratio in ratios.items()])
+        return self.say_names([_named(gettext(str(name)), self.say_times(ratio)) for name, ratio in ratios.items()])
 
     def say_groups(self, groups: Mapping[Any, Sequence[str]]) -> str:
         """Names, and what belongs to each."""
-        return gettext("; ").join(f"{name}: {self.say_names(own)}" for name, own in groups.items())
+        return gettext("; ").join(_named(name, self.say_names(own)) for name, own in groups.items())
+
+
+def _named(name: object, words: str) -> str:
+    return gettext("{name}: {words}").format(name=name, words=words)
 
 
 def nouns(noun: str) -> tuple[str, str]:
