@@ -60,18 +60,9 @@ def growth(run: Run) -> Iterator[Finding]:
                 continue
             (small, a), *_, (large, b) = best.items()
             side, grown = large / small, b.seconds / a.seconds
-            values = one.load | {
-                "family": family,
-                "small": small,
-                "large": large,
-                "side": side,
-                "taps": side**2,
-                "grown": grown,
-                "small_s": a.seconds,
-                "large_s": b.seconds,
-            }
             form = "taps" if grown >= side**2 else "between" if grown > side else "flat" if grown > 1 else "none"
-            yield rules.growth("growth", f"growth/{form}", a, b, values)
+            values = one.load | {"family": family, "side": side, "taps": side**2, "grown": grown}
+            yield rules.growth("growth", f"growth/{form}", ((small, a), (large, b)), values)
 
 
 ENGLISH = {

@@ -222,27 +222,20 @@ def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak
         best.setdefault(r.method, r)
     top = next(iter(best.values()))
     own = next((r for r in best.values() if r.result.ours), top)
-    values: dict[str, Any] = {
-        "peak": peak,
-        "n": len(strict),
-        "low": LOW_SHARE,
-        "top": top.method,
-        "top_case": top.case,
-        "top_share": top.flops_per_s / peak,
-        "top_rate": top.flops_per_s,
-        "lowest_share": min(r.flops_per_s for r in strict) / peak,
-        "own": own.method,
-        "own_case": own.case,
-        "own_share": own.flops_per_s / peak,
-    }
+    values: dict[str, Any] = {"peak": peak, "n": len(strict), "low": LOW_SHARE, "top_rate": top.flops_per_s}
+    for name, r in (("top", top), ("own", own)):
+        values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
+    values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
     form = "low" if values["top_share"] < LOW_SHARE else "top" if own is top else "library"
     yield Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
 
 
-def growth(rule: str, form: str, a: Reading, b: Reading, values: Mapping[str, Any]) -> Finding:
-    """A finding about the growth of time from one reading to another, if their order can be told."""
+def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:
+    """A finding about the growth of time between two places, if the order of their times can be told."""
+    (small, a), (large, b) = ends
+    about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
     told = order(a.timing, b.timing) != "unsure"
-    return Finding(rule, form if told else "undecided/growth", values, data_of((a, b)), supported=told)
+    return Finding(rule, form if told else "undecided/growth", about, data_of((a, b)), supported=told)
 
 
 ENGLISH = {

@@ -104,12 +104,11 @@ def scaling(run: Run) -> Iterator[Finding]:
         best = one.best()
         if len(best) < 2:
             continue
-        (small, a), (large, b) = list(best.items())[-2:]
-        pixels, growth = (large / small) ** 2, b.seconds / a.seconds
-        values = one.load | {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds,
-                             "pixels": pixels, "growth": growth, "within": IN_STEP - 1}  # fmt: skip
-        form = "more" if growth > IN_STEP * pixels else "less" if growth * IN_STEP < pixels else "in-step"
-        yield rules.growth("growth", f"growth/{form}", a, b, values)
+        (small, a), (large, b) = ends = list(best.items())[-2:]
+        pixels, grown = (large / small) ** 2, b.seconds / a.seconds
+        form = "more" if grown > IN_STEP * pixels else "less" if grown * IN_STEP < pixels else "in-step"
+        values = one.load | {"pixels": pixels, "growth": grown, "within": IN_STEP - 1}
+        yield rules.growth("growth", f"growth/{form}", ends, values)
 
 
 def transfer(run: Run) -> Iterator[Finding]:
