@@ -140,11 +140,13 @@ ENGLISH = {
     "host/mixed": "The expansion is slower on the host than on the GPU on {k} of {n:count layer}.",
     "host/none": "No layer's expansion was timed both on the host and on the GPU.",
 }
+_RATES = ("rate over that of a copy: {span:shares}", "speed of memory: from {near:percent} of a copy on",
+          "data in the cache on: {hot:names}")  # fmt: skip
 FIGURES = {
     "expansion": ("share of the steps' time: {span:shares}",),
     "expansion/mixed": ("share of the steps' time: {span:shares}", "more than half on: {above:names}"),
-    "copying": ("rate over that of a copy: {span:shares}", "speed of memory: from {near:percent} of a copy on",
-                "data in the cache on: {hot:names}"),
+    "copying": _RATES,
+    "copying/near": (*_RATES, "a better kernel cannot save much, not expanding can"),
     "rest": ("time over the sum of the steps: {span:shares}", "equal: within {within:percent}"),
     "host": ("time on the host over that on the GPU, without transfer: {span:span}",),
 }  # fmt: skip

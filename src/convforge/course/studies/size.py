@@ -129,7 +129,7 @@ def transfer(run: Run) -> Iterator[Finding]:
             "most_size": most,
             "n": len(shares),
             "k": len(above),
-            "above": above if len(above) < len(shares) else [],
+            "where": {"above": above, "below": [s for s in shares if s not in above]},
         }
         form = "most" if len(above) == len(shares) else "mixed" if above else "little"
         data = tuple(d for size, r in best.items() for d in (r.datum("transfer_time"), calls[size].datum()))
@@ -240,6 +240,7 @@ ENGLISH = {
     "worth/missing-transfer_time": "The same was not timed on the GPU's host, so it is unknown when the GPU pays off.",
     "worth/undecided": "{way:word} the times are too noisy to compare the GPU with its host{apart:apart}.",
 }
+_SHARE = ("share of copies and the host: {least:percent} at {least_size} to {most:percent} at {most_size}",)
 _DELAYED = (
     "host at {slow}: {slow_s:time}",
     "host at {quick}, which has more pixels: {quick_s:time}",
@@ -253,10 +254,13 @@ FIGURES = {
               "growth from {last} to {next}: {next_growth:times}", rules.WORKLOAD),
     "growth": ("{axis:axis}: {small} to {large}", "time: {small_s:time} to {large_s:time}",
                "in step: within {within:percent}", rules.WORKLOAD),
-    "transfer": ("share of copies and the host: {least:percent} at {least_size} to {most:percent} at {most_size}",
-                 "more than half at: {above:names}", rules.WORKLOAD),
+    "transfer": (*_SHARE, rules.WORKLOAD),
+    "transfer/mixed": (*_SHARE, "more than half at: {where[above]:names}", "at most half at: {where[below]:names}",
+                       rules.WORKLOAD),
     "worth": ("sizes: {sizes:names}", "gain by size: {gains:ratios}", "methods at {last}: {gpu}, {cpu}", *rules.SPLIT,
               *_DELAYED, rules.WORKLOAD),
+    "worth/kept-ahead": ("sizes: {sizes:names}", *_DELAYED,
+                         "the host's least time did not vary, and larger pictures take no less", rules.WORKLOAD),
     "worth/kept-behind": ("sizes: {sizes:names}", *_DELAYED, "other work delayed the host, so the rest is unknown",
                           rules.WORKLOAD),
 }  # fmt: skip

@@ -173,11 +173,14 @@ ENGLISH = {
     "im2col/none": "At stride {stride} im2col is slower than the best direct method on {n:each case}.",
     "im2col/unsure": "At stride {stride} the times are too noisy to compare im2col with the best direct method.",
 }
+_SAVED = ("outputs left: {share:percent}", "outputs fall by: {outputs:times}", "bytes to move fall by: {bytes:times}",
+          "gain: {gain:times}", "time at stride 1: {whole_s:time} ({whole})",
+          "time at stride {stride}: {strided_s:time} ({strided})", rules.WORKLOAD)  # fmt: skip
 FIGURES = {
     "by-stride": ("fastest by stride, for instance: {who:groups} ({example:workload})",),
-    "saves": ("outputs left: {share:percent}", "outputs fall by: {outputs:times}", "bytes to move fall by: "
-              "{bytes:times}", "gain: {gain:times}", "time at stride 1: {whole_s:time} ({whole})",
-              "time at stride {stride}: {strided_s:time} ({strided})", rules.WORKLOAD),
+    "saves": _SAVED,
+    "saves/as-bytes": (*_SAVED, "the picture must still be read"),
+    "saves/less": (*_SAVED, "neither outputs nor bytes decide the time"),
     "waste/some": ("gain of the others: {span:span}", "a kernel that computes what it throws away shows this, or one "
                    "that waits for bytes", rules.WORKLOAD),
     "waste": ("gain: {span:span}", rules.WORKLOAD),
