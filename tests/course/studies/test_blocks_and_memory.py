@@ -72,7 +72,7 @@ def each(x: int, y: int, per_p: int) -> str:
 
 
 def test_shapes_are_compared_all_else_equal() -> None:
-    """What per_p brings, 4 times, is not the shape's."""
+    """The gain of per_p, 4 times, is not that of the shape."""
     times = {each(32, 4, 8): 1.0, each(64, 2, 8): 1.1, each(32, 4, 1): 4.0, each(16, 16, 1): 4.8}
     eight, one_each = found("block-size", run(*shaped(times)), "best-shape")
     assert (eight.values["method"], eight.values["ratio"]) == ("direct_constant[per_p=8]", pytest.approx(1.1))

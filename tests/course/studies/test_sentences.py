@@ -56,12 +56,12 @@ def times_of(made: Run, case: str) -> dict[str, Timing]:
 
 
 def is_fastest(times: Mapping[str, Timing], method: str) -> bool:
-    """Whether the table bears out that a method alone is the fastest."""
+    """True if the table shows that a method alone is the fastest."""
     return all(order(times[method], other) == "faster" for name, other in times.items() if name != method)
 
 
 def is_level(times: Mapping[str, Timing], methods: Iterable[str]) -> bool:
-    """Whether the table bears out that some methods are level: by their medians themselves."""
+    """True if the table shows that some methods are level, by their medians."""
     medians = [times[name].median_s for name in methods]
     return max(medians) <= (1 + LEVEL) * min(medians) * (1 + 1e-9)
 

@@ -53,7 +53,7 @@ def _type(r: Result) -> str:
 
 
 def bound(run: Run) -> Iterator[Finding]:
-    """Whether every method stays within its elementwise bound, and how near the nearest comes."""
+    """The errors against the elementwise bounds, and the nearest to its bound."""
     found = [r for r in _checked(run) if r.error is not None and r.error.bound_ratio is not None]
     failed = [r for r in run.results if r.status == "failed" and r.operation == "conv2d"]
     if not found and not failed:
@@ -75,7 +75,7 @@ def bound(run: Run) -> Iterator[Finding]:
 
 
 def spread(run: Run) -> Iterator[Finding]:
-    """How much the methods of strict arithmetic differ, by type."""
+    """The differences between the methods of strict arithmetic, by type."""
     strict = [r for r in _checked(run) if allowed(r, parse_problem(r.problem)) and _rms(r) > 0]
     for dtype in dict.fromkeys(map(_type, strict)):
         cases = by_case([r for r in strict if _type(r) == dtype])
@@ -116,7 +116,7 @@ def narrower(run: Run) -> Iterator[Finding]:
 
 
 def types(run: Run) -> Iterator[Finding]:
-    """How the error grows from type to type, by the largest error of the strict methods."""
+    """The growth of the error from type to type, by the largest error of the strict methods."""
     strict = [r for r in _checked(run) if r.precision == "strict" and _rms(r) > 0]
     worst: dict[str, Result] = {}
     for r in sorted(strict, key=_rms, reverse=True):
@@ -135,7 +135,7 @@ def types(run: Run) -> Iterator[Finding]:
 
 
 def length(run: Run) -> Iterator[Finding]:
-    """Whether the error of the plainest method grows with the length of its sums."""
+    """The growth of the error of the plainest method with the length of its sums."""
     found: dict[int, Result] = {}
     for r in _checked(run):
         p = parse_problem(r.problem)

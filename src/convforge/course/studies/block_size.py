@@ -172,7 +172,7 @@ def defaults(run: Run) -> Iterator[Finding]:
 
 
 def default(run: Run) -> Iterator[Finding]:
-    """Whether the default config is the fastest, and the gain of another."""
+    """The default config of each method against the fastest."""
     for method, told in _defaults(run):
         behind = told.split["faster"]
         values: dict[str, Any] = {"method": method, "n": len(told.pairs), "k": len(behind), "unsure": told.unsure}
@@ -192,7 +192,7 @@ def default(run: Run) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """How time and occupancy are related in a group of configs, by Kendall's tau on each case.
+    """The relation of time and occupancy in a group of configs, by Kendall's tau on each case.
 
     `split` has the cases that are "faster", "slower" or "neither" with more occupancy. `most` has for each case the
     occupancy of the fastest config, the highest occupancy, and the time there over the fastest's.
@@ -266,7 +266,7 @@ def occupancies(run: Run) -> Iterator[Finding]:
 
 
 def occupancy(run: Run) -> Iterator[Finding]:
-    """Whether configs with more occupancy are faster, their blocks differing in shape alone."""
+    """The relation of time and occupancy, by method, where blocks differ in shape alone."""
     every = list(_related(run))
     for method in _untold(every):
         yield undecided("occupancy", "occupancy/too-few", method=method, **FEWEST)
@@ -293,7 +293,7 @@ def occupancy(run: Run) -> Iterator[Finding]:
 
 
 def waves(run: Run) -> Iterator[Finding]:
-    """Whether the grid of each method's fastest config fills the card: blocks over those that it holds at once."""
+    """The waves of each method's fastest config: blocks over those that the card holds at once."""
     facts = run.machine.get("facts", {})
     if not facts.get("threads"):
         return

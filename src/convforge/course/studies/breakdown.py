@@ -70,7 +70,7 @@ def shares(run: Run) -> Iterator[Finding]:
 
 
 def copying(run: Run) -> Iterator[Finding]:
-    """How near the expansion comes to a copy of its bytes: below that a better kernel would help, at it none can."""
+    """The rate of the expansion over that of a copy of its bytes, which no kernel can exceed."""
     best = run.best_ceilings
     found = [(r, s) for r in _expanded(run, device_backend(run)) for s in r.steps if s.name in EXPANSION]
     rates = {r.case: s.bytes_per_s / best.copy_bytes_per_s for r, s in found if best and s.bytes_per_s and s.time.cold}

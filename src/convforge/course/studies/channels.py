@@ -47,7 +47,7 @@ def crossover(run: Run) -> Iterator[Finding]:
 
 
 def rate(run: Run) -> Iterator[Finding]:
-    """How the best rate grows with the channels, and its maximum."""
+    """The growth of the best rate with the channels, and its maximum."""
     peak = run.best_ceilings
     for one in _series(run):
         best = one.best()

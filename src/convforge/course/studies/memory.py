@@ -102,7 +102,7 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
 
 
 def growth(run: Run) -> Iterator[Finding]:
-    """Whether the gain of shared memory grows with the filter, and with the channels."""
+    """The course of the gain of shared memory with the filter, and with the channels."""
     slow, fast = STEPS["rows-in-cache" if device_backend(run) == "cpu" else "shared-memory"]
     found = [r for r in readings(run, "conv2d") if r.method in (slow, fast)]
     for axis in ("filter", "inputs"):

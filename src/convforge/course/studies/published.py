@@ -24,7 +24,7 @@ OF_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What is known to be wrong with figures, or not known, in English; and the methods whose figures they are."""
+    """A known or possible fault of figures, in English, and the methods whose figures they are."""
 
     words: str
     methods: tuple[str, ...]
@@ -40,7 +40,7 @@ class Published:
     run: Run
 
     def findings(self, study: Study) -> list[Finding]:
-        """What a study's rules find in it; what rests on a doubtful figure is not supported."""
+        """The findings of a study's rules; those on a doubtful figure are not supported."""
         doubted = {method for doubt in self.doubts for method in doubt.methods}
         every = {r.algorithm for r in self.run.results}
 

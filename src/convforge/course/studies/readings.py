@@ -180,7 +180,7 @@ class Comparison(Generic[Place]):
 
     @property
     def orders(self) -> dict[Place, Order]:
-        """How the own time compares: "faster", "slower" or "level"."""
+        """The order of the own time: "faster", "slower" or "level"."""
         return {place: order(own.timing, other.timing) for place, (own, other) in self.pairs.items()}
 
     @property
@@ -213,7 +213,7 @@ class Comparison(Generic[Place]):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What a finding says of the comparison; `where` is the split of a mixed one."""
+        """The values of a finding about the comparison; `where` is the split of a mixed one."""
         gains = {str(place): gain for place, gain in self.gains.items()}
         split = self.split
         values = {"n": len(gains), "unsure": self.unsure, "split": split, "wins": len(split["faster"])}
@@ -278,7 +278,7 @@ class Series:
         return {place: fastest(found) for place, found in points.items() if found}
 
 
-# Axis -> the fields of a convolution that vary along it, and where a problem stands on it: nowhere if two sides differ.
+# Axis -> the fields of a convolution that vary along it, and the place of a problem on it: None if two sides differ.
 _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
     "size": (("h", "w"), lambda p: int(p.h) if p.h == p.w else None),
     "stride": (("stride",), lambda p: int(p.stride[0]) if p.stride[0] == p.stride[1] else None),

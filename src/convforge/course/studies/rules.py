@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convforge.benchmark.reasons import to_data
@@ -31,7 +31,7 @@ LOW_SHARE = 0.10
 
 
 def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
-    """What makes a run's figures doubtful: rows without a time; of times noise, missing spreads, a moving machine."""
+    """Doubts about a run's figures: rows without a time; of times noise, missing spreads, a moving machine."""
     timed = [r for r in run.results if r.time is not None]
     if not timed:
         yield undecided("quality", "quality/nothing-timed", rows=len(run.results))
@@ -91,7 +91,7 @@ def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
         yield undecided(rule, "undecided/fastest", unsure=unsure)
 
 
-def _lead(method: str, found: Iterable[Reading]) -> float:
+def _lead(method: str, found: Sequence[Reading]) -> float:
     """The least time of the other methods over that of a method."""
     own, *_ = (r.seconds for r in found if r.method == method)
     return min(r.seconds for r in found if r.method != method) / own
@@ -149,7 +149,7 @@ def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[
 
 
 def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str, fast: str, rule: str) -> Finding:
-    """How the gain of a method over another moves along an axis: every step by more than the spreads, or not."""
+    """The course of the gain of a method over another along an axis; steps within the spreads count as none."""
     values = one.load | {"slow": slow, "fast": fast, "n": len(points)}
     data = data_of(r for both in points.values() for r in both)
     if len(points) < 3:

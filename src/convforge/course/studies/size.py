@@ -99,7 +99,7 @@ def floor(run: Run) -> Iterator[Finding]:
 
 
 def scaling(run: Run) -> Iterator[Finding]:
-    """Whether the fastest time grows as the pixels do between the two largest sizes."""
+    """The growth of the fastest time between the two largest sizes, against that of the pixels."""
     for one in _series(run):
         best = one.best()
         if len(best) < 2:
@@ -189,7 +189,7 @@ def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[R
 
 
 def _kept(rule: str, what: str, values: dict[str, Any], told: Comparison[int], data: tuple[Datum, ...]) -> Finding:
-    """What holds although other work delayed the host: its times may be too long, never too short.
+    """The conclusion that holds although other work delayed the host: its times may be too long, never too short.
 
     So where it is ahead, it is. Where it is behind it may have been delayed; but not where its times did not vary, and
     a picture with more pixels takes no less.

@@ -97,7 +97,7 @@ class Study:
         return run if self.cut is None else self.cut(run)
 
     def findings(self, run: Run) -> list[Finding]:
-        """What the rules find in a run, and at the end what makes its figures doubtful."""
+        """The findings of the rules on a run, and at the end the doubts about its figures."""
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *rules.quality(run, times=self.timed)]

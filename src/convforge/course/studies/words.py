@@ -95,7 +95,7 @@ def weights_words(weights: str) -> str:
 
 
 def clock_name(config: str) -> str:
-    """A way of timing, from the config that the study of timing stores; any other config as it is."""
+    """A way of timing, from the config that the study of timing stores; any other config unchanged."""
     known = {
         "clock=right": gettext("the right way"),
         "clock=no_wait": gettext("without waiting"),
@@ -222,7 +222,7 @@ class Formatter(string.Formatter):
         return gettext(", ").join(said)
 
     def say_apart(self, load: Mapping[str, Any]) -> str:
-        """What tells a series from others, in brackets; nothing where it is the only one."""
+        """The parameters that tell a series from others, in brackets; empty if it is the only one."""
         words = self.say_workload(load)
         return gettext(" ({words})").format(words=words) if words else ""
 
