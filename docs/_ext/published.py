@@ -130,10 +130,10 @@ def figure(result: Any, rate: bool) -> str:
 
 
 def sentences(study: str, rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
-    """What some rules of a study say; only what is supported, or is not, where asked."""
+    """The findings of some rules with their details; only those that are supported, or are not, where asked."""
     from convforge.course.studies import find_study
 
     found = find_study(study)
     wanted = [f for f in findings if f.rule in rules and (supported is None or f.supported is supported)]
-    said = [found.sentence(finding) for finding in wanted]
-    return "\n".join(f"- {in_words(text)}" for text in said) or "- Nothing."
+    lines = [line for f in wanted for line in (f"- {found.sentence(f)}", *(f"  - {d}" for d in found.details(f)))]
+    return "\n".join(map(in_words, lines)) or "- Nothing."

@@ -30,7 +30,7 @@ def study(
     json_: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON, with the figures they rest on.")
     ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the figures that it rests on.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the records that it rests on.")] = False,
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of questions and findings.")] = "en",
 ) -> None:
     """Measure what a question asks, and say what follows from it."""
@@ -66,7 +66,7 @@ def study(
     with in_language(language):
         found = chosen.findings(run)
         if json_:
-            tables = [finding.to_table() | {"sentence": chosen.sentence(finding)} for finding in found]
+            tables = [chosen.to_table(finding) for finding in found]
             typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
             return
         _show(chosen, run, found, trace)
@@ -112,10 +112,12 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
         for finding in some:
             lines = _folded(f"{chosen.sentence(finding)} [{finding.rule}]", 114)
             typer.echo("- " + "\n  ".join(lines))
+            for line in chosen.details(finding):
+                typer.echo("    " + "\n      ".join(_folded(line, 112)))
             for datum in finding.data if trace else ():
                 spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"
                 where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
-                typer.echo(f"    {where}: {datum.what} {datum.value:.6g}{spread}")
+                typer.echo(f"      {where}: {datum.what} {datum.value:.6g}{spread}")
 
 
 # What stays on one line: a Chinese letter or a run of others, with the bracket before and the punctuation behind it.
