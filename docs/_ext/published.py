@@ -122,7 +122,7 @@ def fastest(run: Any) -> dict[tuple[str, str], Any]:
 
 def figure(result: Any, rate: bool) -> str:
     """A result as it is shown: ms, or GFLOP/s."""
-    from convforge.benchmark.cells import three
+    from convforge.benchmark.formats import three
 
     if result is None or result.time is None:
         return ""

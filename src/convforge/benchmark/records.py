@@ -1,4 +1,4 @@
-"""The records of a run, typed: what the store writes and what tables, studies and the report read."""
+"""The records of a run: the store writes them; tables, studies and the report read them."""
 
 from __future__ import annotations
 
@@ -64,16 +64,6 @@ class StepTime:
     def bytes_per_s(self) -> float | None:
         """Least bytes over the median."""
         return None if self.least_bytes is None else self.least_bytes / self.time.median_s
-
-    def to_table(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        fields = {"name": self.name, "launches": self.launches, "least_bytes": self.least_bytes}
-        return fields | {"time": self.time.to_table()}
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> StepTime:
-        """What :meth:`to_table` wrote."""
-        return cls(table["name"], Timing.from_table(table["time"]), table["launches"], table["least_bytes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,26 +163,21 @@ class Result:
 
     def to_record(self) -> dict[str, Any]:
         """The result as a line of the store."""
-        record: dict[str, Any] = {"kind": "result"}
-        record |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        record["error"] = None if self.error is None else dataclasses.asdict(self.error)
-        for name in TIMES:
-            record[name] = None if record[name] is None else record[name].to_table()
-        record |= {"reason": to_data(self.reason), "note": to_data(self.note)}
-        record["steps"] = [step.to_table() for step in self.steps]
+        record = {"kind": "result", **_data(self)}
         if not self.ways:
             del record["ways"]
         return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Result:
-        """The result that :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         values = {name: value for name, value in record.items() if name != "kind"}
         values["error"] = None if record["error"] is None else Error(**record["error"])
         for name in TIMES:
             values[name] = None if record.get(name) is None else Timing.from_table(record[name])
         values |= {"reason": from_data(record["reason"]), "note": from_data(record["note"])}
-        values["steps"] = tuple(StepTime.from_table(table) for table in record.get("steps", ()))
+        steps = (table | {"time": Timing.from_table(table["time"])} for table in record.get("steps", ()))
+        values["steps"] = tuple(StepTime(**step) for step in steps)
         values["launches"] = tuple(record["launches"])
         values["ways"] = tuple((name, outcome, words) for name, outcome, words in record.get("ways", ()))
         return cls(**values)
@@ -216,12 +201,11 @@ class Finalists:
 
     def to_record(self) -> dict[str, Any]:
         """As a line of the store."""
-        table = [{"algorithm": c.algorithm, "config": c.config, "time": c.time.to_table()} for c in self.contestants]
-        return {"kind": "finalists", "case": self.case, "contestants": table}
+        return {"kind": "finalists", **_data(self)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Finalists:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         table = record["contestants"]
         found = tuple(Finalist(c["algorithm"], c["config"], Timing.from_table(c["time"])) for c in table)
         return cls(record["case"], found)
@@ -254,7 +238,7 @@ class CopyTime:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> CopyTime:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         return cls(record["case"], record["bytes"], Timing.from_table(record["time"]))
 
 
@@ -297,12 +281,11 @@ class Profile:
 
     def to_record(self) -> dict[str, Any]:
         """As a line of the store."""
-        tables = [dataclasses.asdict(counters) for counters in self.counters]
-        return {"kind": "profile", "counters": tables, "reason": to_data(self.reason)}
+        return {"kind": "profile", **_data(self)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Profile:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         return cls(tuple(Counters(**table) for table in record["counters"]), from_data(record["reason"]))
 
 
@@ -354,6 +337,16 @@ class Run:
         if missing := [name for name in own if name not in header]:
             raise ValueError(f"{path}, line 1 lacks {', '.join(missing)}")
         return cls(**{name: header[name] for name in own}, path=path, **rest)
+
+    @property
+    def where(self) -> str:
+        """Name of the device."""
+        return str(self.machine.get("facts", {}).get("name", self.device))
+
+    @property
+    def tree(self) -> str:
+        """The commit in words; empty where none is known."""
+        return "" if self.commit is None else f"commit {self.commit[:10]}{' with changes' * self.dirty}"
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -412,3 +405,14 @@ class Run:
                     if (c.algorithm, c.config) == (result.algorithm, result.config):
                         return c.time
         return result.time
+
+
+def _data(value: Any) -> Any:
+    """A value as JSON holds it."""
+    if isinstance(value, Timing):
+        return value.to_table()
+    if isinstance(value, Reason):
+        return to_data(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_data(item) for item in value] if isinstance(value, tuple) else value

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from convforge.benchmark.records import Result, Run
 from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, Order, order, rank
-from convforge.timing.timer import Timing
 
 TERMS = (
     f"Tie: medians within {100 * LEVEL:.0f} % of each other and closer than their spreads. Too noisy to rank: spreads "
@@ -72,11 +71,8 @@ def judge(run: Run, case: str) -> Verdict:
     Only methods compete whose arithmetic the problem allows: a narrower one, timed beside them, is never the winner.
     The timings of the final count where one was held.
     """
-    able: list[tuple[Timing, Result]] = []
-    for result in run.results:
-        timing = run.timing(result)
-        if result.case == case and timing is not None and _allowed(result):
-            able.append((timing, result))
+    timed = [(run.timing(r), r) for r in run.results if r.case == case and _allowed(r)]
+    able = [(timing, r) for timing, r in timed if timing is not None]
     every = rank(able, lambda pair: pair[0])
     sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
     ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from convforge.benchmark.cells import escaped, markdown_line
+from convforge.benchmark.table import escaped, markdown_line
 from convforge.course.lab import orders, published
 from convforge.course.lab.book import Book, Chapter
 from convforge.course.lab.glossary import glossary

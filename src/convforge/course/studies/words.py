@@ -11,7 +11,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convforge.benchmark.cells import three
+from convforge.benchmark.formats import three
 from convforge.benchmark.reasons import from_data
 from convforge.course.language import gettext, language, ngettext
 from convforge.course.studies.finding import Finding

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.benchmark.fakes import result, run
 
-from convforge.benchmark.headline_tables import Headline, headline_markdown, load_headlines
+from convforge.benchmark.peer_tables import Headline, headline_markdown, load_headlines
 from convforge.benchmark.records import Run
 
 ROOT = Path(__file__).parents[2]

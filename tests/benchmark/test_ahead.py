@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import altair as alt
+import pandas as pd
 import pytest
 from tests.benchmark.fakes import result, run
 
-from convforge.benchmark.ahead_tables import Ahead, ahead_markdown, ahead_sentence
+from convforge.benchmark.markers import view_markdown
+from convforge.benchmark.peer_tables import ahead_sentence
 from convforge.benchmark.records import CopyTime, Result, Run
 from convforge.course.report.ahead import ahead_png, ahead_spec, ratio_rows
 from convforge.timing.timer import Timing
@@ -26,7 +28,7 @@ def both(size: int, stride: int, ours_ms: float, peer_ms: float | None) -> list[
 
 def rows(made: Run) -> list[list[str]]:
     """The table's cells, line by line."""
-    lines = [line for line in ahead_markdown(made, made.results).splitlines() if line.startswith("|")]
+    lines = [line for line in view_markdown("ahead", made, made.results).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
 
 
@@ -46,15 +48,15 @@ def test_one_stride_takes_one_row_and_copies_count_on_large_pictures() -> None:
     made = run(*results, copies=copies)
     assert rows(made)[0] == ["stride", "below 1024", "1024 and up", "all sizes", "of a copy"]
     assert rows(made)[1:] == [["1", "-", "2.00x (2.00 to 2.00)", "2.00x (2.00 to 2.00)", "50.0 % (50.0 to 50.0)"]]
-    assert "from 2048 up" in ahead_markdown(made, made.results)
+    assert "from 2048 up" in view_markdown("ahead", made, made.results)
 
 
 def test_a_case_without_a_peer_is_left_out_and_said() -> None:
     made = run(*both(512, 1, 1, 2), *both(2048, 1, 1, None))
-    text = ahead_markdown(made, made.results)
+    text = view_markdown("ahead", made, made.results)
     assert "Not counted, as one side was not timed: rgb\\_2048\\_s1." in text
     with pytest.raises(ValueError, match="no case that both a method of ours and a peer were timed on"):
-        ahead_markdown(run(*both(512, 1, 1, None)), both(512, 1, 1, None))
+        view_markdown("ahead", run(*both(512, 1, 1, None)), both(512, 1, 1, None))
 
 
 def test_all_cases_in_one_sentence() -> None:
@@ -79,7 +81,7 @@ def test_the_chart_has_a_bar_for_each_size_and_stride() -> None:
 
 
 def test_a_bar_is_the_geometric_mean_of_its_cases() -> None:
-    cases = [Ahead(1, 512, 1.0, None), Ahead(1, 512, 4.0, None), Ahead(2, 64, 3.0, None)]
+    cases = pd.DataFrame({"stride": [1, 1, 2], "size": [512, 512, 64], "ratio": [1.0, 4.0, 3.0]})
     assert ratio_rows(cases) == [
         {"size": 64, "stride": 2, "ratio": pytest.approx(3)},
         {"size": 512, "stride": 1, "ratio": pytest.approx(2)},

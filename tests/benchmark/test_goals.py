@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.benchmark.fakes import result, run
 
-from convforge.benchmark.goal_tables import Goal, goals_markdown, load_goals, reached_by
+from convforge.benchmark.peer_tables import Goal, goals_markdown, load_goals, reached_by
 from convforge.benchmark.records import CopyTime, Run
 from convforge.timing.timer import Timing
 

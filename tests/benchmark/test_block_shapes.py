@@ -9,7 +9,8 @@ from tests.benchmark.fakes import result, run
 
 from convforge.algorithms import ON_DEVICE
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.block_tables import Shape, block_markdown, block_tables, shape_of
+from convforge.benchmark.config_tables import Shape, block_tables, shape_of
+from convforge.benchmark.markers import view_markdown
 from convforge.benchmark.records import Result
 from convforge.problem import parse_problem
 from convforge.timing.timer import Timing
@@ -43,12 +44,12 @@ TILED = (
 
 def test_columns_are_shapes_from_the_smallest_and_partitions_come_last() -> None:
     (table,) = block_tables(run(), NAIVE + SHARED)
-    assert table.columns == ("case", "method", "8x8", "32x4", "16x16", "32x4 row", "fastest")
+    assert table.names == ("case", "method", "8x8", "32x4", "16x16", "32x4 row", "fastest")
     naive, shared = table.rows
     assert [cell.text for cell in naive] == [
         "square_8", "naive", "*4.04 (50 %)", "*2.02 (62 %)", "", "*8.08 (50 %)", "32x4, the default",
     ]  # fmt: skip
-    assert [cell.mark for cell in naive] == ["", "", "", "ours", "", "", ""]
+    assert [cell.look for cell in naive] == ["", "", "", "best", "", "", ""]
     assert [cell.text for cell in shared][2:] == [
         "*3.03 (50 %)",
         "",
@@ -60,8 +61,8 @@ def test_columns_are_shapes_from_the_smallest_and_partitions_come_last() -> None
 
 def test_tiles_stand_apart_and_of_several_with_one_shape_the_fastest() -> None:
     threads, tiles = block_tables(run(), NAIVE + TILED)
-    assert threads.columns[2] == "8x8"
-    assert tiles.columns == ("case", "method", "32x32", "128x64", "fastest")
+    assert threads.names[2] == "8x8"
+    assert tiles.names == ("case", "method", "32x32", "128x64", "fastest")
     assert [cell.text for cell in tiles.rows[0]][2:] == [
         "*0.510 (50 %)", "*0.505 (50 %)", "128x64 with block_k=16, 2x ahead of the default",
     ]  # fmt: skip
@@ -88,11 +89,11 @@ def test_methods_without_shapes_and_runs_with_one_shape_each_have_no_such_table(
     assert block_tables(run(), (tried("a", "columns=4", 1.0), tried("a", "columns=8", 1.0))) == []
     single = run(tried("a", "block=8", 1.0), tried("b", "block=16", 1.0))
     with pytest.raises(ValueError, match="measure with --all-configs"):
-        block_markdown(single, single.results)
+        view_markdown("blocks", single, single.results)
 
 
 def test_the_markdown_chooses_and_explains() -> None:
-    text = block_markdown(run(*NAIVE, *SHARED, *TILED), [*SHARED, *TILED])
+    text = view_markdown("blocks", run(*NAIVE, *SHARED, *TILED), [*SHARED, *TILED])
     assert "naive" not in text
     assert "| **\\*1.01** |" in text
     assert "occupancy: resident warps" in text
