@@ -293,9 +293,9 @@ def test_the_shares_stand_below_the_table_where_memory_is_the_limit() -> None:
     copies = tuple(CopyTime(r.case, r.least_bytes, Timing((0.4e-3 * i,) * 3)) for i, r in enumerate(many, 1))
     ceilings = (("before", Ceilings(20e9, 100e9)),)  # 5 operations a byte; the products do 1.3, 2.7 and 85
     (table,) = tables_of(run(*many, copies=copies, ceilings=ceilings))
-    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 5 %."
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 5.0 %."
     (table,) = tables_of(run(*many, copies=copies))
-    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 0 % to 5 %."
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 0.2 % to 5.0 %."
     (table,) = tables_of(run(*many, ceilings=ceilings))
     assert table.notes == (), "an older run"
     (alone,) = tables_of(run(many[0], copies=copies[1:]))

@@ -80,20 +80,31 @@ def error(value: float) -> str:
     Examples
     --------
     >>> error(6.123e-8), error(0.0)
-    ('6.1e-08', '0.0e+00')
+    ('6.1e-08', '0')
     """
-    return f"{value:.1e}"
+    return f"{value:.1e}" if value else "0"
+
+
+def fraction(value: float) -> str:
+    """A share that may be tiny.
+
+    Examples
+    --------
+    >>> fraction(0.174), fraction(2.41e-6), fraction(52000.0)
+    ('0.174', '2.4e-06', '52000')
+    """
+    return error(value) if 0 < value < 1e-3 else three(value)
 
 
 def percent(value: float) -> str:
-    """A share of one.
+    """A share of one; below 10 % with a digit behind the point.
 
     Examples
     --------
     >>> percent(0.0123), percent(0.873)
-    ('1 %', '87 %')
+    ('1.2 %', '87 %')
     """
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.{1 if abs(value) < 0.0995 else 0}f} %"
 
 
 def some(names: Iterable[str]) -> str:
