@@ -51,13 +51,7 @@ LARGE, LARGEST = 1024, 2048
 
 
 def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
-    """The ratio over all cases in one sentence, bold: the geometric mean, the least and the most of a case.
-
-    Raises
-    ------
-    ValueError
-        No case has both a method of ours and a peer.
-    """
+    """The ratio over all cases in one sentence, bold: the geometric mean, the least and the most of a case."""
     ratios = ahead_of(run, results).ratio
     ours = f"{words}; " if (words := searched(run)) else ""
     return (
@@ -103,11 +97,6 @@ def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A row a stride and one for all; columns of small pictures, of large ones and of all.
 
     Each case is judged by all that the run has of it.
-
-    Raises
-    ------
-    ValueError
-        No case has both a method of ours and a peer.
     """
     found = ahead_of(run, results)
     missing = [case for case in dict.fromkeys(r.case for r in results) if case not in found.index]
@@ -140,41 +129,19 @@ def _mean(values: Series[float], unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal: reached where the worst case, or the geometric mean, is at least as good as what was wanted.
+    """One goal: reached where the worst case, or the geometric mean, is at least as good as what was wanted."""
 
-    Attributes
-    ----------
-    words : str
-        What is to be fast.
-    of : tuple of str
-        The cases, as markers name them, of a suite each: ``images strides=1 device=nvidia-h200-132sm``.
-    than : {"copy", "peer", "time"}
-        What our best method is held against on each case: a copy of the same bytes, the best peer of the same run, or a
-        time.
-    wanted : float
-        The share or the ratio that is wanted, or the seconds.
-    mean : bool
-        The geometric mean of the cases counts, not the worst.
-    either_layout : bool
-        Cases that differ in their layout alone are one, which both sides may take in the layout that suits them.
-    precisions : tuple of str
-        Arithmetic that ours may have.
-    ours, peers : str
-        Patterns of the names of our methods that count, and of those that they are held against.
-    prepared : bool
-        Calls with weights that were prepared before count, on both sides.
-    """
-
-    words: str
-    of: tuple[str, ...]
+    words: str  # the work that is to be fast
+    of: tuple[str, ...]  # its cases, as markers name them, of a suite each: "images strides=1 device=..."
+    # Our best method of each case against a copy of the same bytes, the best peer of the same run, or a time.
     than: Literal["copy", "peer", "time"]
-    wanted: float
-    mean: bool = False
-    either_layout: bool = False
-    precisions: tuple[str, ...] = ("strict",)
-    ours: str = "*"
+    wanted: float  # share, ratio or seconds
+    mean: bool = False  # the geometric mean of the cases counts, not the worst
+    either_layout: bool = False  # cases that differ in layout alone are one, and each side takes its faster layout
+    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
+    ours: str = "*"  # pattern of the names of our methods that count
     peers: str = "*"
-    prepared: bool = False
+    prepared: bool = False  # calls with weights that were prepared before count, on both sides
 
     def shown(self, value: float) -> str:
         """A value with the goal's unit."""
@@ -186,10 +153,7 @@ class Goal:
 def load_goals(path: Path) -> list[Goal]:
     """The goals of a file of TOML, a table ``[[goal]]`` each; none where there is no such file.
 
-    Raises
-    ------
-    ValueError
-        A goal lacks a field or has one that is unknown.
+    A goal that lacks a field or has an unknown one is a ValueError.
     """
     return _rows_of(path, "goal", _goal)
 
@@ -199,17 +163,9 @@ def _goal(*, of: str | Sequence[str], precisions: Sequence[str] = ("strict",), *
 
 
 def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
-    """The table of all goals as Markdown.
+    """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases.
 
-    Parameters
-    ----------
-    found : callable
-        The run and the results that a goal's cases stand for.
-
-    Raises
-    ------
-    ValueError
-        A goal has no case that was timed on both sides.
+    A goal without a case that was timed on both sides is a ValueError.
     """
     lines = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)]
     runs: list[str] = []
@@ -263,30 +219,17 @@ def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, flo
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One row: the same work, in one layout or in several; each side is shown in the layout in which it is fastest.
+    """One row: the same work, in one layout or in several; each side is shown in the layout in which it is fastest."""
 
-    Attributes
-    ----------
-    words : str
-        What is computed.
-    of : str
-        The cases, as a marker names them: ``depthwise cases=convnext_t_dw7_14_f16_* device=nvidia-h200-132sm``.
-    precisions : tuple of str
-        Arithmetic that ours may have.
-    """
-
-    words: str
-    of: str
-    precisions: tuple[str, ...] = ("strict",)
+    words: str  # the work
+    of: str  # its cases, as markers name them: "depthwise cases=convnext_t_dw7_14_f16_* device=..."
+    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
 
 
 def load_headlines(path: Path) -> list[Headline]:
     """The rows of a file of TOML, a table ``[[row]]`` each; none where there is no such file.
 
-    Raises
-    ------
-    ValueError
-        A row lacks a field or has one that is unknown.
+    A row that lacks a field or has an unknown one is a ValueError.
     """
     return _rows_of(
         path, "row", lambda **row: Headline(**row | {"precisions": tuple(row.get("precisions", ["strict"]))})
@@ -294,17 +237,9 @@ def load_headlines(path: Path) -> list[Headline]:
 
 
 def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
-    """The table of all rows as Markdown.
+    """The table of all rows as Markdown; `found` gives the run and the results of a row's cases.
 
-    Parameters
-    ----------
-    found : callable
-        The run and the results that a row's cases stand for.
-
-    Raises
-    ------
-    ValueError
-        A row has no case that was timed on both sides.
+    A row without a case that was timed on both sides is a ValueError.
     """
     lines = [markdown_line(("work", "convforge", "fastest other", "times as fast"))]
     lines.append(markdown_line(["---", "---:", "---:", "---:"]))

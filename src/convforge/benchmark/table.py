@@ -19,69 +19,34 @@ _STYLES = {"best": "bold green", "rival": "italic cyan"}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell.
-
-    Attributes
-    ----------
-    text : str
-    sort : float, str or None
-        The key that a page sorts by; None sorts last either way.
-    look : str
-        "best" (the fastest, or our fastest), "rival" (the fastest peer), or another class of the pages' stylesheet.
-    lang : str
-        Code of its language where that is not the page's.
-    """
+    """One cell."""
 
     text: str
-    sort: float | str | None = None
-    look: str = ""
-    lang: str = ""
+    sort: float | str | None = None  # key that a page sorts by; None sorts last either way
+    look: str = ""  # "best" (ours), "rival" (the best peer), or another class of the pages' stylesheet
+    lang: str = ""  # code of its language where that is not the page's
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
-
-    Attributes
-    ----------
-    name : str
-    numeric : bool
-        Aligned to the right.
-    meaning : str
-        An explanation where the name is not enough.
-    wide : bool
-        It holds prose.
-    """
+    """One column."""
 
     name: str
-    numeric: bool = False
-    meaning: str = ""
-    wide: bool = False
+    numeric: bool = False  # aligned to the right
+    meaning: str = ""  # where the name is not enough
+    wide: bool = False  # of prose
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table.
+    """A table."""
 
-    Attributes
-    ----------
-    key : str
-        Unique on its page.
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of Cell
-    filtered : bool
-        A page gives it a filter box.
-    notes : tuple of str
-        What was refused, failed or skipped and why, and what else a reader must know.
-    """
-
-    key: str
+    key: str  # unique on its page
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    filtered: bool = False
-    notes: tuple[str, ...] = ()
+    filtered: bool = False  # with a filter box on a page
+    notes: tuple[str, ...] = ()  # on what was refused, failed or skipped and why, and other facts for its reader
 
     @property
     def names(self) -> tuple[str, ...]:

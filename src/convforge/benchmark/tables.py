@@ -64,10 +64,8 @@ def tables_of(
         default. All that the run has of a case decide who is fastest.
     best : bool
         Of a method's configs on a case, show the fastest alone.
-    prepared : bool
-        Show the times with weights prepared once.
-    transfer : bool
-        Show the times from host arrays to a host array.
+    prepared, transfer : bool
+        Show the times with weights prepared once, or from host arrays to a host array.
     copy : bool
         Show the share of a copy of the same bytes in place of GFLOP/s, and the copy itself.
     """
@@ -108,18 +106,9 @@ def _table(run: Run, rows: DataFrame, shown: Shown, copy: bool) -> Table:
     return table(columns, lines, (*notes, *_notes(rows)))
 
 
-def markdown_table(
-    run: Run,
-    results: Sequence[Result] | None = None,
-    *,
-    best: bool = False,
-    prepared: bool = False,
-    transfer: bool = False,
-    copy: bool = False,
-) -> str:
-    """The table of a run as Markdown, with where and when it was measured, and its notes."""
-    found = tables_of(run, results, best=best, prepared=prepared, transfer=transfer, copy=copy)
-    return markdown(run, found, COPY_LEGEND if copy else LEGEND)
+def markdown_table(run: Run, results: Sequence[Result] | None = None, *, copy: bool = False, **shown: bool) -> str:
+    """The tables of :func:`tables_of` as Markdown, with where and when they were measured, and their notes."""
+    return markdown(run, tables_of(run, results, copy=copy, **shown), COPY_LEGEND if copy else LEGEND)
 
 
 def rich_tables(run: Run, width: int) -> RenderableType:
@@ -247,10 +236,6 @@ def _way_note(name: str, results: Sequence[Result]) -> str:
 
 # CSV.
 
-_CSV_FIELDS = (
-    "case", "problem", "operation", "algorithm", "config", "backend", "ours", "precision", "status", "reason", "note",
-    "workspace_bytes", "flops", "least_bytes",
-)  # fmt: skip
 CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",
     "ms", "spread", "noisy", "gflops", "prepared_ms", "prepared_spread", "transfer_ms", "transfer_spread", "steps",
@@ -270,7 +255,7 @@ def csv_table(run: Run) -> str:
 
 def _csv_row(run: Run, r: Result, verdict: Verdict) -> dict[str, Any]:
     timing, copy, share = run.timing(r), run.copy_of(r.case), run.of_copy(r, run.timing(r))
-    row = {name: getattr(r, name) for name in _CSV_FIELDS} | {
+    row: dict[str, Any] = {name: getattr(r, name) for name in CSV_COLUMNS if hasattr(r, name)} | {
         "stride": _stride(r.problem), "stale": run.is_stale(r),
         "fastest": r in verdict.fastest, "too_noisy_to_rank": r in verdict.unsure,
         "copy_ms": copy and _ms(copy.time.median_s), "of_copy": _six(share),

@@ -17,28 +17,14 @@ TERMS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case.
+    """The verdict on one case."""
 
-    Attributes
-    ----------
-    fastest : tuple of Result
-        Several where they tie; none where nothing was timed, or nothing can be told.
-    unsure : tuple of Result
-        Those too noisy to rank: among all, among ours, or among the peers; none of the fastest.
-    best_ours, best_peer : Result or None
-        The fastest of those that can be ranked; of those that were timed where none can.
-    ratio : float or None
-        Time of the best peer over that of our best: above 1, ours is ahead.
-    order : {"faster", "slower", "level", "unsure"} or None
-        That of our best against the best peer.
-    """
-
-    fastest: tuple[Result, ...] = ()
-    unsure: tuple[Result, ...] = ()
-    best_ours: Result | None = None
+    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or nothing can be told
+    unsure: tuple[Result, ...] = ()  # too noisy to rank among all, among ours, or among the peers; none of the fastest
+    best_ours: Result | None = None  # the fastest that can be ranked; of those that were timed where none can
     best_peer: Result | None = None
-    ratio: float | None = None
-    order: Order | None = None
+    ratio: float | None = None  # time of the best peer over that of our best: above 1, ours is ahead
+    order: Order | None = None  # of our best against the best peer
 
     def words(self, label: Callable[[Result], str] = lambda result: result.algorithm) -> str:
         """The verdict in a few words; `label` names a result.

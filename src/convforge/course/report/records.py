@@ -1,4 +1,4 @@
-"""What the report makes of stored runs: which of them it shows, and each result beside what its problem says.
+"""The runs that a report shows, and each result beside what its problem says.
 
 A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
 or more sizes are drawn over size; every other case stands by itself.
@@ -36,37 +36,17 @@ NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One result, with what its problem says.
-
-    Attributes
-    ----------
-    result : Result
-    family : str
-        The family in words.
-    title : str
-        The same without padding, types and layout; several families may share it.
-    stride : str
-        "2", "2x1"; empty where the operation has none.
-    size : int or None
-        Height and width of a square picture in pixels, M of a square matrix product; None otherwise.
-    size_text : str
-    timing : Timing or None
-        The timing that counts.
-    label : str
-        The method, with its config where the run has several of it.
-    stale : bool
-        What the time depends on has changed since.
-    """
+    """One result, and what its problem says."""
 
     result: Result
-    family: str
-    title: str
-    stride: str
-    size: int | None
+    family: str  # in words
+    title: str  # the same without padding, types and layout; several families may share it
+    stride: str  # "2", "2x1"; empty where the operation has none
+    size: int | None  # height and width of a square picture, M of a square matrix product
     size_text: str
-    timing: Timing | None
-    label: str
-    stale: bool
+    timing: Timing | None  # the one that counts
+    label: str  # the method, with its config where the run has several of it
+    stale: bool  # the sources of the result have changed since
 
     @property
     def seconds(self) -> float | None:
@@ -182,26 +162,11 @@ def roof(ceilings: Ceilings, intensity: float) -> float:
 
 
 def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
-    """Read runs: a file is shown whatever it is; of a folder, the newest of each kind.
+    """Read runs from files and folders; return those to show, the one with most results first, and the others.
 
-    Runs are of one kind where device, suite and choice of rows agree; a finished one goes before an unfinished one.
-
-    Parameters
-    ----------
-    paths : sequence of path
-        JSON-lines files and folders of them.
-
-    Returns
-    -------
-    shown : list of Run
-        The one with most results first.
-    left_out : list of Run
-        Older runs of the same kinds.
-
-    Raises
-    ------
-    ValueError
-        Nothing there, no run, a run without results, or a damaged line; the text names file and line.
+    A file is shown whatever it is; of a folder, the newest of each kind. Runs are of one kind where device, suite and
+    choice of rows agree; a finished one goes before an unfinished one. What is no run, damaged or empty is a ValueError
+    that names file and line.
     """
     if not paths:
         raise ValueError("name a file of results (*.jsonl) or a folder of them")
@@ -236,10 +201,7 @@ def _kind(run: Run) -> str:
 def view(run: Run) -> View:
     """A run's view, its families in the language of this place.
 
-    Raises
-    ------
-    ValueError
-        A result's problem is no problem, or a timing holds no positive time; the text names file and case.
+    A problem that is none and a time that is not positive are a ValueError that names file and case.
     """
     several = _several(run)
     entries = []

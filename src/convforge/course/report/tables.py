@@ -57,12 +57,16 @@ def occupied() -> Column:
     return Column(gettext("occupancy"), True, meaning)
 
 
-def _size() -> Field:
-    return Column(gettext("size"), True), lambda e: Cell(e.size_text, e.result.least_bytes)
+def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
+    """The columns that name an item's case."""
+    yield text(gettext("case"), lambda item: entry_of(item).result.case)
+    yield from _sizes(entry_of)
 
 
-def _stride() -> Field:
-    return Column(gettext("stride"), True), lambda e: _stride_cell(e.stride)
+def _sizes(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
+    size, stride = Column(gettext("size"), True), Column(gettext("stride"), True)
+    yield size, lambda item: Cell(entry_of(item).size_text, entry_of(item).result.least_bytes)
+    yield stride, lambda item: _stride_cell(entry_of(item).stride)
 
 
 def _stride_cell(stride: str) -> Cell:
@@ -73,12 +77,9 @@ def _stride_cell(stride: str) -> Cell:
     return Cell(stride, float(first) + float(second or first) / 1e6)
 
 
-def _spread(timing: Timing) -> Cell:
-    return Cell(f"±{numbers.percent(timing.spread)}", timing.spread)
-
-
-def _spread_column() -> Column:
-    return Column(gettext("spread"), True, gettext("half the interquartile range over the median"))
+def _spread(timing_of: Callable[[Any], Timing]) -> Field:
+    column = Column(gettext("spread"), True, gettext("half the interquartile range over the median"))
+    return column, lambda item: Cell(f"±{numbers.percent(timing_of(item).spread)}", timing_of(item).spread)
 
 
 def _copied(view: View) -> list[Field]:
@@ -87,8 +88,16 @@ def _copied(view: View) -> list[Field]:
     return [number(gettext("of a copy"), lambda e: view.run.of_copy(e.result, e.timing), numbers.percent, of_a_copy())]
 
 
-def _time(entry: Entry) -> Cell:
-    return optional(entry.seconds, numbers.seconds)
+def _of_the_roof(view: View, meaning: str = "") -> Field:
+    def share(e: Entry) -> float | None:
+        limit = view.roof(e)
+        return e.gflops / limit if e.gflops and limit else None
+
+    return number(gettext("of the roof"), share, numbers.percent, meaning)
+
+
+def _time(entry: Entry) -> str:
+    return numbers.MISSING if entry.seconds is None else numbers.seconds(entry.seconds)
 
 
 def _marked(timing: Timing | None, *, stale: bool = False, look: str = "") -> Cell:
@@ -134,7 +143,7 @@ def summary_table(view: View) -> Table:
     def largest(g: Group) -> Cell:
         top = g.largest
         words = gettext("{case}: {time} / {peer_time} ({peer})").format(
-            case=top.ours.result.case, time=_time(top.ours).text, peer_time=_time(top.peer).text, peer=top.peer.label
+            case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
         )
         return Cell(words, top.ours.seconds)
 
@@ -144,7 +153,7 @@ def summary_table(view: View) -> Table:
 
     fields = (
         text(gettext("problem"), lambda g: view.short(g.family), wide=True),
-        _stride(),
+        (Column(gettext("stride"), True), lambda g: _stride_cell(g.stride)),
         number(gettext("cases"), lambda g: len(g.duels)),
         (Column(gettext("ratio, mean"), True, mean), lambda g: Cell(numbers.ratio(g.mean), g.mean, "strong")),
         (Column(gettext("lowest"), True, gettext("the case where ours does worst")), lowest),
@@ -162,15 +171,12 @@ def _verdict(d: Duel) -> Cell:
 
 def verdict_table(view: View) -> Table:
     """A row for each case that ours and a peer were timed on."""
-    (size, size_cell), (stride, stride_cell) = _size(), _stride()
     fields = (
-        text(gettext("case"), lambda d: d.ours.result.case),
-        (size, lambda d: size_cell(d.ours)),
-        (stride, lambda d: stride_cell(d.ours)),
+        *_cases(lambda d: d.ours),
         text(gettext("our best"), lambda d: d.ours.label),
-        (Column(gettext("time"), True), lambda d: _time(d.ours)),
+        number(gettext("time"), lambda d: d.ours.seconds, numbers.seconds),
         text(gettext("best peer"), lambda d: d.peer.label),
-        (Column(gettext("its time"), True), lambda d: _time(d.peer)),
+        number(gettext("its time"), lambda d: d.peer.seconds, numbers.seconds),
         number(gettext("ratio"), lambda d: d.ratio, numbers.ratio),
         (Column(gettext("verdict")), _verdict),
     )
@@ -189,10 +195,6 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
         verdict = view.verdicts.get(e.result.case, NO_VERDICT)
         return "best" if e.result is verdict.best_ours else "rival" if e.result is verdict.best_peer else ""
 
-    def of_the_roof(e: Entry) -> float | None:
-        limit = view.roof(e)
-        return e.gflops / limit if e.gflops and limit else None
-
     def prepared(e: Entry) -> float | None:
         return None if e.result.prepared_time is None else 1e3 * e.result.prepared_time.median_s
 
@@ -203,20 +205,17 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
     ]
     time = gettext("median of a call, weights prepared inside; ~ noisy, * sources changed since")
     nominal = gettext("operations of the direct method over the time; nominal for Winograd, FFT, separable")
-    roof = gettext("share of what copy bandwidth and FMA peak allow at this intensity")
     first = gettext("plan, compile or load from the cache, prepare, call; in no time")
     rms = gettext("over the RMS of the float64 truth")
     fields: list[Field] = [
-        text(gettext("case"), lambda e: e.result.case),
-        _size(),
-        _stride(),
+        *_cases(),
         *(filters if weighted else []),
         (Column(gettext("method")), lambda e: Cell(_method(e), look=look(e))),
         text(gettext("whose"), lambda e: whose(e.result.ours)),
         (Column(gettext("time, ms"), True, time), lambda e: _marked(e.timing, stale=e.stale, look=look(e))),
-        (_spread_column(), lambda e: _spread(e.timing)),
+        _spread(lambda e: e.timing),
         number("GFLOP/s", lambda e: e.gflops, numbers.three, nominal),
-        number(gettext("of the roof"), of_the_roof, numbers.percent, roof),
+        _of_the_roof(view, gettext("share of what copy bandwidth and FMA peak allow at this intensity")),
         *_copied(view),
         *(occupancies if occupancy else []),
         number(gettext("prepared, ms"), prepared, numbers.three, gettext("weights prepared once, before")),
@@ -256,18 +255,15 @@ def step_table(view: View) -> Table:
     """A row for each step of each call whose steps were timed."""
     steps = [(entry, step) for entry in view.timed for step in entry.result.steps]
     total = {id(entry): sum(step.time.median_s for step in entry.result.steps) for entry, _ in steps}
-    (size, size_cell), (stride, stride_cell) = _size(), _stride()
     alone = gettext("median of the step's launches alone, one after the other; ~ noisy")
     ceiling = gettext("those bytes over the time, over what a copy moves in a second")
     fields = (
-        text(gettext("case"), lambda s: s[0].result.case),
-        (size, lambda s: size_cell(s[0])),
-        (stride, lambda s: stride_cell(s[0])),
+        *_cases(lambda s: s[0]),
         text(gettext("method"), lambda s: s[0].label),
         text(gettext("step"), lambda s: step_name(s[1].name)),
         number(gettext("launches"), lambda s: s[1].launches),
         (Column(gettext("time, ms"), True, alone), lambda s: _marked(s[1].time)),
-        (_spread_column(), lambda s: _spread(s[1].time)),
+        _spread(lambda s: s[1].time),
         number(gettext("of all steps"), lambda s: s[1].time.median_s / total[id(s[0])], numbers.percent),
         number(gettext("moves at least"), lambda s: s[1].least_bytes, numbers.byte_count,
                gettext("bytes, each read and written once")),
@@ -324,20 +320,14 @@ def _time_and_rate(entry: Entry | None) -> Cell:
 
 def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
     """The numbers behind a chart under the roof."""
-
-    def share(e: Entry) -> float | None:
-        rate, limit = e.gflops, view.roof(e)
-        return rate / limit if rate and limit else None
-
     fields = (
         text(gettext("method"), lambda e: e.label),
         text(gettext("problem"), lambda e: e.family, wide=True),
-        _size(),
-        _stride(),
+        *_sizes(),
         number(gettext("FLOPs a byte"), lambda e: e.intensity, numbers.three),
         number("GFLOP/s", lambda e: e.gflops, numbers.three),
         number(gettext("roof, GFLOP/s"), view.roof, numbers.three),
-        number(gettext("of the roof"), share, numbers.percent),
+        _of_the_roof(view),
         *_copied(view),
         text(gettext("counted"), lambda e: gettext("nominal") if e.nominal else gettext("as done")),
     )
