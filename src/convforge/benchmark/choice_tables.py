@@ -1,4 +1,4 @@
-"""How near to the best the choices come: the rules, the cost model and the search, played on a run's stored times."""
+"""The choices by rules, by the cost model and by the search, played on a run's stored times, over the best."""
 
 from __future__ import annotations
 
@@ -26,13 +26,8 @@ LEGEND = (
 class Recorded(Trial):
     """A trial (:class:`convforge.tuning.search.Trial`) that plays stored results back.
 
-    Parameters
-    ----------
-    results : sequence of Result
-        Of one case. Where a method's default of now has no result, the first of its configs counts as that: it was the
-        default when they were stored.
-    times : mapping
-        (algorithm, config) -> the timing that counts.
+    The results are of one case; `times` maps method and config to the timing that counts. Where a method's default of
+    now has no result, the first of its stored configs takes its place: it was the default when they were stored.
     """
 
     def __init__(self, results: Sequence[Result], times: Mapping[tuple[str, str], Timing]) -> None:
@@ -43,7 +38,7 @@ class Recorded(Trial):
             self._defaults.setdefault(r.algorithm, r.config)
 
     def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
-        """Under which a config is stored; None where it is not."""
+        """Method and config under which a config is stored; None where it is not."""
         if (algorithm, config) in self._times:
             return (algorithm, config)
         stored = (algorithm, self._defaults.get(algorithm, ""))
@@ -87,10 +82,10 @@ class Chosen(NamedTuple):
 
 
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
-    """What is chosen of each case that two methods of ours were timed on, in the precision that it asks for.
+    """The choices of each case that two methods of ours were timed on, in the precision that it asks for.
 
-    Cases that a run on a GPU timed on the CPU beside it are no question to the GPU's choices. A case of which no method
-    was timed that a rule prefers is left out: the run took other methods.
+    Times of the CPU in a run on a GPU do not count. A case without a time of a method that a rule prefers is left out:
+    the run took other methods.
     """
     facts = DeviceFacts.from_table(run.machine["facts"])
     found = []

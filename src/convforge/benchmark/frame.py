@@ -12,7 +12,7 @@ from convforge.benchmark.formats import milliseconds, natural, percent
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import sizes_of
 from convforge.benchmark.table import Cell
-from convforge.problem import parse_problem
+from convforge.problem import Problem, parse_problem
 from convforge.timing.ranking import rank
 from convforge.timing.timer import Timing
 
@@ -78,17 +78,27 @@ def select(
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name fits one of some patterns of a shell."""
+    """True where a name fits one of some patterns of a shell."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def with_configs(results: Iterable[Result]) -> set[str]:
+    """The methods that a case has in several configs."""
+    count = Counter((r.case, r.algorithm) for r in results)
+    return {algorithm for (_, algorithm), n in count.items() if n > 1}
+
+
+def stride_of(problem: Problem) -> str:
+    """A problem's stride as tables show it: "2", or "2x1"; empty where the operation has none."""
+    return "x".join(str(step) for step in dict.fromkeys(problem.stride))
 
 
 def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
     """A function that names columns: the method, its config if a case has several, and any narrower arithmetic."""
-    count = Counter((r.case, r.algorithm) for r in results)
-    with_config = {algorithm for (_, algorithm), n in count.items() if n > 1}
+    several = with_configs(results)
 
     def label(r: Result) -> str:
-        name = r.label if r.algorithm in with_config else r.algorithm
+        name = r.label if r.algorithm in several else r.algorithm
         asked = parse_problem(r.problem).precision
         return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
 

@@ -1,4 +1,4 @@
-"""Tables in documents, made from stored results: what stands between two markers is never written by hand.
+"""Tables in documents, made from stored results; nobody writes the text between two markers by hand.
 
 <!-- table:images sizes=512,2048 strides=1 methods=direct*,opencv* device=amd-epyc-2c -->
 ...

@@ -288,7 +288,7 @@ class Run:
         return None if copy is None or timing is None else result.least_bytes / timing.median_s / copy.bytes_per_s
 
     def is_stale(self, result: Result) -> bool:
-        """Whether the sources of a result have changed since, or it can no longer be planned."""
+        """True where the sources of a result have changed since, or it can no longer be planned."""
         # Times by mistaken clocks (see studies.timer) have the clock as their config; the method has its default.
         config = result.config if result.precision in PRECISIONS else ""
         key = (result.operation, result.backend, result.algorithm, result.problem, config)

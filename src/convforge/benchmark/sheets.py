@@ -26,7 +26,7 @@ _HEADER = ("started", "device", "machine", "versions", "commit", "dirty", "setti
 
 @dataclass(slots=True)
 class Sheet:
-    """One sheet, as it is stored. The fields of :data:`_HEADER` are those of a :class:`Run`."""
+    """One stored sheet. The fields of :data:`_HEADER` are those of a :class:`Run`."""
 
     kind: str  # one of KINDS
     path: Path
@@ -69,7 +69,7 @@ class Sheet:
         self._write()
 
     def has(self, **fields: Any) -> bool:
-        """Whether it has a row with these fields."""
+        """True where a row has these fields."""
         return any(all(row.get(name) == value for name, value in fields.items()) for row in self.rows)
 
     def finish(self) -> None:

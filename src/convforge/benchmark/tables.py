@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from convforge.benchmark.formats import error, milliseconds, natural, percent, some, three
-from convforge.benchmark.frame import each, frame, labeller, signs
+from convforge.benchmark.frame import each, frame, labeller, signs, stride_of
 from convforge.benchmark.records import Result, Run, StepTime
 from convforge.benchmark.table import Cell, Table, caption, doubts, markdown, rich_table, table
 from convforge.benchmark.verdicts import TERMS, Verdict, judge
@@ -92,7 +92,7 @@ def _table(run: Run, rows: DataFrame, shown: Shown, copy: bool) -> Table:
         of_case, verdict = rows[rows.case == case], judge(run, case)
         cells = {r.label: _cell(run, r.result, verdict, shown, copy) for r in each(of_case)}
         lines.append(cells | {
-            "case": case, "stride": _stride(of_case.problem.iloc[0]), "a copy": _copy_text(run, case),
+            "case": case, "stride": stride_of(parse_problem(of_case.problem.iloc[0])), "a copy": _copy_text(run, case),
             "with transfer": _with_transfer(of_case.result, label), "fastest": verdict.words(label),
         })  # fmt: skip
     if lines:
@@ -152,10 +152,6 @@ def _with_transfer(results: Iterable[Result], label: Label) -> str:
     return f"{'~' * timing.noisy}{milliseconds(timing.median_s)} ({name})"
 
 
-def _stride(problem: str) -> str:
-    return "x".join(str(step) for step in dict.fromkeys(parse_problem(problem).stride))
-
-
 # Notes.
 
 
@@ -188,7 +184,7 @@ def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
 
 
 def bound_by_memory(run: Run, r: Result) -> bool:
-    """Whether moving a case's bytes takes at least as long as the direct method's operations, by the run's ceilings."""
+    """True where moving a case's bytes takes as long as the direct method's operations or longer, by the ceilings."""
     best = run.best_ceilings
     return best is None or r.flops / best.fma_flops_per_s <= r.least_bytes / best.copy_bytes_per_s
 
@@ -256,7 +252,7 @@ def csv_table(run: Run) -> str:
 def _csv_row(run: Run, r: Result, verdict: Verdict) -> dict[str, Any]:
     timing, copy, share = run.timing(r), run.copy_of(r.case), run.of_copy(r, run.timing(r))
     row: dict[str, Any] = {name: getattr(r, name) for name in CSV_COLUMNS if hasattr(r, name)} | {
-        "stride": _stride(r.problem), "stale": run.is_stale(r),
+        "stride": stride_of(parse_problem(r.problem)), "stale": run.is_stale(r),
         "fastest": r in verdict.fastest, "too_noisy_to_rank": r in verdict.unsure,
         "copy_ms": copy and _ms(copy.time.median_s), "of_copy": _six(share),
         "first_call_ms": _ms(r.first_call_s), "prepare_ms": _ms(r.prepare_s),
