@@ -55,7 +55,7 @@ def test_columns_are_shapes_from_the_smallest_and_partitions_come_last() -> None
         "",
         "*1.01",
         "",
-        "16x16, 3x ahead of the default, 8x8",
+        "16x16, 3.00x ahead of the default, 8x8",
     ]
 
 
@@ -64,7 +64,7 @@ def test_tiles_stand_apart_and_of_several_with_one_shape_the_fastest() -> None:
     assert threads.names[2] == "8x8"
     assert tiles.names == ("case", "method", "32x32", "128x64", "fastest")
     assert [cell.text for cell in tiles.rows[0]][2:] == [
-        "*0.510 (50 %)", "*0.505 (50 %)", "128x64 with block_k=16, 2x ahead of the default",
+        "*0.510 (50 %)", "*0.505 (50 %)", "128x64 with block_k=16, 2.00x ahead of the default",
     ]  # fmt: skip
 
 

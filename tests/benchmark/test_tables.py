@@ -25,8 +25,8 @@ def shown(width: int = 200, **pair: tuple[float, ...]) -> str:
 
 
 def test_the_faster_one_wins_whichever_it_is() -> None:
-    assert "honest, 2x ahead of rival" in shown(honest=FAST, rival=SLOW)
-    assert "rival, 2x ahead of honest" in shown(honest=SLOW, rival=FAST)
+    assert "honest, 2.00x ahead of rival" in shown(honest=FAST, rival=SLOW)
+    assert "rival, 2.00x ahead of honest" in shown(honest=SLOW, rival=FAST)
 
 
 def test_times_closer_than_their_spreads_are_a_tie() -> None:
@@ -255,7 +255,7 @@ def test_the_fastest_of_a_methods_configs_alone() -> None:
     (table,) = tables_of(run(*many), best=True)
     assert table.names == ("case", "stride", "honest", "rival", "fastest")
     assert [row[2].text.split(" / ")[0] for row in table.rows[:2]] == ["*1.01", "refused"]
-    assert table.rows[0][-1].text == "honest, 2x ahead of rival", "two configs of one method do not tie"
+    assert table.rows[0][-1].text == "honest, 2.00x ahead of rival", "two configs of one method do not tie"
     assert table.rows[0][2].look == "best"
 
 

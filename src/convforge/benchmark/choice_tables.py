@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.formats import percent
+from convforge.benchmark.formats import percent, ratio
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.sheet_tables import FAR, NEAR, spread_of
 from convforge.benchmark.table import Table, table
@@ -110,7 +110,7 @@ def choice_table(found: Sequence[Chosen]) -> Table:
     rows = []
     for field, name in (("by_rule", "by rule"), ("by_model", "by the cost model alone"), ("by_search", "by search")):
         near, far, worst, case = spread_of({one.case: getattr(one, field) for one in found})
-        rows.append((name, percent(near), percent(far), f"{worst:.2f}x", case))
+        rows.append((name, percent(near), percent(far), ratio(worst), case))
     columns = ("choice", f"within {100 * NEAR - 100:.0f} %", f"within {FAR}x", "the worst", "of case")
     return table(columns, rows, [f"{len(found)} cases."], lead=1)
 

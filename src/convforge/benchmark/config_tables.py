@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from convforge.benchmark.formats import milliseconds, natural, percent, some, three
+from convforge.benchmark.formats import milliseconds, natural, percent, ratio, some, three
 from convforge.benchmark.frame import by_method, each, frame, labeller, leader, signs, time_cell
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.table import Cell, Table, table
@@ -150,7 +150,7 @@ def _over_default(default: Any, best: Any) -> str:
         return f"{shape}, level with the default, {first}"
     if verdict == "unsure":  # the default is among those too noisy to rank, which are named
         return str(shape)
-    ahead = f"{default.seconds / best.seconds:.3g}x ahead of the default"
+    ahead = f"{ratio(default.seconds / best.seconds)} ahead of the default"
     if shape == first:
         return f"{shape} with {', '.join(changes_of(default.config, best.config))}, {ahead}"
     return f"{shape}, {ahead}, {first}"

@@ -69,9 +69,9 @@ def ratio(value: float) -> str:
     Examples
     --------
     >>> ratio(1.834), ratio(0.613), ratio(52.4)
-    ('1.83x', '0.61x', '52.4x')
+    ('1.83x', '0.613x', '52.4x')
     """
-    return f"{value:.2f}x" if value < 10 else f"{three(value)}x"
+    return f"{three(value)}x"
 
 
 def error(value: float) -> str:

@@ -4,16 +4,16 @@
 ...
 <!-- end -->
 
-A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
-and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
-``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=fields`` by
-the values of a config's fields, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best peer all
-cases are together, ``view=sentence`` the same in one sentence, ``view=choices`` how near to the best the choices by
-rule and by search come. It is of the newest complete run; ``run=ID`` names another one, complete or not.
+A table shows ms and GFLOP/s by case and method, of the newest complete run or of ``run=ID``. ``best=yes`` keeps the
+fastest of a method's configs, ``prepared=yes`` and ``transfer=yes`` show other times, ``copy=yes`` shows the share of a
+copy of the same bytes in place of GFLOP/s. Other tables: ``view=blocks`` has the time by shape of block,
+``view=configs`` by change of a default config, ``view=fields`` by the values of a config's fields, ``view=steps`` the
+steps of a call, ``view=ahead`` the means over all cases against the best peer, ``view=sentence`` the same in one
+sentence, ``view=choices`` the choices by rule and by search over the best.
 
-<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
-takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
-was reached (see `goal_tables`); <!-- table:headline --> the rows of headline.toml there (see `headline_tables`).
+<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or how to measure one; it takes
+``device=`` alone. <!-- table:goals --> shows the goals of goals.toml, beside the folder of results, and
+<!-- table:headline --> the rows of headline.toml there (see `peer_tables`).
 
 python -m convforge.benchmark.markers README.md docs/*.md [--check]
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Literal
 
-from convforge.benchmark.formats import milliseconds, percent, some, three
+from convforge.benchmark.formats import milliseconds, percent, ratio, some, three
 from convforge.benchmark.frame import frame, matches
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.table import Table, escaped, markdown_line, searched, table
@@ -147,7 +147,7 @@ class Goal:
         """A value with the goal's unit."""
         if self.than == "time":
             return f"{three(1e6 * value)} us"
-        return percent(value) if self.than == "copy" else f"{three(value)}x"
+        return percent(value) if self.than == "copy" else ratio(value)
 
 
 def load_goals(path: Path) -> list[Goal]:
@@ -264,9 +264,9 @@ def _headline_row(row: Headline, run: Run, results: Sequence[Result]) -> list[st
     if len(sides) < 2:
         raise _one_sided(run, row.of)
     (ours, _), (other, peer) = sides
-    ratio = three(other.median_s / ours.median_s)
+    times = ratio(other.median_s / ours.median_s)
     shown = {
-        "faster": f"**{ratio}x**", "slower": f"{ratio}x: slower", "level": f"{ratio}x: a tie",
+        "faster": f"**{times}**", "slower": f"{times}: slower", "level": f"{times}: a tie",
         "unsure": "too noisy to rank",
     }  # fmt: skip
     beside = f"{milliseconds(other.median_s)} ({escaped(peer.algorithm)})"

@@ -10,7 +10,7 @@ from statistics import median_high
 from typing import Any
 
 from convforge.benchmark.digests import current_digest
-from convforge.benchmark.formats import error, milliseconds, percent, some, three
+from convforge.benchmark.formats import error, milliseconds, percent, ratio, some, three
 from convforge.benchmark.model_tables import models_table, networks_table
 from convforge.benchmark.sheets import KINDS, Sheet
 from convforge.benchmark.table import Cell, Table, markdown, table
@@ -83,7 +83,7 @@ def host_table(sheet: Sheet) -> Shown:
     rows, said = [], []
     for (library, call), time in times.items():
         against = times.get((library, "PyTorch's conv2d"))
-        rows.append((library, call, _us(time), "" if against is None else f"{time.median_s / against.median_s:.2f}x"))
+        rows.append((library, call, _us(time), "" if against is None else ratio(time.median_s / against.median_s)))
         if call != "conv2d":
             continue
         kept = "" if sheet.settings["device"] == "cpu" else f" ({'under' if time.median_s < WARM_S else 'over'} 10 us)"
@@ -133,7 +133,7 @@ def choices_table(sheet: Sheet) -> Shown:
         for level in LEVELS if members else ():
             near, far, worst, case = spread_of({row["case"]: over_best(row, level) for row in members})
             shares[group, level] = (near, far)
-            rows.append((group, str(len(members)), level, percent(near), percent(far), f"{worst:.2f}x", case))
+            rows.append((group, str(len(members)), level, percent(near), percent(far), ratio(worst), case))
     notes = []
     if skipped := [row for row in sheet.rows if row.get("reason")]:
         why = some(row["reason"] for row in skipped)
@@ -167,7 +167,7 @@ def over_best(row: Mapping[str, Any], level: str) -> float:
 
 def spread_of(ratios: Mapping[str, float]) -> tuple[float, float, float, str]:
     """Of ratios over the best by case: the shares of near and of far cases, the worst ratio, and its case."""
-    near, far = (sum(ratio <= bound for ratio in ratios.values()) / len(ratios) for bound in (NEAR, FAR))
+    near, far = (sum(value <= bound for value in ratios.values()) / len(ratios) for bound in (NEAR, FAR))
     worst = max(ratios, key=ratios.__getitem__)
     return near, far, ratios[worst], worst
 

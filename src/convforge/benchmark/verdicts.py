@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from convforge.benchmark.formats import ratio
 from convforge.benchmark.records import Result, Run
 from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, Order, order, rank
@@ -48,7 +49,7 @@ class Verdict:
         if rival is None or self.ratio is None or not decided:
             return names
         ahead = self.ratio if self.fastest[0].ours else 1 / self.ratio
-        return f"{names}, {ahead:.3g}x ahead of {label(rival)}"
+        return f"{names}, {ratio(ahead)} ahead of {label(rival)}"
 
 
 def judge(run: Run, case: str) -> Verdict:
