@@ -119,7 +119,7 @@ def test_goals_are_read_from_a_file(tmp_path: Path) -> None:
     assert load_goals(file) == []
     lines = ["[[goal]]", 'words = "a"', 'of = "images"', 'than = "copy"', "wanted = 0.9", 'precisions = ["fft"]']
     file.write_text("\n".join(lines))
-    assert load_goals(file) == [Goal("a", ("images",), "copy", 0.9, precisions=("fft",))]
+    assert load_goals(file) == [Goal("a", "images", "copy", 0.9, precisions=("fft",))]
     file.write_text("\n".join([*lines, "shares = 1"]))
     with pytest.raises(ValueError, match=r"goals\.toml: .*shares"):
         load_goals(file)

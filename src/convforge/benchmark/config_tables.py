@@ -70,13 +70,13 @@ def shape_of(config: str) -> Shape | None:
     ('tile', None)
     """
     values = fields_of(config)
-    if "block_x" in values and "block_y" in values:
-        partition = values.get("partition", "pixel").removeprefix("pixel")
-        return Shape("threads", int(values["block_x"]), int(values["block_y"]), partition)
-    if "block" in values:
-        return Shape("threads", int(values["block"]), int(values["block"]))
-    if "block_m" in values and "block_n" in values:
-        return Shape("tile", int(values["block_m"]), int(values["block_n"]))
+    names: tuple[tuple[Kind, str, str], ...] = (
+        ("threads", "block_x", "block_y"), ("threads", "block", "block"), ("tile", "block_m", "block_n"),
+    )  # fmt: skip
+    for kind, first, second in names:
+        if first in values and second in values:
+            partition = values.get("partition", "pixel").removeprefix("pixel")
+            return Shape(kind, int(values[first]), int(values[second]), partition)
     return None
 
 

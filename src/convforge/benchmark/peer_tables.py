@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from convforge.benchmark.formats import milliseconds, percent, ratio, some, three
 from convforge.benchmark.frame import frame, matches
@@ -23,6 +23,7 @@ from convforge.timing.ranking import order, rank
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+T = TypeVar("T")
 Found = Callable[[str], tuple[Run, Sequence[Result]]]
 
 AHEAD = (
@@ -132,7 +133,7 @@ class Goal:
     """One goal: reached where the worst case, or the geometric mean, is at least as good as what was wanted."""
 
     words: str  # the work that is to be fast
-    of: tuple[str, ...]  # its cases, as markers name them, of a suite each: "images strides=1 device=..."
+    of: str | tuple[str, ...]  # its cases, as markers name them, of a suite each: "images strides=1 device=..."
     # Our best method of each case against a copy of the same bytes, the best peer of the same run, or a time.
     than: Literal["copy", "peer", "time"]
     wanted: float  # share, ratio or seconds
@@ -155,11 +156,7 @@ def load_goals(path: Path) -> list[Goal]:
 
     A goal that lacks a field or has an unknown one is a ValueError.
     """
-    return _rows_of(path, "goal", _goal)
-
-
-def _goal(*, of: str | Sequence[str], precisions: Sequence[str] = ("strict",), **fields: Any) -> Goal:
-    return Goal(of=(of,) if isinstance(of, str) else tuple(of), precisions=tuple(precisions), **fields)
+    return _rows_of(path, "goal", Goal)
 
 
 def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
@@ -171,7 +168,7 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
     runs: list[str] = []
     for goal in goals:
         reached: dict[str, float] = {}
-        for of in goal.of:
+        for of in (goal.of,) if isinstance(goal.of, str) else goal.of:
             run, results = found(of)
             if not (own := reached_by(goal, run, results)):
                 raise _one_sided(run, of)
@@ -231,9 +228,7 @@ def load_headlines(path: Path) -> list[Headline]:
 
     A row that lacks a field or has an unknown one is a ValueError.
     """
-    return _rows_of(
-        path, "row", lambda **row: Headline(**row | {"precisions": tuple(row.get("precisions", ["strict"]))})
-    )
+    return _rows_of(path, "row", Headline)
 
 
 def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
@@ -277,10 +272,12 @@ def _one_sided(run: Run, of: str) -> ValueError:
     return ValueError(f"{run.path} holds no case of {of!r} that was timed on both sides")
 
 
-def _rows_of(path: Path, name: str, make: Callable[..., Any]) -> list[Any]:
+def _rows_of(path: Path, name: str, kind: Callable[..., T]) -> list[T]:
     if not path.exists():
         return []
     try:
-        return [make(**row) for row in tomllib.loads(path.read_text(encoding="utf-8")).get(name, [])]
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).get(name, [])
+        tuples = ({key: tuple(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows)
+        return [kind(**row) for row in tuples]
     except (tomllib.TOMLDecodeError, TypeError) as fault:
         raise ValueError(f"{path}: {fault}") from None
