@@ -64,3 +64,9 @@ def test_the_library_loads_no_pandas() -> None:
         "assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_pandas_tables_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"tables of results need pandas: pip install 'convforge\[lab\]'"):
+        frame(run())

@@ -30,8 +30,6 @@ def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
     counts, and its median as ``seconds``; ``prepared_s``; ``of_copy``, the share of a copy of the same bytes;
     ``rms``, the RMS error; ``reason`` as a text.
     """
-    import pandas as pd
-
     rows = []
     for r in run.results if results is None else results:
         timing, error = run.timing(r), r.error if r.status == "ok" else None
@@ -41,7 +39,27 @@ def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
         })  # fmt: skip
     more = ("result", "timing", "seconds", "prepared_s", "of_copy", "rms", "reason")
     kinds = {"ours": bool} | dict.fromkeys(("seconds", "prepared_s", "of_copy", "rms"), float)
-    return pd.DataFrame(rows, columns=[*_FIELDS, *more]).astype(kinds)
+    return data_frame(rows, [*_FIELDS, *more]).astype(kinds)
+
+
+def data_frame(
+    rows: Iterable[Any], columns: Iterable[str], index: Iterable[str] | None = None, *, as_given: bool = False
+) -> DataFrame:
+    """A data frame of rows; `as_given` keeps integers beside None.
+
+    Only this function loads pandas, which the library itself does without.
+
+    Raises
+    ------
+    ImportError
+        pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("tables of results need pandas: pip install 'convforge[lab]'") from None
+    labels, kind = None if index is None else list(index), object if as_given else None
+    return pd.DataFrame(list(rows), columns=list(columns), index=labels, dtype=kind)
 
 
 def _median(timing: Timing | None) -> float | None:

@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from convforge.benchmark.formats import milliseconds, percent, ratio, some, three
-from convforge.benchmark.frame import frame, matches
+from convforge.benchmark.frame import data_frame, frame, matches
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.table import Table, escaped, markdown_line, searched, table
 from convforge.benchmark.verdicts import judge
@@ -78,8 +78,6 @@ def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
     ValueError
         There is no such case.
     """
-    import pandas as pd
-
     rows = {}
     for case in dict.fromkeys(r.case for r in results):
         verdict = judge(run, case)
@@ -91,7 +89,7 @@ def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
         raise ValueError(
             f"{run.path} holds no case that both a method of ours and a peer were timed on and that can be ranked"
         )
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["stride", "size", "ratio", "copied"])
+    return data_frame(rows.values(), ("stride", "size", "ratio", "copied"), rows)
 
 
 def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from convforge.benchmark.formats import error, milliseconds, natural, percent, some, three
-from convforge.benchmark.frame import each, frame, labeller, signs, stride_of
+from convforge.benchmark.frame import data_frame, each, frame, labeller, signs, stride_of
 from convforge.benchmark.records import Result, Run, StepTime
 from convforge.benchmark.table import Cell, Table, caption, doubts, markdown, rich_table, table
 from convforge.benchmark.verdicts import TERMS, Verdict, judge
@@ -242,11 +242,9 @@ CSV_COLUMNS = (
 
 def csv_table(run: Run) -> str:
     """Every result of a run as CSV, a line each, whatever its status; numbers have six digits."""
-    import pandas as pd
-
     verdicts = {case: judge(run, case) for case in run.cases}
-    rows = [_csv_row(run, r, verdicts[r.case]) for r in run.results]
-    return pd.DataFrame(rows, columns=CSV_COLUMNS, dtype=object).to_csv(index=False, lineterminator="\n")
+    rows = (_csv_row(run, r, verdicts[r.case]) for r in run.results)
+    return data_frame(rows, CSV_COLUMNS, as_given=True).to_csv(index=False, lineterminator="\n")
 
 
 def _csv_row(run: Run, r: Result, verdict: Verdict) -> dict[str, Any]:
