@@ -136,5 +136,5 @@ def _chosen(
     tried = search(candidates, recorded, EFFORTS["auto"], clock=lambda: 0.0)
     chosen = tried[0].seconds if tried else None
     never = float("inf")
-    by_model_s = never if by_model is None else over_best(by_model)
-    return Chosen(case, over_best(by_rule), by_model_s, never if chosen is None else chosen / best)
+    of_model = never if by_model is None else over_best(by_model)
+    return Chosen(case, over_best(by_rule), of_model, never if chosen is None else chosen / best)

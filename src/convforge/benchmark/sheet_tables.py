@@ -131,9 +131,10 @@ def choices_table(sheet: Sheet) -> Shown:
     rows, shares = [], {}
     for group, members in groups.items():
         for level in LEVELS if members else ():
-            near, far, worst, case = spread_of({row["case"]: over_best(row, level) for row in members})
+            ratios = {row["case"]: over_best(row, level) for row in members}
+            near, far, worst, case = spread_of(ratios)
             shares[group, level] = (near, far)
-            rows.append((group, str(len(members)), level, percent(near), percent(far), ratio(worst), case))
+            rows.append((group, str(len(ratios)), level, percent(near), percent(far), ratio(worst), case))
     notes = []
     if skipped := [row for row in sheet.rows if row.get("reason")]:
         why = some(row["reason"] for row in skipped)
