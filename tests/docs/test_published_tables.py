@@ -55,7 +55,7 @@ def test_theirs_are_as_published(tables: Any, name: str, case: str, column: str,
 
 @pytest.mark.parametrize("name", ["B", "C", "D"])
 def test_ours_are_as_stored(tables: Any, name: str) -> None:
-    from convforge.benchmark.cells import three
+    from convforge.benchmark.formats import three
 
     runs = [run for run in load_runs(ROOT / "benchmarks" / "results") if run.complete]
     shown = cells(tables, name)

@@ -84,16 +84,13 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
     """The table, and the findings: those that the data supports first."""
     from rich.console import Console
 
-    from convforge.benchmark.block_tables import block_tables
-    from convforge.benchmark.cells import caption
-    from convforge.benchmark.step_tables import step_table
-    from convforge.benchmark.tables import rich_table
+    from convforge.benchmark.config_tables import block_tables, step_tables
+    from convforge.benchmark.table import caption, rich_table
     from convforge.cli.bench import show
     from convforge.course.language import gettext
 
-    stepped = [r for r in run.results if r.steps]
     tables = block_tables(run, run.results) if chosen.view == "blocks" else []
-    tables += [step_table(run, stepped)] if chosen.view == "steps" and stepped else []
+    tables += step_tables(run, run.results) if chosen.view == "steps" else []
     if tables:
         console = Console(file=sys.stdout, highlight=False)
         for table in tables:

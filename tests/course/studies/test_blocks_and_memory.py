@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.course.studies.made_up import CALM, LOUD, details, found, launch, one, result, rgb, run, sentence, timing
 
-from convforge.benchmark.block_tables import block_tables
+from convforge.benchmark.config_tables import block_tables
 from convforge.benchmark.records import Finalist, Finalists, Result, Run
 
 SHAPES = ((32, 4), (64, 2), (8, 8), (16, 16), (32, 8), (32, 32), (128, 1))

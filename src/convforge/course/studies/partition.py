@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.block_tables import shape_of
+from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select

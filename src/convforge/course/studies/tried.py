@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convforge.benchmark.block_tables import shape_of
-from convforge.benchmark.cells import natural
+from convforge.benchmark.config_tables import shape_of
+from convforge.benchmark.formats import natural
 from convforge.benchmark.records import Run
 from convforge.course.studies.readings import Reading, readings
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
-from convforge.benchmark.cells import three
+from convforge.benchmark.formats import three
 from convforge.benchmark.reasons import from_data
 from convforge.course.language import gettext, language, ngettext
 from convforge.course.studies.finding import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from convforge.course.report import numbers
+from convforge.benchmark import formats
 
 
 @pytest.mark.parametrize(
@@ -19,25 +19,25 @@ from convforge.course.report import numbers
     ],
 )
 def test_seconds_change_their_unit_where_the_rounded_number_does(value: float, text: str) -> None:
-    assert numbers.seconds(value) == text
+    assert formats.seconds(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(99.95, "100"), (99.94, "99.9"), (999.6, "1000"), (-1.234, "-1.23")])
 def test_three_digits_after_rounding(value: float, text: str) -> None:
-    assert numbers.three(value) == text
+    assert formats.three(value) == text
 
 
 def test_what_is_not_a_number_is_missing() -> None:
-    assert numbers.three(float("inf")) == numbers.three(float("nan")) == numbers.MISSING
+    assert formats.three(float("inf")) == formats.three(float("nan")) == formats.MISSING
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "0.4 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1.2, "120 %")])
 def test_percent(value: float, text: str) -> None:
-    assert numbers.percent(value) == text
+    assert formats.percent(value) == text
 
 
 def test_bytes() -> None:
-    assert [numbers.byte_count(n) for n in (0, 1023, 1024, 1536, 3 << 20)] == [
+    assert [formats.byte_count(n) for n in (0, 1023, 1024, 1536, 3 << 20)] == [
         "0 B",
         "1023 B",
         "1 KiB",
@@ -47,4 +47,4 @@ def test_bytes() -> None:
 
 
 def test_errors_have_two_digits() -> None:
-    assert [numbers.tiny(v) for v in (6.55e-8, 1.0, 0.0, 3.2e12)] == ["6.5e-8", "1.0e0", "0", "3.2e12"]
+    assert [formats.error(v) for v in (6.55e-8, 1.0, 0.0, 3.2e12)] == ["6.5e-08", "1.0e+00", "0", "3.2e+12"]

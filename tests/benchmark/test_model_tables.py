@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.benchmark.test_sheets import sheet, timing
 
-from convforge.benchmark.network_tables import ratio
+from convforge.benchmark.model_tables import ratio
 from convforge.benchmark.sheet_tables import sheet_markdown
 
 SETTINGS: dict[str, Any] = {"device": "cuda", "count": 5, "factor": 2.0, "floors": {"float32": 1e-5, "float16": 1e-3}}
