@@ -33,7 +33,7 @@ from convforge.benchmark.store import load_runs
 from convforge.cli.bench import bench, seconds
 from convforge.course.report import ahead_png, chart_png
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 from convforge.imaging.photographs import photograph
 
 HERE = Path(__file__).parent
@@ -196,8 +196,8 @@ def pictures() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
-    write_picture(PICTURES / "photograph.png", Picture(pixels))
-    write_picture(PICTURES / "edges.png", Picture(to_dtype(edges, np.uint8, absolute=True)))
+    write_image(PICTURES / "photograph.png", Image(pixels))
+    write_image(PICTURES / "edges.png", Image(to_dtype(edges, np.uint8, absolute=True)))
     runs = load_runs(HERE / "results")
     for backend, name in (("cpu", "time-by-size.png"), ("cuda", "time-by-size-gpu.png")):
         if (widest := widest_of(runs, backend)) is not None:

@@ -1,4 +1,4 @@
-"""Many pictures on a GPU: pinned buffers, streams, and every result as if its picture had been filtered alone."""
+"""Many images on a GPU: pinned buffers, streams, and every result as if its image had been filtered alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.gpu.present import gpu, need_gpu
 
 import convforge
-from convforge.imaging.files import Picture, read_picture, write_picture
+from convforge.imaging.files import Image, read_image, write_image
 from convforge.imaging.pipeline.clock import Clock
 from convforge.imaging.pipeline.lanes import LANES, lanes_of
 
@@ -96,13 +96,13 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("imagecodecs")
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()
-    pictures = {f"{i}.png": RANDOM.integers(0, 256, (300 + i % 3, 400, 3), dtype=np.uint8) for i in range(20)}
-    for name, pixels in pictures.items():
-        write_picture(place / name, Picture(pixels))
+    images = {f"{i}.png": RANDOM.integers(0, 256, (300 + i % 3, 400, 3), dtype=np.uint8) for i in range(20)}
+    for name, pixels in images.items():
+        write_image(place / name, Image(pixels))
     words = ["convforge", "filter", str(place), str(out), "--kernel", "sobel-x", "--device", "cuda"]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(application.app, "registered_commands", [])
     application.main()
-    for name, pixels in pictures.items():
+    for name, pixels in images.items():
         expected = convforge.filter(pixels, "sobel-x", device="cuda")
-        np.testing.assert_array_equal(read_picture(out / name).pixels, expected)
+        np.testing.assert_array_equal(read_image(out / name).pixels, expected)

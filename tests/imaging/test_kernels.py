@@ -72,9 +72,9 @@ def test_gaussian_and_box() -> None:
     assert named_kernel("box:1").integer
     even = named_kernel("box:4")
     assert even.anchor == (2, 2)
-    picture = np.random.default_rng(0).normal(size=(9, 9))
-    got = ndimage.correlate(picture, even.values, mode="constant")[5, 5]
-    assert got == pytest.approx(picture[3:7, 3:7].mean())
+    image = np.random.default_rng(0).normal(size=(9, 9))
+    got = ndimage.correlate(image, even.values, mode="constant")[5, 5]
+    assert got == pytest.approx(image[3:7, 3:7].mean())
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1.4, 2.5])
@@ -178,7 +178,7 @@ def test_refused_files(tmp_path: Path) -> None:
     refused(path, "damaged")
     path.write_bytes(b"")
     refused(path, "0 bytes")
-    path.write_bytes(b"\xff\xd8\xff\xe0 a picture")
+    path.write_bytes(b"\xff\xd8\xff\xe0 an image")
     refused(path, "neither .npy nor text")
     path.write_text("1 2\n3 four\n")
     refused(path, "row 2, column 2", "'four'")

@@ -27,7 +27,7 @@ def bench(
         typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
     ],
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'direct*,im2col'; all by default.")] = "",
-    sizes: Annotated[str, typer.Option(help="Only these sizes of picture (or M), such as 32,64.")] = "",
+    sizes: Annotated[str, typer.Option(help="Only these sizes of image (or M), such as 32,64.")] = "",
     strides: Annotated[str, typer.Option(help="Only these strides, such as 1,2.")] = "",
     device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s or 5m.")] = "",

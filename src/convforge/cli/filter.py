@@ -1,4 +1,4 @@
-"""`convforge filter`: what the user asks for, checked; then a picture, or a folder of them, is filtered."""
+"""`convforge filter`: what the user asks for, checked; then an image, or a folder of them, is filtered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from convforge.imaging.picture import MAX_PIXELS
+from convforge.imaging.image import MAX_PIXELS
 
 SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
@@ -36,7 +36,7 @@ def filter_command(
     border: Annotated[
         str,
         typer.Option(
-            help="Outside the picture: zeros, constant, reflect (edge pixel not repeated), symmetric (repeated), "
+            help="Outside the image: zeros, constant, reflect (edge pixel not repeated), symmetric (repeated), "
             "replicate or circular; or SciPy's, NumPy's or OpenCV's word, such as mirror, edge or wrap."
         ),
     ] = "reflect",
@@ -65,10 +65,10 @@ def filter_command(
         int | None, typer.Option(help="Threads that read and write a folder's files. [default: the cores]")
     ] = None,
 ) -> None:
-    """Filter a picture or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
+    """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
 
     Cross-correlation, the kernel's centre over each pixel. Integers round and saturate once, at the end. A folder's
-    pictures go to the folder OUT, which is made, under the same names; those that fail are told at the end.
+    images go to the folder OUT, which is made, under the same names; those that fail are told at the end.
     """
     from convforge.cli.filter_file import filter_file
     from convforge.cli.filter_folder import filter_folder

@@ -1,4 +1,4 @@
-"""A folder of pictures through one kernel to another folder: a bar meanwhile, a table and the failures at the end."""
+"""A folder of images through one kernel to another folder: a bar meanwhile, a table and the failures at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from convforge.imaging.pipeline.folder import Listing, Written
     from convforge.imaging.pipeline.recipe import Reading, Recipe
 
-# The stages that a picture goes through in turn, by whose threads: those for files, or the device's lanes.
+# The stages that an image goes through in turn, by whose threads: those for files, or the device's lanes.
 FILES, LANES = "files", "lanes"
 STAGES = {
     "decode": FILES,
@@ -46,19 +46,19 @@ def filter_folder(
     suffix: str | None,
     jobs: int,
 ) -> None:
-    """Filter every picture of a folder; those that fail are named at the end, and the exit code is then 1."""
+    """Filter every image of a folder; those that fail are named at the end, and the exit code is then 1."""
     from convforge.imaging.files import WRITABLE_SUFFIXES
     from convforge.imaging.pipeline.clock import Clock
     from convforge.imaging.pipeline.folder import list_folder
 
     if out.suffix.lower() in WRITABLE_SUFFIXES and not out.exists():
-        raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names a picture")
+        raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names an image")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
     if not listing.jobs:
         for error in listing.unreadable:
             raise Failure(_reason(error, recipe)) from error
         deeper = "" if recursive else "; --recursive looks into its sub-folders"
-        raise Failure(f"{folder}: holds no picture ({_files(listing.left_alone)} left alone){deeper}")
+        raise Failure(f"{folder}: holds no image ({_files(listing.left_alone)} left alone){deeper}")
     _make(out)
     jobs = min(jobs, len(listing.jobs))
     clock, tally = Clock(), _Tally()
@@ -87,7 +87,7 @@ class _Tally:
     lost: dict[tuple[str, ...], list[Path]] = field(default_factory=dict)
 
     def add(self, source: Path, written: Written) -> None:
-        """Count a picture."""
+        """Count an image."""
         if written.lost:
             self.lost.setdefault(written.lost, []).append(source)
         self.done += 1
@@ -109,7 +109,7 @@ def _make(out: Path) -> None:
 
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, reading: Reading, jobs: int) -> None:
-    """Take every picture through the pipeline; what is no picture's fault ends it all."""
+    """Take every image through the pipeline; what is no image's fault ends it all."""
     from convforge.cli.filter_signals import interrupts
     from convforge.cli.filter_words import load_decoders
     from convforge.imaging.pipeline.folder import filter_files
@@ -131,7 +131,7 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, tally: _Tally, reading:
                 if interrupted():
                     raise KeyboardInterrupt
     except KeyboardInterrupt as stop:
-        done = f"{tally.done} of {len(listing.jobs)} pictures were filtered, and every file in OUT is complete"
+        done = f"{tally.done} of {len(listing.jobs)} images were filtered, and every file in OUT is complete"
         typer.echo(f"convforge: interrupted; {done}", err=True)
         raise typer.Exit(130) from stop
     tally.seconds = perf_counter() - begin
@@ -151,7 +151,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _reason(error: Exception, recipe: Recipe) -> str:
-    """Why a picture failed, in one line."""
+    """Why an image failed, in one line."""
     from convforge.cli.filter_words import refusal_text
     from convforge.errors import UnsupportedProblem
 
@@ -177,12 +177,12 @@ def _print_report(
 
     shares = shares_of(clock.seconds, tally.seconds, _threads(recipe, jobs))
     gigabytes = (tally.pixels_in + tally.pixels_out) / 1e9
-    methods = ", ".join(f"{name} ({_pictures(count)})" for name, count in tally.methods.most_common())
+    methods = ", ".join(f"{name} ({_images(count)})" for name, count in tally.methods.most_common())
     left = f"; {_files(listing.left_alone)} left alone" if listing.left_alone else ""
     failed = f"; {len(tally.failures)} failed" if tally.failures else ""
     for name, text in (
-        ("in", f"{folder}: {_pictures(len(listing.jobs))}{left}"),
-        ("out", f"{out}: {_pictures(tally.done)}{failed}"),
+        ("in", f"{folder}: {_images(len(listing.jobs))}{left}"),
+        ("out", f"{out}: {_images(tally.done)}{failed}"),
         ("kernel", kernel_text(kernel, recipe)),
         ("method", methods or "none"),
         ("pixels", f"{decimal(tally.pixels_in)} in, {decimal(tally.pixels_out)} out"),
@@ -190,7 +190,7 @@ def _print_report(
         ("time", f"{tally.seconds:.3g} s"),
         (
             "rate",
-            f"{tally.done / tally.seconds:.3g} pictures/s, {gigabytes / tally.seconds:.3g} GB/s of pixels, in and out",
+            f"{tally.done / tally.seconds:.3g} images/s, {gigabytes / tally.seconds:.3g} GB/s of pixels, in and out",
         ),
         ("limit", _limit(shares)),
     ):
@@ -259,13 +259,13 @@ def _print_stages(shares: Sequence[Share]) -> None:
 
 
 def _names(folder: Path, sources: Sequence[Path]) -> str:
-    """Up to three pictures by name; of more, how many there are."""
+    """Up to three images by name; of more, how many there are."""
     names = [str(path.relative_to(folder)) for path in sorted(sources)]
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
-def _pictures(count: int) -> str:
-    return f"{count} picture{'' if count == 1 else 's'}"
+def _images(count: int) -> str:
+    return f"{count} image{'' if count == 1 else 's'}"
 
 
 def _files(count: int) -> str:

@@ -33,7 +33,7 @@ def load_decoders(*paths: Path) -> None:
 
 
 def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
-    """The kernel and how it is laid over the picture."""
+    """The kernel and how it is laid over the image."""
     rows, columns = kernel.shape
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
     value = f" {recipe.cval:g}" if recipe.border == "constant" else ""
@@ -43,6 +43,6 @@ def kernel_text(kernel: Kernel, recipe: Recipe) -> str:
 
 
 def refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:
-    """Why the method that was asked for cannot filter a picture, in one line."""
+    """Why the method that was asked for cannot filter an image, in one line."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
-    return f"--method {recipe.algorithm} cannot filter this picture ({reasons})"
+    return f"--method {recipe.algorithm} cannot filter this image ({reasons})"

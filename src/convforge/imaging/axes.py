@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.imaging.picture import Array, Picture, PictureError
+from convforge.imaging.image import Array, Image, ImageError
 
 LETTERS = {
     "Y": "rows",
@@ -31,7 +31,7 @@ CLEAR_BANDS = 4
 NARROW = 16
 
 
-class AxesError(PictureError):
+class AxesError(ImageError):
     """Axes that must be named, or named otherwise; the message says how."""
 
 
@@ -166,47 +166,47 @@ class Axes:
         return tuple(size for letter, size in sizes.items() if not (summed and letter == self.bands))
 
 
-def picture_of(array: Array, axes: Axes, **fields: Any) -> Picture:
-    """The picture in an array whose axes are named; one band has no axis of its own."""
+def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
+    """The image in an array whose axes are named; one band has no axis of its own."""
     sizes = axes.sizes(array.shape)
     pixels = np.ascontiguousarray(axes.stack(array))
     pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
     named = (axes.letters, tuple(sizes[letter] for letter in axes.pages))
-    return Picture(pixels if axes.pages else pixels[0], pages=bool(axes.pages), axes=named, **fields)
+    return Image(pixels if axes.pages else pixels[0], pages=bool(axes.pages), axes=named, **fields)
 
 
-def as_named(axes: Axes | None, picture: Picture, sizes: tuple[int, ...] = ()) -> Picture:
-    """A picture that a file gave, with its axes read as they were named, if they were.
+def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Image:
+    """An image that a file gave, with its axes read as they were named, if they were.
 
     Parameters
     ----------
     axes : Axes or None
-    picture : Picture
+    image : Image
     sizes : tuple of int
         How the file itself divides its pages, if it does.
 
     Raises
     ------
     AxesError
-        The picture has other axes.
+        The image has other axes.
     """
     if axes is None:
-        return picture
-    array = picture.pixels
-    divided = array.reshape(sizes + array.shape[1:]) if picture.pages and sizes else array
+        return image
+    array = image.pixels
+    divided = array.reshape(sizes + array.shape[1:]) if image.pages and sizes else array
     array = divided if divided.ndim == len(axes.letters) else array
-    if picture.bands > 1 and array.ndim == len(axes.letters) and axes.letters.endswith("YX"):
+    if image.bands > 1 and array.ndim == len(axes.letters) and axes.letters.endswith("YX"):
         raise AxesError(
-            f"axes {axes.letters!r}: each pixel of the file has {picture.bands} bands, so a letter must follow YX, "
+            f"axes {axes.letters!r}: each pixel of the file has {image.bands} bands, so a letter must follow YX, "
             "as in YXC; or leave axes out"
         )
-    turned = picture_of(array, axes, metadata=picture.metadata)
-    if picture.alpha is None:
+    turned = image_of(array, axes, metadata=image.metadata)
+    if image.alpha is None:
         return turned
     shape = turned.pixels.shape[: 3 if turned.pages else 2]
-    if picture.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
-        raise AxesError(f"axes {axes.letters!r}: the picture has alpha, which has no place in them; leave axes out")
-    return replace(turned, alpha=picture.alpha.reshape(shape))
+    if image.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
+        raise AxesError(f"axes {axes.letters!r}: the image has alpha, which has no place in them; leave axes out")
+    return replace(turned, alpha=image.alpha.reshape(shape))
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:
@@ -235,7 +235,7 @@ bands (axes= in Python)
 
 
 def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
-    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) picture.
+    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image.
 
     Examples
     --------
@@ -266,7 +266,7 @@ def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
 def _readings_text(shape: tuple[int, ...]) -> str:
     known = [f"--axes {letters} for {_in_words(Axes(letters), shape)}" for letters in readings(shape)]
     if not known:
-        return "a picture has 2 to 7 axes"
+        return "an image has 2 to 7 axes"
     *most, last = known
     return f"write {', '.join(most)}{', or ' if most else ''}{last} (axes= in Python)"
 

@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in gray: ITU-R BT.601 luma, as in Pillow, OpenCV and JPEG."""
 
-# Samples converted at a time: the float64 of one block stays in the cache instead of doubling a large picture.
+# Samples converted at a time: the float64 of one block stays in the cache instead of doubling a large image.
 BLOCK = 2**16
 
 

@@ -1,4 +1,4 @@
-"""Filter pictures: an array of pixels and a kernel in, an array of pixels out."""
+"""Filter images: an array of pixels and a kernel in, an array of pixels out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limit
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
-# Of filters of pictures on GPUs; they stay there for so many plans, filters and streams.
+# Of filters of images on GPUs; they stay there for so many plans, filters and streams.
 TAPS_KEPT = 64
 _TAPS: dict[Any, PreparedFilter] = {}
 
@@ -58,7 +58,7 @@ def filter(  # noqa: A001
     axes: str | None = None,
     **others: Never,
 ) -> Any:
-    """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
+    """Filter an image, or a stack of images, with one kernel: cross-correlation, the kernel is not flipped.
 
     out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
 
@@ -72,21 +72,21 @@ def filter(  # noqa: A001
         Numbers, or what :func:`convforge.imaging.kernels.load_kernel` reads: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
-        Each band by itself, or all bands summed into one picture without a band axis.
+        Each band by itself, or all bands summed into one image without a band axis.
     border : str
-        What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
+        What lies outside the image: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
         "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
         "mirror", "edge" or "BORDER_WRAP".
     cval : float
         The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
-        number for a picture of integers.
+        number for an image of integers.
     stride : int or pair of int
         Only every so many-th row and column is computed.
     out_dtype : dtype, optional
         NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
         As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over a
-        picture of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
+        image of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
         exactly and divided once, but by methods that round, such as "fft". Other kernels are summed in float32 over
         pixels of 8 bits, else in float64.
     axes : str, optional
@@ -167,7 +167,7 @@ def plan_filter(
     algorithm: str = "auto",
     axes: str | None = None,
 ) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
-    """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
+    """The plan that :func:`filter` runs for these arguments, the image as (T, H, W, C), and the weights.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def filter_problem(
     algorithm: str = "auto",
     axes: str | None = None,
 ) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
-    """The problem that :func:`filter` poses for these arguments, the picture as (T, H, W, C), and the weights.
+    """The problem that :func:`filter` poses for these arguments, the image as (T, H, W, C), and the weights.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def filter_problem(
 
 
 def _outside(cval: Any, border: str, dtype: str) -> float:
-    """What lies outside a picture of this element type: a value that its pixels may have."""
+    """What lies outside an image of this element type: a value that its pixels may have."""
     if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
         raise TypeError(f"cval={cval!r} must be a number")
     if border != "constant":

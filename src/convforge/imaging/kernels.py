@@ -1,7 +1,7 @@
 """Filter kernels by name, from a file, or from the matrix as typed.
 
-Kernels are applied as **cross-correlation**: laid on the picture as they are written, not flipped. So the sign of
-`sobel-x` is positive where the picture grows brighter to the right, of `sobel-y` where it grows brighter downwards.
+Kernels are applied as **cross-correlation**: laid on the image as they are written, not flipped. So the sign of
+`sobel-x` is positive where the image grows brighter to the right, of `sobel-y` where it grows brighter downwards.
 The pixel that a kernel answers for lies under element (R // 2, S // 2), counted from 0: the centre for odd sizes, the
 element right of and below it for even ones, as in scipy.ndimage.correlate with origin 0.
 """
@@ -74,7 +74,7 @@ class Kernel:
     name: str
     values: npt.NDArray[np.float64]
     integer: bool = field(init=False)
-    """True when every value is a whole number that fits int32: integer pictures stay exact."""
+    """True when every value is a whole number that fits int32: integer images stay exact."""
 
     def __post_init__(self) -> None:
         """Refuse everything that is not a finite matrix, and freeze the values."""
@@ -235,7 +235,7 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
     size = _size(text, arguments[0])
     if size % 2 == 0:
         raise KernelError(
-            f"kernel {text!r}: SIZE is {size}; a Gaussian needs an odd one, or the picture would shift by half a pixel"
+            f"kernel {text!r}: SIZE is {size}; a Gaussian needs an odd one, or the image would shift by half a pixel"
         )
     try:
         sigma = float(arguments[1])
@@ -315,7 +315,7 @@ def _from_file(path: Path) -> Kernel:
     where = f"kernel file {str(path)!r}"
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise KernelError(f"{where} has {path.stat().st_size} bytes, more than any kernel; is it a picture?")
+            raise KernelError(f"{where} has {path.stat().st_size} bytes, more than any kernel; is it an image?")
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise KernelError(f"{where} does not exist; check the name and the folder") from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convforge.imaging.picture import PictureError
+from convforge.imaging.image import ImageError
 
 PHOTOGRAPHS = {
     "astronaut": "astronaut.png",
@@ -36,7 +36,7 @@ def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
 
     Raises
     ------
-    PictureError
+    ImageError
         Another name, or scikit-image is not installed.
 
     Examples
@@ -44,18 +44,18 @@ def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
     >>> photograph().shape
     (512, 512, 3)
     """
-    from convforge.imaging.files import read_picture
+    from convforge.imaging.files import read_image
 
     if name not in PHOTOGRAPHS:
         near = difflib.get_close_matches(name, PHOTOGRAPHS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise PictureError(f"no photograph is called {name!r}; {hint}there are {', '.join(PHOTOGRAPHS)}")
+        raise ImageError(f"no photograph is called {name!r}; {hint}there are {', '.join(PHOTOGRAPHS)}")
     spec = importlib.util.find_spec("skimage")  # finds the folder without importing the library
     if spec is None or spec.origin is None:
-        raise PictureError(
+        raise ImageError(
             f"the photograph {name!r} comes with scikit-image, which is not installed; "
             "get it with: python -m pip install scikit-image"
         )
     path = Path(spec.origin).parent / "data" / PHOTOGRAPHS[name]
-    pixels: npt.NDArray[Any] = read_picture(path).pixels
+    pixels: npt.NDArray[Any] = read_image(path).pixels
     return pixels

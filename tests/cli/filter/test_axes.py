@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, RANDOM, correlated, kept, saturated
+from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
 
 STACK = RANDOM.integers(0, 256, (20, 25, 24), dtype=np.uint8)
 KERNEL = ("--kernel", "laplacian")

@@ -1,4 +1,4 @@
-"""EXIF, and the tags of a TIFF that tell of the picture and not of its storage: carried entry by entry, as they stand.
+"""EXIF, and the tags of a TIFF that tell of the image and not of its storage: carried entry by entry, as they stand.
 
 Pillow and tifffile guess types anew when they write, and letters beyond ASCII are lost; so entries are read and packed
 here. A block is a little TIFF, as a PNG's eXIf holds it; ours are little-endian, without what a filter makes untrue.
@@ -16,7 +16,7 @@ MAKER_NOTE, USER_COMMENT, WIDTH, HEIGHT = 0x927C, 0x9286, 0xA002, 0xA003
 POINTERS = {CAMERA, GPS, INTEROPERABILITY}
 BELOW: dict[int, tuple[int, ...]] = {CAMERA: (INTEROPERABILITY,), GPS: ()}
 
-# Tags of the main directory that tell of the picture: names, times, people, colours, keywords.
+# Tags of the main directory that tell of the image: names, times, people, colours, keywords.
 CARRIED = {
     269, 271, 272, 285, 286, 287, 305, 306, 315, 316, 318, 319, 18246, 18249, 33432, 40091, 40092, 40093, 40094, 40095,
     CAMERA, GPS,
@@ -25,7 +25,7 @@ CARRIED = {
 # GeoTIFF: true as long as every pixel stays where it is.
 GEOGRAPHIC = {33550, 33922, 34264, 34735, 34736, 34737}
 
-# Of the camera's directory, in pixels of the picture as it was taken.
+# Of the camera's directory, in pixels of the image as it was taken.
 IN_PIXELS = {0x9214: "SubjectArea", 0xA20E: "FocalPlaneXResolution", 0xA20F: "FocalPlaneYResolution",
              0xA210: "FocalPlaneResolutionUnit", 0xA214: "SubjectLocation"}  # fmt: skip
 
@@ -48,11 +48,11 @@ SHORT, LONG, RATIONAL, SRATIONAL, LONG8 = 3, 4, 5, 10, 16
 KINDS_OF_BLOCKS = range(1, 14)
 
 LARGEST = 2**20
-"""Most bytes that the entries of one picture may have."""
+"""Most bytes that the entries of one image may have."""
 
 
 class ExifError(ValueError):
-    """Damaged directories; the picture is whole without them."""
+    """Damaged directories; the image is whole without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
 
 
 def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
-    """The part of a main directory that is true of a filtered picture, and the names of what is left behind.
+    """The part of a main directory that is true of a filtered image, and the names of what is left behind.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def read_carried(block: bytes) -> tuple[Directory, int, list[str]]:
         return {}, 1, []
     try:
         main, thumbnail = read_block(block)
-    except ExifError:  # the picture is whole without it
+    except ExifError:  # the image is whole without it
         return {}, 1, ["damaged EXIF"]
     orientation = number_of(main, ORIENTATION, 1)
     kept, left = carried(main, moved=orientation != 1)

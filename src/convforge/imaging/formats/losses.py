@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convforge.imaging.formats.exif import GEOGRAPHIC, read_block
-from convforge.imaging.picture import Metadata, Picture
+from convforge.imaging.image import Image, Metadata
 
 
 def matching_profile(metadata: Metadata, bands: int) -> bytes | None:
@@ -13,10 +13,10 @@ def matching_profile(metadata: Metadata, bands: int) -> bytes | None:
     return profile if profile is not None and profile[16:20] == space else None
 
 
-def lost_colours(picture: Picture) -> list[str]:
+def lost_colours(image: Image) -> list[str]:
     """The colour profile in words, where it does not fit the bands any more."""
-    profile, bands = picture.metadata.icc_profile, picture.bands
-    if profile is None or matching_profile(picture.metadata, bands) is not None:
+    profile, bands = image.metadata.icc_profile, image.bands
+    if profile is None or matching_profile(image.metadata, bands) is not None:
         return []
     space = profile[16:20].decode("latin-1").strip()
     return [f"ICC profile (of {space}, and the result has {bands} band{'' if bands == 1 else 's'})"]

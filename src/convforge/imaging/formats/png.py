@@ -16,11 +16,11 @@ import numpy as np
 from convforge.imaging.axes import Axes, as_named
 from convforge.imaging.formats.exif import DESCRIPTION, block_for, pack_block, read_block, read_carried, text_of
 from convforge.imaging.formats.losses import lost_colours, lost_places, matching_profile
-from convforge.imaging.picture import (
+from convforge.imaging.image import (
     Array,
+    Image,
+    ImageError,
     Metadata,
-    Picture,
-    PictureError,
     Unit,
     alpha_as,
     check_proportion,
@@ -47,7 +47,7 @@ LARGEST_TEXT = 2**20
 HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR, after which chunks of ours go
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read a PNG of 1 to 16 bits: palettes and low bit depths expanded, transparency kept apart."""
     import imagecodecs
 
@@ -85,22 +85,22 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         ),
         left=(*left, *_left_behind(chunks, texts)),
     )
-    return as_named(axes, Picture(pixels, alpha=alpha, metadata=metadata))
+    return as_named(axes, Image(pixels, alpha=alpha, metadata=metadata))
 
 
-def write(file: BinaryIO, picture: Picture) -> None:
-    """Write an 8- or 16-bit gray or RGB picture, with alpha where there is one."""
+def write(file: BinaryIO, image: Image) -> None:
+    """Write an 8- or 16-bit gray or RGB image, with alpha where there is one."""
     import imagecodecs
 
-    pixels = picture.pixels[..., 0] if picture.pixels.shape[2:] == (1,) else picture.pixels
-    if picture.alpha is not None:
-        alpha = alpha_as(picture.alpha, pixels.dtype)
-        if picture.metadata.premultiplied:  # PNG's colours are always unassociated
+    pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
+    if image.alpha is not None:
+        alpha = alpha_as(image.alpha, pixels.dtype)
+        if image.metadata.premultiplied:  # PNG's colours are always unassociated
             pixels = _unassociated(pixels, alpha)
         pixels = np.dstack([pixels, alpha])
     data = imagecodecs.png_encode(np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("=")), level=6)
     file.write(data[:HEADER_BYTES])
-    for kind, body in _metadata_chunks(picture):
+    for kind, body in _metadata_chunks(image):
         file.write(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
     file.write(data[HEADER_BYTES:])
 
@@ -117,21 +117,21 @@ def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         if kind == b"IEND":
             return
         offset = end
-    raise PictureError(f"{path}: truncated PNG, {len(data)} bytes without its end; get it again from its source")
+    raise ImageError(f"{path}: truncated PNG, {len(data)} bytes without its end; get it again from its source")
 
 
 def _check_header(path: Path, chunks: dict[bytes, bytes], stored: int, max_pixels: int) -> None:
     header = chunks.get(b"IHDR", b"")
     if len(header) != 13:
-        raise PictureError(f"{path}: damaged PNG, it has no header; get it again from its source")
+        raise ImageError(f"{path}: damaged PNG, it has no header; get it again from its source")
     width, height, bits, colour = struct.unpack_from(">IIBB", header)
     if colour not in SAMPLES:
-        raise PictureError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
+        raise ImageError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
     check_size(path, height, width, max_pixels=max_pixels)
     row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # one byte a row names its filter
     check_proportion(path, row * height, stored, DEFLATE_RATIO)
     if len(chunks.get(b"acTL", b"")) == 8 and struct.unpack_from(">I", chunks[b"acTL"])[0] > 1:
-        raise PictureError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
+        raise ImageError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
 
 
 def _resolution(body: bytes | None, *, swapped: bool) -> tuple[tuple[float, float] | None, Unit]:
@@ -166,9 +166,9 @@ def _description(texts: list[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which a PNG has no place."""
-    return lost_colours(picture) + lost_places(picture.metadata)
+def lost(image: Image) -> list[str]:
+    """Of what an image carries, that for which a PNG has no place."""
+    return lost_colours(image) + lost_places(image.metadata)
 
 
 def _is_kept_text(kind: bytes, body: bytes) -> bool:
@@ -185,7 +185,7 @@ def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -
 
 
 def _inflate(packed: bytes, *, limit: int) -> bytes | None:
-    """Unpack at most `limit` bytes; None where there is more or it is damaged: the picture is whole without it."""
+    """Unpack at most `limit` bytes; None where there is more or it is damaged: the image is whole without it."""
     engine = zlib.decompressobj()
     try:
         plain = engine.decompress(packed, limit)
@@ -194,9 +194,9 @@ def _inflate(packed: bytes, *, limit: int) -> bytes | None:
     return plain if engine.eof else None
 
 
-def _metadata_chunks(picture: Picture) -> Iterator[tuple[bytes, bytes]]:
-    metadata = picture.metadata
-    profile = matching_profile(metadata, picture.bands)
+def _metadata_chunks(image: Image) -> Iterator[tuple[bytes, bytes]]:
+    metadata = image.metadata
+    profile = matching_profile(metadata, image.bands)
     if profile is not None:
         yield b"iCCP", b"ICC profile\0\0" + zlib.compress(profile)
     per_cm = metadata.pixels_per("centimeter")
@@ -204,7 +204,7 @@ def _metadata_chunks(picture: Picture) -> Iterator[tuple[bytes, bytes]]:
     if sides is not None and all(1 <= round(side) < 2**31 for side in sides):
         yield b"pHYs", struct.pack(">IIB", round(sides[0]), round(sides[1]), per_cm is not None)
     main = {} if metadata.exif is None else read_block(metadata.exif)[0]
-    block = block_for(main, picture.width, picture.height)
+    block = block_for(main, image.width, image.height)
     if block is not None:
         yield b"eXIf", block
     yield from ((kind, body) for kind, body in metadata.png if profile is None or kind not in INSTEAD_OF_PROFILES)

@@ -23,12 +23,12 @@ from convforge.imaging.formats.tiff_tags import (
     series_shape,
     write_options,
 )
-from convforge.imaging.picture import (
+from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
+    Image,
+    ImageError,
     Metadata,
-    Picture,
-    PictureError,
     alpha_as,
     check_proportion,
     check_size,
@@ -54,14 +54,14 @@ BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
     from tifffile import TiffFile
 
     with _page_chain_faults() as faults, TiffFile(path) as file:
         every = [page.aspage() for page in file.pages]
         if faults or not every:
-            raise PictureError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
+            raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
         pages = [page for page in every if not int(page.subfiletype) & (REDUCED | MASK)] or every
         _check_alike(path, pages)
         first = pages[0]
@@ -86,19 +86,19 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
 
 
-def write(file: BinaryIO, picture: Picture) -> None:
+def write(file: BinaryIO, image: Image) -> None:
     """Write a TIFF page by page: RGB for three bands, else gray with further bands; integers deflated."""
     from tifffile import TiffWriter
 
-    pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+    pixels = image.pixels if image.pages else image.pixels[np.newaxis]
     pixels = pixels if pixels.ndim == 4 else pixels[..., np.newaxis]
     colours = 3 if pixels.shape[-1] == 3 else 1
     extra = ["unspecified"] * (pixels.shape[-1] - colours)
-    if picture.alpha is not None:
-        alpha = picture.alpha if picture.pages else picture.alpha[np.newaxis]
+    if image.alpha is not None:
+        alpha = image.alpha if image.pages else image.alpha[np.newaxis]
         pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
-        extra.append("assocalpha" if picture.metadata.premultiplied else "unassalpha")
-    options = write_options(picture)
+        extra.append("assocalpha" if image.metadata.premultiplied else "unassalpha")
+    options = write_options(image)
     tags = options.pop("extratags")
     options["photometric"] = "rgb" if colours == 3 else "minisblack"
     if pixels.shape[-1] == 1:
@@ -109,12 +109,12 @@ def write(file: BinaryIO, picture: Picture) -> None:
         options["extrasamples"] = extra
     if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
-    with TiffWriter(file, bigtiff=is_big(picture), byteorder="<") as writer:
+    with TiffWriter(file, bigtiff=is_big(image), byteorder="<") as writer:
         for index, page in enumerate(pixels):
-            text = picture.metadata.description if index == 0 else ""
+            text = image.metadata.description if index == 0 else ""
             more = tags if index == 0 else []
             writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
-    point_to_tags(file, picture.metadata)
+    point_to_tags(file, image.metadata)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     first = _kind(pages[0])
     for number, page in enumerate(pages[1:], start=2):
         if (kind := _kind(page)) != first:
-            raise PictureError(
+            raise ImageError(
                 f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
                 "read each kind by itself"
             )
@@ -183,21 +183,21 @@ def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
 
 def _check_page(path: Path, page: TiffPage) -> None:
     if page.shaped[1] > 1:
-        raise PictureError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
+        raise ImageError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
     if page.dtype is None or not (is_sample_dtype(page.dtype) or page.dtype.kind == "b"):
         what = page.dtype or f"{page.bitspersample} bits of format {page.sampleformat}"
-        raise PictureError(f"{path}: samples are {what}; convert the picture to {SAMPLE_DTYPES} first")
+        raise ImageError(f"{path}: samples are {what}; convert the image to {SAMPLE_DTYPES} first")
     colours = int(page.photometric)
     if colours == MIN_IS_WHITE and page.dtype.kind == "f":
-        raise PictureError(
-            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the picture "
+        raise ImageError(
+            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the image "
             "with zero as black (photometric MinIsBlack)"
         )
     name = STRANGE_COLOURS.get(colours)
     if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
         name = "YCbCr"
     if name is not None:
-        raise PictureError(f"{path}: {name} colours; convert the picture to RGB or gray first")
+        raise ImageError(f"{path}: {name} colours; convert the image to RGB or gray first")
 
 
 def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
@@ -205,7 +205,7 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
     size = path.stat().st_size
     segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
     if any(offset + count > size for offset, count in segments):
-        raise PictureError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
+        raise ImageError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
     depth, height, width = page.shaped[1:4]
     each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
     bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
@@ -281,8 +281,8 @@ def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, 
     return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
 
 
-def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Picture:
+def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Image:
     if len(parts) == 1:
-        return Picture(*parts[0], metadata)
+        return Image(*parts[0], metadata)
     masks = [alpha for _, alpha in parts if alpha is not None]
-    return Picture(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)
+    return Image(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

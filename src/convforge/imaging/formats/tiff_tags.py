@@ -1,4 +1,4 @@
-"""What a TIFF says of its picture: resolution, description, tags; and of its storage, which is written otherwise."""
+"""What a TIFF says of its image: resolution, description, tags; and of its storage, which is written otherwise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from convforge.imaging.formats.exif import (
     tag_name,
 )
 from convforge.imaging.formats.losses import lost_chunks, lost_colours, matching_profile
-from convforge.imaging.picture import Metadata, Picture, Unit
+from convforge.imaging.image import Image, Metadata, Unit
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -39,10 +39,10 @@ DOCUMENT, PAGE, TIME = 269, 285, 306  # tags by which pages may differ
 REDUCED, MASK = 1, 4  # bits of NewSubfileType
 
 
-def is_big(picture: Picture) -> bool:
+def is_big(image: Image) -> bool:
     """Whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
-    samples = picture.pixels.nbytes + (0 if picture.alpha is None else picture.alpha.size * picture.pixels.itemsize)
-    return samples + 2**16 * picture.page_count > BIG
+    samples = image.pixels.nbytes + (0 if image.alpha is None else image.alpha.size * image.pixels.itemsize)
+    return samples + 2**16 * image.page_count > BIG
 
 
 def metadata_of(
@@ -105,19 +105,19 @@ def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str,
     return stacked if in_order and (len(every) == 1 or order == list(range(count))) else {}
 
 
-def write_options(picture: Picture) -> dict[str, Any]:
+def write_options(image: Image) -> dict[str, Any]:
     """Arguments of tifffile's writer, `extratags` of the first page among them; :func:`point_to_tags` ends them."""
-    metadata = picture.metadata
+    metadata = image.metadata
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
         options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = matching_profile(metadata, picture.bands)
+    profile = matching_profile(metadata, image.bands)
     if profile is not None:
         options["iccprofile"] = profile
     options["extratags"] = [
         (code, entry.kind, entry.count, _value(entry), True)
         if isinstance(entry, Entry)
-        else (code - 1, LONG8 if is_big(picture) else LONG, 1, 0, True)  # see point_to
+        else (code - 1, LONG8 if is_big(image) else LONG, 1, 0, True)  # see point_to
         for code, entry in _main(metadata).items()
     ]
     return options
@@ -130,13 +130,13 @@ def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
         point_to(file, directories)
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which our TIFF has no place; and how its source was stored otherwise."""
-    metadata = picture.metadata
-    letters, sizes = picture.axes
-    axes = [f"axes {Axes(letters).pages}, whose {picture.page_count} planes became pages"] if len(sizes) > 1 else []
-    storage = [word for word in metadata.storage if word != BIGTIFF or not is_big(picture)]
-    return lost_colours(picture) + lost_chunks(metadata) + axes + storage
+def lost(image: Image) -> list[str]:
+    """Of what an image carries, that for which our TIFF has no place; and how its source was stored otherwise."""
+    metadata = image.metadata
+    letters, sizes = image.axes
+    axes = [f"axes {Axes(letters).pages}, whose {image.page_count} planes became pages"] if len(sizes) > 1 else []
+    storage = [word for word in metadata.storage if word != BIGTIFF or not is_big(image)]
+    return lost_colours(image) + lost_chunks(metadata) + axes + storage
 
 
 BIGTIFF = "BigTIFF"

@@ -1,7 +1,7 @@
-"""Many pictures: read, uploaded, filtered, downloaded and written side by side, a bounded number of them at a time.
+"""Many images: read, uploaded, filtered, downloaded and written side by side, a bounded number of them at a time.
 
 `flow` moves items through threads, `lanes` moves pixels through a device, `convolver` and `recipe` say what is done to
-a picture; `many` and `folder` put them together, for arrays and for files.
+an image; `many` and `folder` put them together, for arrays and for files.
 """
 
 from convforge.imaging.pipeline.many import filter_many

@@ -1,4 +1,4 @@
-"""One kernel over many pictures: pictures of the same size and type share one plan and one prepared filter."""
+"""One kernel over many images: images of the same size and type share one plan and one prepared filter."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from convforge.imaging.pipeline.lanes import Lane
 from convforge.problem import compile_key
 from convforge.problem.types import VECTOR_BYTES
 
-# Side of the part of a picture on which kernels are compiled before a whole one is timed.
+# Side of the part of an image on which kernels are compiled before a whole one is timed.
 WARM_SIDE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Convolved:
-    """The sums of a picture as (T, P, Q, K), the plan that took them, and what it made of the weights."""
+    """The sums of an image as (T, P, Q, K), the plan that took them, and what it made of the weights."""
 
     sums: NDArray[Any]
     plan: Plan
@@ -40,7 +40,7 @@ class Convolver:
     channels, border, cval, stride, device, algorithm
         As in :func:`convforge.filter`.
     clock : Clock
-        Gets the seconds of "plan", "first call" (on a part of the first picture of a kind, on which its kernels are
+        Gets the seconds of "plan", "first call" (on a part of the first image of a kind, on which its kernels are
         compiled or read from the cache), and those of the lane.
     """
 
@@ -65,7 +65,7 @@ class Convolver:
         self._lock = threading.Lock()
 
     def __call__(self, lane: Lane, image: NDArray[Any], out_dtype: Any, axes: str | None = None) -> Convolved:
-        """Filter one picture, or stack of pictures.
+        """Filter one image, or stack of images.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Convolver:
         return prepared
 
     def _compile(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> None:
-        """Run the same method and config on a part of the first picture of a kind."""
+        """Run the same method and config on a part of the first image of a kind."""
         config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # no constants of the CPU's kernels
         kind = (plan.algorithm.key, compile_key(plan.problem), config)
         if kind in self._compiled:

@@ -232,7 +232,7 @@ class _Threads(Generic[Lane]):
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Clear the frames of an exception and of those that led to it: who keeps it keeps no picture with it."""
+    """Clear the frames of an exception and of those that led to it: who keeps it keeps no image with it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

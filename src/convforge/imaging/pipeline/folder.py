@@ -1,4 +1,4 @@
-"""A folder of pictures to another: which files, under which names, and all of them through the pipeline."""
+"""A folder of images to another: which files, under which names, and all of them through the pipeline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convforge.call.dispatch import runtime_of
-from convforge.imaging.files import WRITABLE_SUFFIXES, check_writable, not_kept, write_picture
-from convforge.imaging.picture import Picture
+from convforge.imaging.files import WRITABLE_SUFFIXES, check_writable, not_kept, write_image
+from convforge.imaging.image import Image
 from convforge.imaging.pipeline.clock import Clock
 from convforge.imaging.pipeline.convolver import Convolved
 from convforge.imaging.pipeline.flow import flow
@@ -20,7 +20,7 @@ from convforge.imaging.pipeline.recipe import Array, Reading, Recipe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A picture to read, and the file to write."""
+    """An image to read, and the file to write."""
 
     source: Path
     target: Path
@@ -35,7 +35,7 @@ class Listing:
     jobs : tuple of Job
         In the order of their names.
     left_alone : int
-        Files that are hidden, or whose ending is no picture's.
+        Files that are hidden, or whose ending is no image's.
     unreadable : tuple of OSError
         Folders that could not be looked into.
     """
@@ -47,7 +47,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A picture that is done: bytes of pixels in and out, of files in and out, the method, and what was not kept."""
+    """An image that is done: bytes of pixels in and out, of files in and out, the method, and what was not kept."""
 
     pixels_in: int
     pixels_out: int
@@ -58,9 +58,9 @@ class Written:
 
 
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
-    """The pictures of a folder, and where each goes: to the same place under `out`, with another ending if asked.
+    """The images of a folder, and where each goes: to the same place under `out`, with another ending if asked.
 
-    A picture is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
+    An image is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
     not followed, and `out` is left out where it stands inside `folder`.
 
     Parameters
@@ -75,7 +75,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
     Raises
     ------
     ValueError
-        `out` is `folder`, or a file; or two pictures would become one file; or one would overwrite another that is
+        `out` is `folder`, or a file; or two images would become one file; or one would overwrite another that is
         still to be read.
 
     Examples
@@ -91,7 +91,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
     if os.path.realpath(out) == os.path.realpath(folder):
-        raise ValueError(f"{out}: is the folder of the pictures, which would be overwritten; name another")
+        raise ValueError(f"{out}: is the folder of the images, which would be overwritten; name another")
     jobs, left_alone, unreadable = [], 0, list[OSError]()
     for path in _files(folder, out, recursive, unreadable):
         if path.name.startswith(".") or path.suffix.lower() not in WRITABLE_SUFFIXES:
@@ -139,10 +139,10 @@ def _same(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """A picture that was read; its pixels as they are convolved; bytes of its file."""
+    """An image that was read; its pixels as they are convolved; bytes of its file."""
 
     job: Job
-    picture: Picture
+    image: Image
     stack: Array
     file_in: int
 
@@ -169,23 +169,23 @@ def filter_files(
     def decode(job: Job) -> _Sheet:
         with clock("decode"):
             job.target.parent.mkdir(parents=True, exist_ok=True)
-            picture = reading(job.source)
+            image = reading(job.source)
             check_writable(
-                job.target, recipe.dtype(picture), bands=recipe.bands(picture), pages=picture.pages,
-                alpha=picture.alpha is not None,
+                job.target, recipe.dtype(image), bands=recipe.bands(image), pages=image.pages,
+                alpha=image.alpha is not None,
             )  # fmt: skip
-            return _Sheet(job, picture, recipe.loaded(picture, inside), job.source.stat().st_size)
+            return _Sheet(job, image, recipe.loaded(image, inside), job.source.stat().st_size)
 
     def compute(lane: Lane, sheet: _Sheet) -> tuple[_Sheet, Convolved]:
-        return sheet, recipe.convolved(sheet.picture, sheet.stack, convolver, lane)
+        return sheet, recipe.convolved(sheet.image, sheet.stack, convolver, lane)
 
     def encode(computed: tuple[_Sheet, Convolved]) -> Written:
         sheet, convolved = computed
         with clock("encode"):
-            result = recipe.finished(sheet.picture, convolved.sums, inside)
-            write_picture(sheet.job.target, result)
+            result = recipe.finished(sheet.image, convolved.sums, inside)
+            write_image(sheet.job.target, result)
         return Written(
-            sheet.picture.pixels.nbytes, result.pixels.nbytes, sheet.file_in, sheet.job.target.stat().st_size,
+            sheet.image.pixels.nbytes, result.pixels.nbytes, sheet.file_in, sheet.job.target.stat().st_size,
             convolved.plan.algorithm.name, not_kept(sheet.job.target, result),
         )  # fmt: skip
 
@@ -196,5 +196,5 @@ def filter_files(
 
 
 def _nbytes(sheet: _Sheet) -> int:
-    """What a picture, the pixels that are filtered and the result take, roughly."""
-    return sheet.picture.pixels.nbytes + 2 * sheet.stack.nbytes
+    """What an image, the pixels that are filtered and the result take, roughly."""
+    return sheet.image.pixels.nbytes + 2 * sheet.stack.nbytes

@@ -1,7 +1,7 @@
-"""A lane takes one picture after the other through a device. Several lanes overlap: while one uploads, another
+"""A lane takes one image after the other through a device. Several lanes overlap: while one uploads, another
 computes and a third downloads.
 
-A device's lane has a stream and buffers of its own, which grow to the largest picture and are used again: pinned ones,
+A device's lane has a stream and buffers of its own, which grow to the largest image and are used again: pinned ones,
 from and to which the device copies by itself, and the device's. On the CPU nothing is copied.
 """
 
@@ -21,21 +21,21 @@ from convforge.backends.runtime import Runtime
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.pipeline.clock import Clock
 
-# Lanes by backend. The CPU's kernels take every core, so a second picture would only be in the way of the first. On a
+# Lanes by backend. The CPU's kernels take every core, so a second image would only be in the way of the first. On a
 # GPU, one lane for each of upload, kernel and download.
 LANES = {"cpu": 1, "emulator": 2, "cuda": 3}
 
-# Buffers are whole multiples of this many bytes, so that a slightly larger picture needs no new one.
+# Buffers are whole multiples of this many bytes, so that a slightly larger image needs no new one.
 GRAIN = 1 << 20
 
 
 def memory_share() -> int:
-    """Bytes of the host's memory that pictures may take together: a quarter."""
+    """Bytes of the host's memory that images may take together: a quarter."""
     return runtime_of("cpu").facts.memory_bytes // 4
 
 
 class Lane(Protocol):
-    """What takes pictures through a device, from one thread at a time."""
+    """What takes images through a device, from one thread at a time."""
 
     def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
         """Run a plan on a host array; a new host array, and the seconds of "upload", "filter" and "download"."""
@@ -61,7 +61,7 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
 
 
 class HostLane:
-    """The CPU: a plan reads the picture where it lies."""
+    """The CPU: a plan reads the image where it lies."""
 
     def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
         """See :class:`Lane`; nothing is uploaded or downloaded."""

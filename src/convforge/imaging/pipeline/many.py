@@ -1,4 +1,4 @@
-"""filter_many: pictures, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
+"""filter_many: images, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.lanes import Lane, lanes_of, memory_share
 from convforge.peers import every_algorithm
 
-Image = NDArray[Any] | str | os.PathLike[str]
+Source = NDArray[Any] | str | os.PathLike[str]
 
 
 def filter_many(
-    images: Iterable[Image],
+    images: Iterable[Source],
     kernel: NDArray[Any] | str | os.PathLike[str],
     *,
     channels: str = "each",
@@ -42,34 +42,34 @@ def filter_many(
     return_exceptions: bool = False,
     **others: Never,
 ) -> Iterator[Any]:
-    """Filter many pictures with one kernel, reading, copying and computing side by side.
+    """Filter many images with one kernel, reading, copying and computing side by side.
 
-    Each result is, bit for bit, what :func:`convforge.filter` gives for that picture alone. Results come in the order
-    of the pictures, and pictures are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
+    Each result is, bit for bit, what :func:`convforge.filter` gives for that image alone. Results come in the order
+    of the images, and images are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
     memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
-    pinned buffers are used again from picture to picture, and upload, kernel and download of different pictures
+    pinned buffers are used again from image to image, and upload, kernel and download of different images
     overlap.
 
     Parameters
     ----------
     images : iterable of arrays or paths
         Arrays as :func:`convforge.filter` takes them; they must not change before their result is there. Of a file
-        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.imaging.files.read_picture` gives them. Of
+        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.imaging.files.read_image` gives them. Of
         any sizes and types.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm
         As in :func:`convforge.filter`.
     axes : str, optional
         The axes of every array as in :func:`convforge.filter`, and of every file as in
-        :func:`convforge.imaging.files.read_picture`.
+        :func:`convforge.imaging.files.read_image`.
     workers : int, optional
         Threads that read files; by default as many as there are cores.
     return_exceptions : bool
-        Give the exception in the place of a picture that failed, and go on; else it is raised there.
+        Give the exception in the place of an image that failed, and go on; else it is raised there.
 
     Yields
     ------
     array
-        Of the shape that :func:`convforge.filter` gives, one for each picture.
+        Of the shape that :func:`convforge.filter` gives, one for each image.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def filter_many(
     """
     refuse_others("filter_many", others, ELSEWHERE)
     if isinstance(images, str | os.PathLike):
-        raise TypeError(f"images={images!r} must be pictures, not one; for one file, write [{os.fspath(images)!r}]")
+        raise TypeError(f"images={images!r} must be images, not one; for one file, write [{os.fspath(images)!r}]")
     runtime, taps = runtime_of(device), kernel_array(kernel)
     _refuse_bad_words(
         taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
@@ -104,8 +104,8 @@ def filter_many(
         clock=Clock(),
     )  # fmt: skip
 
-    def load(image: Image) -> _Loaded:
-        return _load(image, axes)
+    def load(source: Source) -> _Loaded:
+        return _load(source, axes)
 
     def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
         return convolver(lane, loaded.image, out_dtype, loaded.axes), loaded
@@ -130,7 +130,7 @@ def filter_many(
 
 
 def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> None:
-    """Refuse what no picture could be filtered with, before anything begins."""
+    """Refuse what no image could be filtered with, before anything begins."""
     check_word(options["algorithm"], "algorithm")
     if options["algorithm"] != "auto":
         find("conv2d", runtime.facts.backend, options["algorithm"], every_algorithm())
@@ -147,16 +147,16 @@ class _Loaded:
 
 
 def _nbytes(loaded: _Loaded) -> int:
-    """What a picture and its result take, roughly."""
+    """What an image and its result take, roughly."""
     return 2 * getattr(loaded.image, "nbytes", 0)  # what is no array is refused where it is filtered
 
 
-def _load(image: Image, axes: str | None) -> _Loaded:
-    if not isinstance(image, str | os.PathLike):
-        return _Loaded(image, axes)
-    from convforge.imaging.files import read_picture
+def _load(source: Source, axes: str | None) -> _Loaded:
+    if not isinstance(source, str | os.PathLike):
+        return _Loaded(source, axes)
+    from convforge.imaging.files import read_image
 
-    picture = read_picture(image, axes=axes)
-    is_gray_stack = picture.pages and picture.pixels.ndim == 3
-    pixels = picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels
+    image = read_image(source, axes=axes)
+    is_gray_stack = image.pages and image.pixels.ndim == 3
+    pixels = image.pixels[..., np.newaxis] if is_gray_stack else image.pixels
     return _Loaded(pixels, is_gray_stack=is_gray_stack)

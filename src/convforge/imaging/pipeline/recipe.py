@@ -1,4 +1,4 @@
-"""What is done to a picture beside its convolution: gray, the type of the sums, magnitude, scale, rounding."""
+"""What is done to an image beside its convolution: gray, the type of the sums, magnitude, scale, rounding."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.imaging.convert import to_dtype, to_gray
-from convforge.imaging.files import read_picture
+from convforge.imaging.files import read_image
 from convforge.imaging.filtering import filter_problem
-from convforge.imaging.picture import MAX_PIXELS, Picture, PictureError
+from convforge.imaging.image import MAX_PIXELS, Image, ImageError
 from convforge.imaging.pipeline.clock import Clock
 from convforge.imaging.pipeline.convolver import Convolved, Convolver
 from convforge.imaging.pipeline.lanes import Lane
@@ -30,19 +30,19 @@ COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How files are read: `max_pixels` and `axes` of :func:`convforge.imaging.files.read_picture`."""
+    """How files are read: `max_pixels` and `axes` of :func:`convforge.imaging.files.read_image`."""
 
     max_pixels: int = MAX_PIXELS
     axes: str | None = None
 
-    def __call__(self, path: Path) -> Picture:
-        """The picture in a file."""
-        return read_picture(path, max_pixels=self.max_pixels, axes=self.axes)
+    def __call__(self, path: Path) -> Image:
+        """The image in a file."""
+        return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How pictures are filtered. :meth:`loaded`, :meth:`convolved` and :meth:`finished` follow each other.
+    """How images are filtered. :meth:`loaded`, :meth:`convolved` and :meth:`finished` follow each other.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Recipe:
     channels, border, cval, stride, device, algorithm
         As in :func:`convforge.filter`.
     out_dtype : dtype or None
-        Sample type of the result; None is the picture's own.
+        Sample type of the result; None is the image's own.
     magnitude : bool
         Take the sums' magnitudes.
     scale : float
@@ -72,69 +72,69 @@ class Recipe:
     gray: bool
 
     def convolver(self, clock: Clock) -> Convolver:
-        """What convolves the pictures; one for all."""
+        """What convolves the images; one for all."""
         return Convolver(
             self.taps, channels=self.channels, border=self.border, cval=self.cval, stride=self.stride,
             device=self.device, algorithm=self.algorithm, clock=clock,
         )  # fmt: skip
 
-    def bands(self, picture: Picture) -> int:
+    def bands(self, image: Image) -> int:
         """Bands of the result."""
-        return 1 if self.gray or self.channels == "sum" else picture.bands
+        return 1 if self.gray or self.channels == "sum" else image.bands
 
-    def dtype(self, picture: Picture) -> np.dtype[Any]:
+    def dtype(self, image: Image) -> np.dtype[Any]:
         """Sample type of the result."""
-        return self.out_dtype or picture.pixels.dtype
+        return self.out_dtype or image.pixels.dtype
 
-    def loaded(self, picture: Picture, clock: Clock) -> Array:
+    def loaded(self, image: Image, clock: Clock) -> Array:
         """The pixels as (T, H, W, C), gray if asked, in a type that can be computed with and holds them exactly.
 
         Raises
         ------
-        PictureError
+        ImageError
             Samples of 64 bits that float64 cannot hold.
         ValueError
-            Gray is asked of a picture that is not of one band or three.
+            Gray is asked of an image that is not of one band or three.
         """
-        pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+        pixels = image.pixels if image.pages else image.pixels[np.newaxis]
         if pixels.ndim == 3:
             pixels = pixels[..., np.newaxis]
-        if self.gray and picture.bands > 1:
-            if picture.bands != 3:
-                raise ValueError(f"--gray needs red, green and blue; the picture has {picture.bands} bands")
+        if self.gray and image.bands > 1:
+            if image.bands != 3:
+                raise ValueError(f"--gray needs red, green and blue; the image has {image.bands} bands")
             with clock("gray"):
                 pixels = to_gray(pixels)[..., np.newaxis]
         if pixels.dtype.name in COMPUTABLE:
             return pixels
         if pixels.dtype.itemsize == 8 and (pixels.max() > EXACT or pixels.min() < -EXACT):
-            raise PictureError(
-                f"the picture's {pixels.dtype} samples go beyond 2^53, where float64 holds no whole numbers any more; "
+            raise ImageError(
+                f"the image's {pixels.dtype} samples go beyond 2^53, where float64 holds no whole numbers any more; "
                 "scale them down first"
             )
         with clock("widen"):
             return pixels.astype(np.float64)
 
-    def convolved(self, picture: Picture, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
+    def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
         """The sums, in the result's type where nothing more is done to them, else in the type they are taken in."""
-        dtype = self.dtype(picture)
+        dtype = self.dtype(image)
         return convolver(lane, stack, dtype if self._straight(dtype) else self._sums_dtype(stack))
 
-    def finished(self, picture: Picture, sums: Array, clock: Clock) -> Picture:
-        """The filtered picture: magnitudes, scale and rounding where :meth:`convolved` has not rounded already."""
-        dtype = self.dtype(picture)
+    def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
+        """The filtered image: magnitudes, scale and rounding where :meth:`convolved` has not rounded already."""
+        dtype = self.dtype(image)
         if not self._straight(dtype):
             with clock("convert"):
                 sums = to_dtype(sums, dtype, scale=self.scale, absolute=self.magnitude)
-        pixels = sums if picture.pages else sums[0]
+        pixels = sums if image.pages else sums[0]
         pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-        return picture.filtered(pixels, stride=self.stride)
+        return image.filtered(pixels, stride=self.stride)
 
     def _straight(self, dtype: np.dtype[Any]) -> bool:
         """Whether the kernel itself writes the result."""
         return not self.magnitude and self.scale == 1 and dtype.name in COMPUTABLE
 
     def _sums_dtype(self, stack: Array) -> np.dtype[Any]:
-        """The type that the sums of this picture and kernel are taken in, whichever method takes them."""
+        """The type that the sums of this image and kernel are taken in, whichever method takes them."""
         problem, _, _ = filter_problem(
             stack, self.taps, channels=self.channels, border=self.border, cval=self.cval, stride=self.stride,
             algorithm=self.algorithm,

@@ -1,4 +1,4 @@
-"""What a picture is between reading and writing: pixels, transparency, and what must survive the trip."""
+"""What an image is between reading and writing: pixels, transparency, and what must survive the trip."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Array = npt.NDArray[Any]
 Unit = Literal["inch", "centimeter", "none"]
 
 MAX_PIXELS = 2**28
-"""Default limit of `read_picture`: 268 million pixels, a 16384 x 16384 picture."""
+"""Default limit of `read_image`: 268 million pixels, a 16384 x 16384 image."""
 
 # Below this a wrong header costs nothing: the decoder may find the fault itself and name it better.
 HARMLESS_BYTES = 2**20
 
 
-class PictureError(ValueError):
-    """A picture cannot be read or written; the message names the file, what is wrong, and what to do."""
+class ImageError(ValueError):
+    """An image cannot be read or written; the message names the file, what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a file says about its picture beside the pixels.
+    """What a file says about its image beside the pixels.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Image:
     """Pixels with their transparency and metadata.
 
     Parameters
@@ -108,12 +108,12 @@ class Picture:
 
     Raises
     ------
-    PictureError
-        Axes that do not fit `pages`, an empty picture, an alpha of another size, an unsupported sample type.
+    ImageError
+        Axes that do not fit `pages`, an empty image, an alpha of another size, an unsupported sample type.
 
     Examples
     --------
-    >>> p = Picture(np.zeros((4, 6, 3), np.uint8), alpha=np.full((4, 6), 255, np.uint8))
+    >>> p = Image(np.zeros((4, 6, 3), np.uint8), alpha=np.full((4, 6), 255, np.uint8))
     >>> p.height, p.width, p.bands, p.page_count
     (4, 6, 3, 1)
     """
@@ -130,13 +130,13 @@ class Picture:
         shape = self.pixels.shape
         if len(shape) not in (first + 2, first + 3):
             wanted = "(T, H, W) or (T, H, W, B)" if self.pages else "(H, W) or (H, W, B)"
-            raise PictureError(f"pixels have shape {shape}; a picture with pages={self.pages} is {wanted}")
+            raise ImageError(f"pixels have shape {shape}; an image with pages={self.pages} is {wanted}")
         if 0 in shape:
-            raise PictureError(f"pixels have shape {shape}; a picture has at least one pixel")
+            raise ImageError(f"pixels have shape {shape}; an image has at least one pixel")
         if not is_sample_dtype(self.pixels.dtype):
-            raise PictureError(f"pixels are {self.pixels.dtype}; use {SAMPLE_DTYPES}")
+            raise ImageError(f"pixels are {self.pixels.dtype}; use {SAMPLE_DTYPES}")
         if self.alpha is not None and self.alpha.shape != shape[: first + 2]:
-            raise PictureError(f"alpha has shape {self.alpha.shape}; pixels of shape {shape} need {shape[: first + 2]}")
+            raise ImageError(f"alpha has shape {self.alpha.shape}; pixels of shape {shape} need {shape[: first + 2]}")
 
     @property
     def height(self) -> int:
@@ -155,28 +155,28 @@ class Picture:
 
     @property
     def page_count(self) -> int:
-        """Pages; 1 for a plain picture."""
+        """Pages; 1 for a plain image."""
         return int(self.pixels.shape[0]) if self.pages else 1
 
-    def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Picture:
-        """Return the picture that a filter made of this one: new pixels, everything else carried along.
+    def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Image:
+        """Return the image that a filter made of this one: new pixels, everything else carried along.
 
         Parameters
         ----------
         pixels : ndarray
-            The result, with the page axis of this picture, any number of bands.
+            The result, with the page axis of this image, any number of bands.
         stride : (int, int)
             Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
             inch becomes 150 at stride 2. Of EXIF, what is counted in pixels is left behind where it is not 1.
 
         Raises
         ------
-        PictureError
-            The new pixels do not fit alpha at this stride (a filter without padding shrinks the picture).
+        ImageError
+            The new pixels do not fit alpha at this stride (a filter without padding shrinks the image).
 
         Examples
         --------
-        >>> scan = Picture(np.zeros((5, 8), np.uint8), metadata=Metadata(resolution=(300, 300)))
+        >>> scan = Image(np.zeros((5, 8), np.uint8), metadata=Metadata(resolution=(300, 300)))
         >>> scan.filtered(np.zeros((3, 4), np.float32), stride=(2, 2)).metadata.resolution
         (150.0, 150.0)
         """
@@ -200,7 +200,7 @@ SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"
 
 
 def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a picture can hold samples of this type (no bool, complex, long double or objects).
+    """Tell whether an image can hold samples of this type (no bool, complex, long double or objects).
 
     Examples
     --------
@@ -213,13 +213,13 @@ def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
 def check_size(
     path: str | os.PathLike[str], height: int, width: int, *, bands: int = 1, pages: int = 1, max_pixels: int
 ) -> None:
-    """Refuse an empty picture, and one beyond `max_pixels`, from the header alone.
+    """Refuse an empty image, and one beyond `max_pixels`, from the header alone.
 
-    Pages count; of bands, each four begun count as one more picture, so that thousands of bands cannot slip through.
+    Pages count; of bands, each four begun count as one more image, so that thousands of bands cannot slip through.
 
     Raises
     ------
-    PictureError
+    ImageError
         The declared size is zero or beyond the limit.
 
     Examples
@@ -227,17 +227,17 @@ def check_size(
     >>> check_size("scan.tif", 20000, 20000, max_pixels=MAX_PIXELS)
     Traceback (most recent call last):
     ...
-    convforge.imaging.picture.PictureError: scan.tif: declares 20000 x 20000 pixels, beyond the limit of 268435456; \
+    convforge.imaging.image.ImageError: scan.tif: declares 20000 x 20000 pixels, beyond the limit of 268435456; \
 raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
     """
     if min(height, width, bands, pages) < 1:
-        raise PictureError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no picture")
+        raise ImageError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no image")
     count = height * width * pages * math.ceil(bands / 4)
     if count > max_pixels:
         what = f"{width} x {height} pixels"
         what += f" in {bands} bands" if bands > 4 else ""
         what += f" on {pages} pages" if pages > 1 else ""
-        raise PictureError(
+        raise ImageError(
             f"{path}: declares {what}, beyond the limit of {max_pixels}; "
             f"raise max_pixels (--max-pixels) to {count} if the file is to be trusted"
         )
@@ -246,11 +246,11 @@ raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
     """Refuse a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
 
-    The ratios are what the compressions can reach at best, so that no honest picture is refused, however blank.
+    The ratios are what the compressions can reach at best, so that no honest image is refused, however blank.
 
     Raises
     ------
-    PictureError
+    ImageError
         The declared pixels are out of proportion to the file's bytes.
 
     Examples
@@ -258,7 +258,7 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
     >>> check_proportion("flat.png", declared=10**6, stored=10**3, ratio=1032)
     """
     if declared > stored * ratio + HARMLESS_BYTES:
-        raise PictureError(
+        raise ImageError(
             f"{path}: the header declares {declared} bytes of pixels, out of proportion to the {stored} bytes of pixel "
             "data in the file; it is truncated or was made to exhaust memory, get it again from its source"
         )
@@ -292,7 +292,7 @@ def upright(pixels: Array, orientation: int) -> Array:
 def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:
     """Return alpha in the samples of `dtype`: opaque is the largest integer, or 1.0.
 
-    Files hold one sample type for all bands, so a float result of an 8-bit picture needs a float alpha.
+    Files hold one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
 
     Examples
     --------
